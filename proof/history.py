@@ -37,7 +37,7 @@ class Event:
     at: float
     """In seconds, by a clock that all players of a run share and that never steps."""
     who: str
-    life: int
+    incarnation: int
     """How often this player had begun: what it knew before is gone."""
     what: str
     step: Step
@@ -47,21 +47,21 @@ class Event:
 
     def line(self) -> bytes:
         """As it is written."""
-        fields = (self.at, self.who, self.life, self.what, self.step, self.number, self.data)
+        fields = (self.at, self.who, self.incarnation, self.what, self.step, self.number, self.data)
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
     def read(cls, line: bytes) -> Event:
         """What was written as a line."""
-        at, who, life, what, step, number, data = orjson.loads(line)
-        return cls(at, who, life, what, Step(step), number, data)
+        at, who, incarnation, what, step, number, data = orjson.loads(line)
+        return cls(at, who, incarnation, what, Step(step), number, data)
 
 
 @dataclass(slots=True)
-class Doing:
+class OperationRecord:
     """A deed that is under way: say how it ended."""
 
-    _tell: Callable[[Step, Data], None]
+    _write: Callable[[Step, Data], None]
     step: Step | None = None
 
     def ok(self, **data: Any) -> None:
@@ -84,15 +84,17 @@ class Doing:
     def _end(self, step: Step, data: Data) -> None:
         assert self.step is None, "a deed ends once"
         self.step = step
-        self._tell(step, data)
+        self._write(step, data)
 
 
 class Recorder:
     """Writes what one life of one player does, each line when it happens."""
 
-    def __init__(self, who: str, life: int, now: Callable[[], float], keep: Callable[[Event], None]) -> None:
+    def __init__(
+        self, who: str, incarnation: int, now: Callable[[], float], keep: Callable[[Event], None]
+    ) -> None:
         self.who = who
-        self.life = life
+        self.incarnation = incarnation
         self.now = now
         self._keep = keep
         self._numbers = count(1)
@@ -102,47 +104,47 @@ class Recorder:
         self._write(what, Step.NOTE, 0, data)
 
     @contextmanager
-    def deed(self, what: str, **data: Any) -> Iterator[Doing]:
+    def operation(self, what: str, **data: Any) -> Iterator[OperationRecord]:
         """Do something whose beginning and end matter. An error of the mesh is its end, and goes no further.
 
         What ends otherwise without a word, because it was cancelled or broke, nobody knows the fate of.
         """
         number = next(self._numbers)
         self._write(what, Step.CALL, number, data)
-        doing = Doing(lambda step, told: self._write(what, step, number, told))
+        record = OperationRecord(lambda step, data: self._write(what, step, number, data))
         try:
-            yield doing
+            yield record
         except OutcomeUnknown as error:
-            if doing.step is None:
-                doing.unknown(error=type(error).__name__)
+            if record.step is None:
+                record.unknown(error=type(error).__name__)
         except MeshError as error:
-            if doing.step is None:
-                doing.no(error=type(error).__name__)
+            if record.step is None:
+                record.no(error=type(error).__name__)
         except BaseException as error:
-            if doing.step is None:
-                doing.unknown(error=type(error).__name__)
+            if record.step is None:
+                record.unknown(error=type(error).__name__)
             raise
         else:
-            assert doing.step is not None, f"{what} ended without a word"
+            assert record.step is not None, f"{what} ended without a word"
 
     def _write(self, what: str, step: Step, number: int, data: Data) -> None:
-        self._keep(Event(self.now(), self.who, self.life, what, step, number, data))
+        self._keep(Event(self.now(), self.who, self.incarnation, what, step, number, data))
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Operation:
     """A call and what came of it."""
 
     who: str
-    life: int
+    incarnation: int
     number: int
     what: str
     began: float
-    asked: Data
+    args: Data
     ended: float = float("inf")
     """When its end was known; never, if its player died before."""
     step: Step = Step.UNKNOWN
-    got: Data = field(default_factory=dict)
+    result: Data = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
@@ -150,14 +152,14 @@ class Deed:
         return self.step is Step.OK
 
     @property
-    def may_be(self) -> bool:
+    def may_have_happened(self) -> bool:
         """Whether it took place, for all that is known."""
         return self.step is not Step.NO
 
     def __str__(self) -> str:
         ended = "-" if self.ended == float("inf") else f"{self.ended:.3f}"
-        told = f"{self.what} {self.asked} → {self.step} {self.got}"
-        return f"{self.who}.{self.life}#{self.number} {self.began:.3f}…{ended} {told}"
+        data = f"{self.what} {self.args} → {self.step} {self.result}"
+        return f"{self.who}.{self.incarnation}#{self.number} {self.began:.3f}…{ended} {data}"
 
 
 class History:
@@ -166,7 +168,7 @@ class History:
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: Final = sorted(events, key=lambda event: event.at)
         self._notes: dict[str, list[Event]] = defaultdict(list)
-        self._deeds: dict[str, list[Deed]] = defaultdict(list)
+        self._operations: dict[str, list[Operation]] = defaultdict(list)
         self._sort()
 
     @classmethod
@@ -180,31 +182,31 @@ class History:
         """The remarks of this kind, in order."""
         return self._notes.get(what, [])
 
-    def deeds(self, *what: str) -> list[Deed]:
+    def operations(self, *what: str) -> list[Operation]:
         """The deeds of these kinds, in the order in which they began."""
-        found = [deed for each in what for deed in self._deeds.get(each, [])]
-        return sorted(found, key=lambda deed: deed.began)
+        found = [operation for each in what for operation in self._operations.get(each, [])]
+        return sorted(found, key=lambda operation: operation.began)
 
     @property
-    def all_deeds(self) -> list[Deed]:
+    def all_operations(self) -> list[Operation]:
         """The deeds of every kind."""
-        return self.deeds(*self._deeds)
+        return self.operations(*self._operations)
 
     def _sort(self) -> None:
         open_: dict[tuple[str, int, int], Event] = {}
         for event in self.events:
-            key = event.who, event.life, event.number
+            key = event.who, event.incarnation, event.number
             if event.step is Step.NOTE:
                 self._notes[event.what].append(event)
             elif event.step is Step.CALL:
                 open_[key] = event
             else:
                 call = open_.pop(key)
-                self._deeds[call.what].append(_deed(call, event))
+                self._operations[call.what].append(_operation(call, event))
         for call in open_.values():
-            self._deeds[call.what].append(_deed(call))
+            self._operations[call.what].append(_operation(call))
 
 
-def _deed(call: Event, end: Event | None = None) -> Deed:
-    known = (call.who, call.life, call.number, call.what, call.at, call.data)
-    return Deed(*known) if end is None else Deed(*known, end.at, end.step, end.data)
+def _operation(call: Event, end: Event | None = None) -> Operation:
+    known = (call.who, call.incarnation, call.number, call.what, call.at, call.data)
+    return Operation(*known) if end is None else Operation(*known, end.at, end.step, end.data)

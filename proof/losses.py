@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from proof.history import Deed, History, Step
+from proof.history import History, Operation, Step
 
 NOTE: Final = "store.went_back"
 
@@ -44,27 +44,30 @@ class Losses:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def may_have_lost(self, deed: Deed, *, is_spooled: bool | None = None) -> bool:
+    def may_have_lost(self, operation: Operation, *, is_spooled: bool | None = None) -> bool:
         """Whether the effect of a deed may be gone: it fell, or may have fallen, into a lost window.
 
         What was kept in a spool is written later, and may have been at any time until the rollback. The
         deed's answer says whether it was, unless `is_spooled` does so for a part of it.
         """
         if is_spooled is None:
-            is_spooled = bool(deed.got.get("spooled"))
+            is_spooled = bool(operation.result.get("spooled"))
         return any(
-            deed.began < self._until(loss, deed.who) and (is_spooled or deed.ended > loss.kept_until)
+            operation.began < self._until(loss, operation.who)
+            and (is_spooled or operation.ended > loss.kept_until)
             for loss in self.all
         )
 
-    def is_doubtful(self, deed: Deed) -> bool:
+    def is_outcome_unknown(self, operation: Operation) -> bool:
         """Whether a deed may have had an effect, for a while, of which its caller was told nothing.
 
         What was under way at a rollback can have been applied, lost, and then refused.
         """
-        if deed.step is Step.UNKNOWN:
+        if operation.step is Step.UNKNOWN:
             return True
-        return deed.step is Step.NO and any(deed.began < loss.lost_at < deed.ended for loss in self.all)
+        return operation.step is Step.NO and any(
+            operation.began < loss.lost_at < operation.ended for loss in self.all
+        )
 
     def covers(self, at: float, who: str = "") -> bool:
         """Whether what a player noted at a moment may be about something that is gone."""
@@ -115,11 +118,11 @@ def _pauses(history: History) -> dict[str, list[tuple[float, float]]]:
     pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
     open_: dict[str, float] = {}
     for event in sorted((*history.notes("paused"), *history.notes("resumed")), key=lambda each: each.at):
-        player = event.data["player"]
+        node = event.data["player"]
         if event.what == "paused":
-            open_.setdefault(player, event.at)
-        elif player in open_:
-            pauses[player].append((open_.pop(player), event.at))
+            open_.setdefault(node, event.at)
+        elif node in open_:
+            pauses[node].append((open_.pop(node), event.at))
     return pauses
 
 

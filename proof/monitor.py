@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from proof.final_state import Ask
 from proof.history import Recorder
-from proof.reading import Ask
 from vox_mesh.errors import MeshError
 
 _HEADS: Final = "SELECT node_id, max(seq) AS seq, hash FROM agent_oplog GROUP BY node_id"

@@ -11,7 +11,7 @@ from proof.history import History
 _SHOWN: Final = 5
 """Faults that a verdict tells; the history has the rest."""
 
-Judge = Callable[[History], Iterator[str | int]]
+CheckFunction = Callable[[History], Iterator[str | int]]
 """Yields a line for each fault, and numbers: how much it looked at."""
 
 
@@ -21,7 +21,7 @@ class Check:
 
     name: str
     promise: str
-    judge: Judge
+    judge: CheckFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,23 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.holds:
-            said = "held  " if self.is_seen else "unseen"
-            return f"{said}  {self.name:<24} {self.looks:>8} looks"
+            item = "held  " if self.is_seen else "unseen"
+            return f"{item}  {self.name:<24} {self.looks:>8} looks"
         left = self.count - len(self.faults)
         lines = (*self.faults, f"… and {left} more") if left else self.faults
-        told = "\n".join(f"          {line}" for line in lines)
-        return f"BROKEN  {self.name:<24} {self.promise}\n{told}"
+        text = "\n".join(f"          {line}" for line in lines)
+        return f"BROKEN  {self.name:<24} {self.promise}\n{text}"
 
 
-def judged(check: Check, history: History) -> Verdict:
+def evaluate(check: Check, history: History) -> Verdict:
     """The verdict on one promise."""
     looks = count = 0
     faults: list[str] = []
-    for said in check.judge(history):
-        if isinstance(said, int):
-            looks += said
+    for item in check.judge(history):
+        if isinstance(item, int):
+            looks += item
             continue
         count += 1
         if len(faults) < _SHOWN:
-            faults.append(said)
+            faults.append(item)
     return Verdict(check.name, check.promise, looks, tuple(faults), count)

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
-from proof.chaos.cluster import Person
+from proof.chaos.cluster import ClusterNode
+from proof.final_state import Ask
 from proof.history import Recorder
-from proof.reading import Ask
 from tools.faketime import SettableClock
 from vox_mesh import MeshError
 
@@ -37,11 +37,13 @@ class ClockSteps:
     other one starts until the step is recorded in the database.
     """
 
-    def __init__(self, clock: SettableClock, people: Iterable[Person], ask: Ask, stage: Recorder) -> None:
+    def __init__(
+        self, clock: SettableClock, nodes: Iterable[ClusterNode], ask: Ask, recorder: Recorder
+    ) -> None:
         self._clock = clock
-        self._people = list(people)
+        self._nodes = list(nodes)
         self._ask = ask
-        self._stage = stage
+        self._recorder = recorder
 
     @asynccontextmanager
     async def wrong(self, ahead_ms: int) -> AsyncIterator[None]:
@@ -54,11 +56,11 @@ class ClockSteps:
 
     async def _set(self, ahead_ms: int) -> None:
         async with AsyncExitStack() as starts:
-            for person in self._people:
-                starts.enter_context(person.not_started())
+            for node in self._nodes:
+                starts.enter_context(node.without_restarts())
             await _wait_until(self._have_all_joined, _JOINED_S)
             self._clock.set_ahead(ahead_ms / 1_000)
-            self._stage.note("database.clock", ahead_ms=ahead_ms)
+            self._recorder.note("database.clock", ahead_ms=ahead_ms)
             await _wait_until(partial(self._is_noticed, ahead_ms), _NOTICED_S)
 
     async def _have_all_joined(self) -> bool:
@@ -66,7 +68,7 @@ class ClockSteps:
         joined: set[int] = set()
         with suppress(MeshError):
             joined = {row["pid"] for row in await self._ask(_PROCESSES)}
-        return all(person.life is None or person.life.process.pid in joined for person in self._people)
+        return all(node.process is None or node.process.handle.pid in joined for node in self._nodes)
 
     async def _is_noticed(self, ahead_ms: int) -> bool:
         """Return whether a node has recorded the step, or it is corrected already."""

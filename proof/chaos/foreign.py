@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from proof.chaos.ground import Ground
+from proof.chaos.infrastructure import Infrastructure
 from tools.sqld import Server
 
 WRITES: Final = ("BEGIN IMMEDIATE",)
@@ -23,13 +23,13 @@ _PATIENCE_S: Final = 20.0
 
 
 @asynccontextmanager
-async def holding(ground: Ground, statements: Sequence[str]) -> AsyncIterator[None]:
+async def holding(infrastructure: Infrastructure, statements: Sequence[str]) -> AsyncIterator[None]:
     """Hold a transaction open, once there is one, until this is left."""
-    if ground.server is None:
-        async with _on_file(ground.stage_settings.file_path, statements):
+    if infrastructure.server is None:
+        async with _on_file(infrastructure.own_settings.file_path, statements):
             yield
     else:
-        async with _on_server(ground.server, statements):
+        async with _on_server(infrastructure.server, statements):
             yield
 
 

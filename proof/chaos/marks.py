@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from proof.reading import Ask
+from proof.final_state import Ask
 from vox_mesh import MeshError, Script, Statement, Store
 
 TABLE: Final = "proof_marks"

@@ -34,7 +34,7 @@ class PushFault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class NetworkConditions:
     """How it is on the way, for as long as it is so."""
 
     delay_s: float = 0.0
@@ -49,7 +49,7 @@ class Weather:
     """Every request reaches the server twice."""
 
 
-FAIR: Final = Weather()
+HEALTHY: Final = NetworkConditions()
 
 _OF_ANSWERS: Final = (Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER)
 _OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
@@ -107,14 +107,14 @@ class Proxy:
         self._released = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._links: set[Link] = set()
-        self._weather = FAIR
+        self._conditions = HEALTHY
         self._doubles: set[asyncio.Task[None]] = set()
 
-    def turn(self, weather: Weather) -> None:
+    def set_conditions(self, conditions: NetworkConditions) -> None:
         """Change the weather; connections that were dead meanwhile are closed when they need not be."""
-        self._weather = weather
+        self._conditions = conditions
         for link in self._links:
-            if weather.is_half_open:
+            if conditions.is_half_open:
                 link.is_dead = True
             elif link.is_dead:
                 link.unwanted.set()
@@ -171,7 +171,7 @@ class Proxy:
             writer.transport.abort()
             return
         link = Link(writer, server)
-        link.is_dead = self._weather.is_half_open
+        link.is_dead = self._conditions.is_half_open
         self._links.add(link)
         ends = (
             asyncio.create_task(self._pass_requests(reader, link)),
@@ -197,15 +197,15 @@ class Proxy:
                 if link.is_dead:
                     continue
                 link.server.write(data)
-                if self._weather.is_doubling and not link.is_pushed:
+                if self._conditions.is_doubling and not link.is_pushed:
                     self._double(data, link)
                 await link.server.drain()
 
     async def _travel(self, data: bytes, more_s: float = 0.0) -> None:
         """Take the time that this takes in this weather."""
-        weather = self._weather
-        if weather is not FAIR:
-            await asyncio.sleep(weather.delay_s + more_s + len(data) / weather.bytes_per_s)
+        conditions = self._conditions
+        if conditions is not HEALTHY:
+            await asyncio.sleep(conditions.delay_s + more_s + len(data) / conditions.bytes_per_s)
 
     async def drop(self) -> None:
         """Drop every connection, with all that is on its way there."""
@@ -248,7 +248,7 @@ class Proxy:
                     case PushFault.SWALLOW:
                         link.is_mute = True
                         continue
-                await self._travel(data, self._weather.answer_s)
+                await self._travel(data, self._conditions.answer_s)
                 if link.is_dead:
                     continue
                 link.answers += 1

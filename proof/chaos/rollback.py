@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
-from proof.chaos.cluster import Person
+from proof.chaos.cluster import ClusterNode
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import Proxy
 from proof.chaos.server import END_S
@@ -56,14 +56,14 @@ def _replaced(data: Path, copy: Path) -> None:
 
 
 @asynccontextmanager
-async def of_file(path: Path, people: Iterable[Person], marks: Marks, lost: Lost) -> AsyncIterator[None]:
+async def of_file(path: Path, nodes: Iterable[ClusterNode], marks: Marks, lost: Lost) -> AsyncIterator[None]:
     """A file that all players share: put back while none of them lives."""
     with closing(sqlite3.connect(":memory:", check_same_thread=False)) as copy:
         await asyncio.to_thread(_backed_up, path, copy)
         yield
         async with AsyncExitStack() as away:
-            for person in people:
-                await away.enter_async_context(person.off_stage())
+            for node in nodes:
+                await away.enter_async_context(node.kept_down())
             newest = await away.enter_async_context(marks.kept())
             lost["lost_at"] = time.monotonic()
             await asyncio.to_thread(_restored, path, copy)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from proof.chaos.points import ON_FILE, ON_SERVER
-from proof.scene import Pace
+from proof.workload import Pace
 
 PACE: Final = Pace(tick_s=0.5, ttl_s=2.0, rest_s=0.3)
 
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 class Lane(StrEnum):
     """What a fault befalls; there is one fault at a time for each."""
 
-    PLAYER = "player"
+    NODE = "player"
     CLOCK = "clock"
     LINK = "link"
     DATABASE = "database"
@@ -104,10 +104,10 @@ class Sort:
 
 _ON_SQLD: Final = (StoreKind.SQLD,)
 SORTS: Final = {
-    Kind.KILL: Sort(Lane.PLAYER, 0.1, 2.0, is_away=True),
-    Kind.KILL_AT_POINT: Sort(Lane.PLAYER, 1.0, 3.0, is_away=True),
-    Kind.ABSENCE: Sort(Lane.PLAYER, 10.0, 14.0, is_away=True),
-    Kind.PAUSE: Sort(Lane.PLAYER, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
+    Kind.KILL: Sort(Lane.NODE, 0.1, 2.0, is_away=True),
+    Kind.KILL_AT_POINT: Sort(Lane.NODE, 1.0, 3.0, is_away=True),
+    Kind.ABSENCE: Sort(Lane.NODE, 10.0, 14.0, is_away=True),
+    Kind.PAUSE: Sort(Lane.NODE, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
     Kind.SERVER_KILL: Sort(Lane.DATABASE, 0.1, 2.0, _ON_SQLD),
     Kind.SERVER_PAUSE: Sort(Lane.DATABASE, 0.5, 4.0, _ON_SQLD),
     Kind.SERVER_RESTART: Sort(Lane.DATABASE, 0.1, 1.0, _ON_SQLD),
@@ -119,11 +119,11 @@ SORTS: Final = {
     Kind.DUPLICATE: Sort(Lane.LINK, 1.0, 4.0, _ON_SQLD),
     Kind.CLOCK_STEP: Sort(Lane.CLOCK, 1.0, 5.0),
     Kind.CLOCK_DRIFT: Sort(Lane.CLOCK, 2.0, 6.0),
-    Kind.DISK_FULL: Sort(Lane.PLAYER, 0.5, 3.0),
-    Kind.TORN_REPLICA: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
-    Kind.TORN_SPOOL: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.DISK_FULL: Sort(Lane.NODE, 0.5, 3.0),
+    Kind.TORN_REPLICA: Sort(Lane.NODE, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.TORN_SPOOL: Sort(Lane.NODE, 0.1, 1.0, _ON_SQLD, is_away=True),
     Kind.FILE_HELD: Sort(Lane.DATABASE, 0.5, 4.0, (StoreKind.FILE,)),
-    Kind.WRITER_STORM: Sort(Lane.PLAYER, 1.0, 4.0),
+    Kind.WRITER_STORM: Sort(Lane.NODE, 1.0, 4.0),
     Kind.STORE_BACK: Sort(Lane.DATABASE, 2.0, 10.0),
     Kind.COMMITS_LOST: Sort(Lane.DATABASE, 0.02, 0.5),
     Kind.SLOW_ANSWERS: Sort(Lane.LINK, 4.0, 12.0, _ON_SQLD),
@@ -179,15 +179,15 @@ class Fault:
     id: int
     at: float
     kind: Kind
-    player: str
+    node: str
     """Whom it befalls; nobody, if it is the database."""
     lasting: float
     detail: dict[str, Any]
 
     def __str__(self) -> str:
         told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
-        whom = self.player or "-"
-        return f"{self.at:7.2f} s  {self.kind:<15} {whom:<6} {self.lasting:5.2f} s  {told}".rstrip()
+        target = self.node or "-"
+        return f"{self.at:7.2f} s  {self.kind:<15} {target:<6} {self.lasting:5.2f} s  {told}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Schedule:
     seed: int
     seconds: float
     store: StoreKind
-    players: tuple[str, ...]
+    nodes: tuple[str, ...]
     phases: tuple[Phase, ...]
     faults: tuple[Fault, ...]
     is_compacting: bool = False
@@ -211,22 +211,22 @@ class Schedule:
         return "\n".join(map(str, self.faults))
 
 
-def drawn(
+def draw_schedule(
     seed: int,
     seconds: float,
     store: StoreKind,
-    players: tuple[str, ...],
+    nodes: tuple[str, ...],
     kinds: Set[Kind] = DEFAULT_FAULTS,
 ) -> Schedule:
     """The schedule of a run: the same for the same arguments, everywhere and for ever."""
     kinds = of_seed(seed, store, kinds)
-    chance = random.Random(f"{seed} {seconds} {store} {players}")
-    phases = tuple(_phases(chance, seconds))
-    faults = tuple(_Drawing(chance, store, players, seconds, kinds).faults(phases))
-    return Schedule(seed, seconds, store, players, phases, faults, Kind.COMPACTION in kinds)
+    rng = random.Random(f"{seed} {seconds} {store} {nodes}")
+    phases = tuple(_phases(rng, seconds))
+    faults = tuple(_Drawing(rng, store, nodes, seconds, kinds).faults(phases))
+    return Schedule(seed, seconds, store, nodes, phases, faults, Kind.COMPACTION in kinds)
 
 
-def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
+def _phases(rng: random.Random, seconds: float) -> Iterator[Phase]:
     at, is_storm, length = 0.0, False, _FIRST_S
     for number in count(1):
         until = min(seconds, at + length)
@@ -235,7 +235,7 @@ def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
             return
         at, is_storm = until, not is_storm
         calm_s = _CALM_S if number % (2 * _LONG_EVERY) else _LONG_CALM_S
-        length = (_STORM_S if is_storm else calm_s) * chance.uniform(1 - _UNEVEN, 1 + _UNEVEN)
+        length = (_STORM_S if is_storm else calm_s) * rng.uniform(1 - _UNEVEN, 1 + _UNEVEN)
 
 
 class _Drawing:
@@ -243,17 +243,17 @@ class _Drawing:
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         store: StoreKind,
-        players: tuple[str, ...],
+        nodes: tuple[str, ...],
         seconds: float,
         kinds: Set[Kind],
     ) -> None:
-        self._chance = chance
+        self._rng = rng
         self._kinds = kinds_on(store, kinds)
         self._often = [kind for kind in _OFTEN if kind in kinds]
         self._store = store
-        self._players = players
+        self._nodes = nodes
         self._seconds = seconds
         self._deck: list[Kind] = []
         self._busy: dict[tuple[Lane, str], float] = {}
@@ -263,12 +263,12 @@ class _Drawing:
         rate = _RATE * (_STORM_S + _CALM_S) / _STORM_S
         number = 0
         for phase in phases:
-            at = phase.at + self._chance.random() / rate
+            at = phase.at + self._rng.random() / rate
             while phase.is_storm and at < phase.until:
                 if fault := self._fault(number + 1, round(at, 3)):
                     number += 1
                     yield fault
-                at += self._chance.uniform(*_GAPS) / rate
+                at += self._rng.uniform(*_GAPS) / rate
 
     def _fault(self, number: int, at: float) -> Fault | None:
         """What goes wrong now: the next in the deck that can."""
@@ -283,13 +283,13 @@ class _Drawing:
             places = self._places(kind, at)
             if places:
                 self._deck.remove(kind)
-                return self._made(number, at, kind, self._chance.choice(places))
+                return self._made(number, at, kind, self._rng.choice(places))
         return None
 
     def _refill(self) -> None:
         """Add the kinds that have had their turn, behind those that still wait for a place."""
         more = [kind for kind in (*self._kinds, *self._often) if kind not in self._deck]
-        self._chance.shuffle(more)
+        self._rng.shuffle(more)
         self._deck += more
 
     def _places(self, kind: Kind, at: float) -> list[str]:
@@ -301,41 +301,41 @@ class _Drawing:
             free = [""]
         else:
             away = sum(until > at for until in self._away.values())
-            if sort.is_away and away >= max(1, len(self._players) - 2):
+            if sort.is_away and away >= max(1, len(self._nodes) - 2):
                 return []
-            free = list(self._players)
+            free = list(self._nodes)
         return [each for each in free if self._busy.get((lane, each), 0.0) <= at]
 
-    def _made(self, number: int, at: float, kind: Kind, player: str) -> Fault:
+    def _made(self, number: int, at: float, kind: Kind, node: str) -> Fault:
         sort = SORTS[kind]
-        lasting = round(self._chance.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at)), 3)
+        lasting = round(self._rng.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at)), 3)
         if sort.is_away:
-            self._away[player] = at + lasting
-        self._busy[lane_of(kind, self._store), player] = at + lasting + _RECOVERY_S
-        return Fault(number, at, kind, player, lasting, self._detail(kind))
+            self._away[node] = at + lasting
+        self._busy[lane_of(kind, self._store), node] = at + lasting + _RECOVERY_S
+        return Fault(number, at, kind, node, lasting, self._detail(kind))
 
     def _detail(self, kind: Kind) -> dict[str, Any]:
-        chance = self._chance
+        rng = self._rng
         match kind:
             case Kind.KILL_AT_POINT:
-                return {"point": chance.choice(ON_FILE if self._store is StoreKind.FILE else ON_SERVER)}
+                return {"point": rng.choice(ON_FILE if self._store is StoreKind.FILE else ON_SERVER)}
             case Kind.DELAY:
-                return {"delay_ms": chance.randint(20, 400)}
+                return {"delay_ms": rng.randint(20, 400)}
             case Kind.THROTTLE:
-                return {"bytes_per_s": chance.randint(20_000, 200_000)}
+                return {"bytes_per_s": rng.randint(20_000, 200_000)}
             case Kind.CLOCK_STEP:
-                far = chance.choice((1_000, 10_000, 50_000, 200_000))
-                return {"offset_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+                far = rng.choice((1_000, 10_000, 50_000, 200_000))
+                return {"offset_ms": rng.choice((-1, 1)) * rng.randint(far // 2, far)}
             case Kind.CLOCK_DRIFT:
-                return {"rate": round(chance.uniform(0.8, 1.2), 3)}
+                return {"rate": round(rng.uniform(0.8, 1.2), 3)}
             case Kind.SLOW_ANSWERS:
-                return {"delay_ms": chance.randint(3_000, 10_000)}
+                return {"delay_ms": rng.randint(3_000, 10_000)}
             case Kind.DATABASE_CLOCK:
-                far = chance.choice((20_000, 60_000, 3_600_000))
-                return {"ahead_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+                far = rng.choice((20_000, 60_000, 3_600_000))
+                return {"ahead_ms": rng.choice((-1, 1)) * rng.randint(far // 2, far)}
             case Kind.STORE_BACK | Kind.COMMITS_LOST:
-                return {"is_killed": chance.random() < 0.5}
+                return {"is_killed": rng.random() < 0.5}
             case Kind.TORN_REPLICA | Kind.TORN_SPOOL:
-                return {"chance": chance.randrange(2**32)}
+                return {"chance": rng.randrange(2**32)}
             case _:
                 return {}

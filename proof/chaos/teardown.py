@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
-from proof import moves, tables
+from proof import tables, witness
 from proof.chaos import marks, storm
 from proof.chaos.fuzzers import MARK
-from proof.chaos.ground import Ground
+from proof.chaos.infrastructure import Infrastructure
+from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
-from proof.reading import Ask, read_finals
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.replicas import sync_replica
 from vox_mesh.runtime.open_store import Role
@@ -42,51 +42,53 @@ async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
 
 async def prepare(store: Store) -> None:
     """Make what a run has of its own in the database: tables of the workloads, and a witness."""
-    for statement in (*tables.CREATE, *moves.INSTALL, storm.DDL, marks.DDL):
+    for statement in (*tables.CREATE, *witness.INSTALL, storm.DDL, marks.DDL):
         await store.write(Script(Statement(statement)))
 
 
-async def note_finals(ask: Ask, ground: Ground, stage: Recorder) -> None:
+async def record_end_state(ask: Ask, infrastructure: Infrastructure, recorder: Recorder) -> None:
     """Write into the history all that judges want to know of the end."""
-    await read_finals(ask, stage)
+    await record_final_state(ask, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
-        stage.note("final.storm", **row)
-    await _note_strangers(ask, stage)
-    if ground.server is not None:
+        recorder.note("final.storm", **row)
+    await _note_fuzzers(ask, recorder)
+    if infrastructure.server is not None:
         primary = await _dump(ask)
-        await asyncio.gather(*(_note_replica(ground, each, primary, stage) for each in ground.settings))
+        await asyncio.gather(
+            *(_note_replica(infrastructure, each, primary, recorder) for each in infrastructure.settings)
+        )
 
 
-async def _note_strangers(ask: Ask, stage: Recorder) -> None:
+async def _note_fuzzers(ask: Ask, recorder: Recorder) -> None:
     for row in await ask(_TABLES):
         table = row["name"]
         columns = [each["name"] for each in await ask(f"SELECT name FROM pragma_table_info('{table}')")]
         marked = " OR ".join(f"instr(CAST([{each}] AS TEXT), '{MARK}')" for each in columns)
         (found,) = await ask(f"SELECT count(*) AS n FROM {table} WHERE {marked}")
-        stage.note("final.strangers", table=table, rows=found["n"])
+        recorder.note("final.strangers", table=table, rows=found["n"])
 
 
-async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recorder) -> None:
+async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump, recorder: Recorder) -> None:
     """Have the player's replica, as it was left, catch up; then it must be the same as the primary."""
     try:
         async with asyncio.timeout(_SYNC_S):
-            await sync_replica(ground.settings[player], lambda done, total: None)
+            await sync_replica(infrastructure.settings[node], lambda done, total: None)
     except (MeshError, TimeoutError) as error:
-        stage.note("final.replica", player=player, equal=False, error=repr(error))
+        recorder.note("final.replica", player=node, equal=False, error=repr(error))
         return
     try:
-        replica, intact = await _replica(ground, player)
+        replica, intact = await _replica(infrastructure, node)
     except sqlite3.DatabaseError as error:
-        stage.note("final.replica", player=player, equal=False, intact=False, error=str(error))
+        recorder.note("final.replica", player=node, equal=False, intact=False, error=str(error))
         return
     differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
     is_equal = intact and not differing
-    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
+    recorder.note("final.replica", player=node, equal=is_equal, differing=differing, intact=intact)
 
 
-async def _replica(ground: Ground, player: str) -> tuple[Dump, bool]:
+async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, bool]:
     """What a player's replica holds, and whether SQLite takes it for whole."""
-    address = f"{ground.replica_of(player).absolute().as_uri()}?immutable=1&mode=ro"
+    address = f"{infrastructure.replica_of(node).absolute().as_uri()}?immutable=1&mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.row_factory = sqlite3.Row
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
+from proof.final_state import Row, final_rows
 from proof.history import Event, History
 from proof.losses import Losses, lost_ms
-from proof.reading import Row, finals
 from proof.verdicts import Check
 
 _MOST_BARS: Final = 1_000
@@ -21,14 +21,14 @@ _CLOCK_FAULTS: Final = ("clock", "clock-step")
 
 def downbeats_once(history: History) -> Iterator[str | int]:
     """Follow the beats of each life, and then the reports."""
-    lives: dict[tuple[str, int], list[Event]] = {}
+    incarnations: dict[tuple[str, int], list[Event]] = {}
     for event in history.notes("beat.down"):
-        lives.setdefault((event.who, event.life), []).append(event)
+        incarnations.setdefault((event.who, event.incarnation), []).append(event)
     steps = _own_clock_steps(history)
-    for (who, life), told in lives.items():
-        yield len(told)
-        for fault in _faults(told, steps.get(who, ())):
-            yield f"{who}.{life}: {fault}"
+    for (who, incarnation), beats in incarnations.items():
+        yield len(beats)
+        for fault in _beat_faults(beats, steps.get(who, ())):
+            yield f"{who}.{incarnation}: {fault}"
     yield from _reports(history)
 
 
@@ -41,8 +41,8 @@ def _own_clock_steps(history: History) -> dict[str, list[float]]:
     return steps
 
 
-def _faults(told: list[Event], own_clock_steps: Iterable[float]) -> Iterator[str]:
-    for before, now in pairwise(told):
+def _beat_faults(beats: list[Event], own_clock_steps: Iterable[float]) -> Iterator[str]:
+    for before, now in pairwise(beats):
         epoch_ms, next_ms, bar_ms = before.data["epoch_ms"], now.data["epoch_ms"], before.data["bar_ms"]
         if next_ms <= epoch_ms:
             was_first_set = now.data["is_set"] and not before.data["is_set"]
@@ -70,7 +70,7 @@ def _reports(history: History) -> Iterator[str | int]:
     until_ms: int | None = None
     first_ms = _began_ms(history)
     lost = list(lost_ms(history, Losses(history)))
-    for row in finals(history, "bar_reports"):
+    for row in final_rows(history, "bar_reports"):
         if row["revision"] > 1 or row["window_ms"] < first_ms:
             continue
         yield 1
@@ -87,8 +87,8 @@ def _is_lost(lost: list[tuple[float, float]], until_ms: int, row: Row) -> bool:
 def _began_ms(history: History) -> float:
     """When the first life began, by the database's clock."""
     began = min((note.at for note in history.notes("life.began")), default=0.0)
-    told = (note for note in history.notes("beat.down") if note.data["is_set"])
-    return min((note.data["now_ms"] - (note.at - began) * 1_000 for note in told), default=0.0)
+    beats = (note for note in history.notes("beat.down") if note.data["is_set"])
+    return min((note.data["now_ms"] - (note.at - began) * 1_000 for note in beats), default=0.0)
 
 
 BEAT_CHECKS: Final = (

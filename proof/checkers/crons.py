@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from proof.final_state import Row, final_rows, grouped
 from proof.history import History
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.jobs import EVERY_MS
 
@@ -17,8 +17,8 @@ _LATE_MS: Final = 20_000
 
 def crons_once(history: History) -> Iterator[str | int]:
     """Follow each cron from time to time."""
-    jobs = {job["job_id"] for job in finals(history, "jobs")}
-    for name, moves in grouped(finals(history, "proof_cron_moves"), "name").items():
+    jobs = {job["job_id"] for job in final_rows(history, "jobs")}
+    for name, moves in grouped(final_rows(history, "proof_cron_moves"), "name").items():
         fired: set[int] = set()
         for before, now in pairwise(moves):
             if now["deed"] == "update":

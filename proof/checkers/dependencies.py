@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
+from proof.final_state import Row, final_rows
 from proof.history import History
-from proof.reading import Row, finals
 from proof.verdicts import Check
 from vox_mesh.oplog.op_kinds import APPLY, DROP
 from vox_mesh.oplog.pending_ops import DependencyState
@@ -21,7 +21,7 @@ _OF_OTHERS: Final = (APPLY, DROP)
 
 def ops_in_order(history: History) -> Iterator[str | int]:
     """What was applied, at once or after it had waited, has all that it depends on applied before it."""
-    accepted = [row for row in finals(history, "agent_oplog") if row["accepted"]]
+    accepted = [row for row in final_rows(history, "agent_oplog") if row["accepted"]]
     applied = _applied(accepted)
     for row in accepted:
         is_free = row["causal_deps"] == _ON_NOTHING or row["kind"] in _OF_OTHERS

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Final
 
 from proof import tables
-from proof.checkers.lives import lives_of
-from proof.history import Deed, Event, History
+from proof.checkers.incarnations import incarnations_of
+from proof.final_state import final_rows
+from proof.history import Event, History, Operation
 from proof.losses import Losses
-from proof.reading import finals
 from proof.verdicts import Check
 from proof.workloads.effects import PARTS
 from proof.workloads.jobs import attempt_key
@@ -27,7 +27,7 @@ _ANSWERED_S: Final = 20.0
 def effect_once(history: History) -> Iterator[str | int]:
     """However often it was tried, by however many lives, an effect is had once for its key, and whole."""
     rows: dict[str, list[int]] = defaultdict(list)
-    for row in finals(history, tables.EFFECTS):
+    for row in final_rows(history, tables.EFFECTS):
         rows[row["effect"]].append(row["part"])
     yield len(rows)
     for key, parts in rows.items():
@@ -38,12 +38,12 @@ def effect_once(history: History) -> Iterator[str | int]:
         outside[note.data["key"]].append(note)
     yield len(outside)
     losses, unrecorded = Losses(history), _Unrecorded(history)
-    begun, asked = _begun_in_vain(history, losses), _asked_at(history)
+    begun, args = _superseded_attempts(history, losses), _asked_at(history)
     for key, notes in outside.items():
         again = (
             second
             for first, second in pairwise(notes)
-            if not _is_forgotten(losses, first, second, asked) and not unrecorded.excuses(first, second)
+            if not _is_forgotten(losses, first, second, args) and not unrecorded.excuses(first, second)
         )
         if key not in begun and any(again):
             yield f"{key} had its effect outside {len(notes)} times"
@@ -55,27 +55,28 @@ class _Unrecorded:
     def __init__(self, history: History) -> None:
         losses = Losses(history)
         wrote: dict[tuple[str, int], float] = {}  # by then it had registered
-        for deed in history.deeds("effect.last"):
-            if deed.is_ok:
-                wrote.setdefault((deed.who, deed.life), deed.ended)
+        for operation in history.operations("effect.last"):
+            if operation.is_ok:
+                wrote.setdefault((operation.who, operation.incarnation), operation.ended)
         self._lost_at = {
-            (life.player, life.number): loss.lost_at
-            for life in (lives_of(history) if losses else ())
+            (incarnation.node, incarnation.number): loss.lost_at
+            for incarnation in (incarnations_of(history) if losses else ())
             for loss in reversed(losses.all)
-            if life.began < loss.lost_at and loss.kept_until < wrote.get((life.player, life.number), math.inf)
+            if incarnation.began < loss.lost_at
+            and loss.kept_until < wrote.get((incarnation.node, incarnation.number), math.inf)
         }
 
     def excuses(self, first: Event, second: Event) -> bool:
         """Return whether the first was had by an older life, after the newer one's registration was lost."""
-        lost_at = self._lost_at.get((second.who, second.life), math.inf)
-        return first.who == second.who and first.life < second.life and lost_at < first.at
+        lost_at = self._lost_at.get((second.who, second.incarnation), math.inf)
+        return first.who == second.who and first.incarnation < second.incarnation and lost_at < first.at
 
 
-def _is_forgotten(losses: Losses, first: Event, second: Event, asked: dict[_Try, float]) -> bool:
+def _is_forgotten(losses: Losses, first: Event, second: Event, args: dict[_Try, float]) -> bool:
     """Whether a rollback may have lost the first: also if its answer, from before that, came after it."""
     if losses.may_forget(first.at, second.at, first.who):
         return True
-    since = asked.get((first.who, first.life, first.data["key"]), first.at)
+    since = args.get((first.who, first.incarnation, first.data["key"]), first.at)
     return any(
         since < loss.lost_at < second.at and loss.kept_until < first.at <= since + _ANSWERED_S
         for loss in losses.all
@@ -84,14 +85,14 @@ def _is_forgotten(losses: Losses, first: Event, second: Event, asked: dict[_Try,
 
 def _asked_at(history: History) -> dict[_Try, float]:
     """Return when each life first tried to have an effect that it was then told of."""
-    asked: dict[_Try, float] = {}
-    for deed in history.deeds("effect"):
-        if deed.is_ok:
-            asked.setdefault((deed.who, deed.life, deed.asked["key"]), deed.began)
-    return asked
+    args: dict[_Try, float] = {}
+    for operation in history.operations("effect"):
+        if operation.is_ok:
+            args.setdefault((operation.who, operation.incarnation, operation.args["key"]), operation.began)
+    return args
 
 
-def _begun_in_vain(history: History, losses: Losses) -> set[str]:
+def _superseded_attempts(history: History, losses: Losses) -> set[str]:
     """Attempts at jobs whose claim may be gone: another one may have the same token."""
     return {
         attempt_key(note.data["job"], note.data["token"])
@@ -104,18 +105,20 @@ def effect_none_lost(history: History) -> Iterator[str | int]:
     """What was told as done is there; what was only ever refused is not."""
     if not history.notes("final"):
         return
-    there = {row["effect"] for row in finals(history, tables.EFFECTS)}
-    tries: dict[str, list[Deed]] = defaultdict(list)
-    for deed in history.deeds("effect"):
-        tries[deed.asked["key"]].append(deed)
+    there = {row["effect"] for row in final_rows(history, tables.EFFECTS)}
+    tries: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("effect"):
+        tries[operation.args["key"]].append(operation)
     yield len(tries)
     losses = Losses(history)
-    for key, deeds in tries.items():
-        done = [deed for deed in deeds if deed.is_ok and not losses.may_have_lost(deed)]
+    for key, operations in tries.items():
+        done = [
+            operation for operation in operations if operation.is_ok and not losses.may_have_lost(operation)
+        ]
         if done and key not in there:
             yield f"{done[0]}, and it is lost"
-        if key in there and not any(deed.may_be for deed in deeds):
-            yield f"{deeds[-1]}, and it is there"
+        if key in there and not any(operation.may_have_happened for operation in operations):
+            yield f"{operations[-1]}, and it is there"
     yield from (f"the effect {key} is there, and nobody tried to have it" for key in there - tries.keys())
 
 
@@ -123,13 +126,15 @@ def writes_none_lost(history: History) -> Iterator[str | int]:
     """The last small write of each player is the last that it was told of, or a later one."""
     if not history.notes("final"):
         return
-    last = {row["player"]: (row["life"], row["number"]) for row in finals(history, tables.WRITES)}
+    last = {row["player"]: (row["life"], row["number"]) for row in final_rows(history, tables.WRITES)}
     told: dict[str, tuple[int, int]] = {}
     losses = Losses(history)
-    for deed in history.deeds("write"):
+    for operation in history.operations("write"):
         yield 1
-        if deed.is_ok and not losses.may_have_lost(deed):
-            told[deed.who] = max(told.get(deed.who, (0, 0)), (deed.life, deed.asked["number"]))
+        if operation.is_ok and not losses.may_have_lost(operation):
+            told[operation.who] = max(
+                told.get(operation.who, (0, 0)), (operation.incarnation, operation.args["number"])
+            )
     for who, write in told.items():
         if last.get(who, (0, 0)) < write:
             yield f"{who} was told of write {write}, and the last that is there is {last.get(who)}"

@@ -44,7 +44,7 @@ def _storms(history: History) -> Iterator[str | int]:
             yield f"{name} counted {n}, of {done} writes that were done and {unknown} of unknown fate"
 
 
-STRANGER_CHECKS: Final = (
+FUZZER_CHECKS: Final = (
     Check("no-5xx", "what must be refused is refused, and never fails the service", _no_5xx),
     Check("refused-changes-nothing", "no call that was refused leaves a trace in the database", _refused),
     Check("storms-counted", "of many writes at once each takes effect once, or not at all", _storms),

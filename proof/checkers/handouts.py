@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from proof.checkers.lives import RECOVERY_S, lives_of, pace_of
-from proof.history import Deed, Event, History
+from proof.checkers.incarnations import RECOVERY_S, incarnations_of, pace_of
+from proof.history import Event, History, Operation
 from proof.losses import NOTE, Losses
-from proof.scene import Pace
 from proof.verdicts import Check
+from proof.workload import Pace
 from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
 
@@ -45,9 +45,9 @@ Consumer = tuple[str, int, int]
 """The player, its life, and which of its consumers."""
 
 
-def _consumer(each: Event | Deed) -> Consumer:
-    data = each.data if isinstance(each, Event) else each.asked
-    return each.who, each.life, data["consumer"]
+def _consumer(each: Event | Operation) -> Consumer:
+    data = each.data if isinstance(each, Event) else each.args
+    return each.who, each.incarnation, data["consumer"]
 
 
 def _handed(history: History) -> dict[str, list[Event]]:
@@ -59,13 +59,15 @@ def _handed(history: History) -> dict[str, list[Event]]:
     return handed
 
 
-def _acks(history: History) -> dict[str, list[Deed]]:
+def _acks(history: History) -> dict[str, list[Operation]]:
     """The acknowledgements of each message that were told as made, in the order of their ends."""
-    acks: dict[str, list[Deed]] = defaultdict(list)
-    for deed in history.deeds("message.ack"):
-        if "consumer" in deed.asked and deed.is_ok and not deed.got["spooled"]:
-            acks[deed.asked["key"]].append(deed)
-    return {key: sorted(deeds, key=lambda deed: deed.ended) for key, deeds in acks.items()}
+    acks: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("message.ack"):
+        if "consumer" in operation.args and operation.is_ok and not operation.result["spooled"]:
+            acks[operation.args["key"]].append(operation)
+    return {
+        key: sorted(operations, key=lambda operation: operation.ended) for key, operations in acks.items()
+    }
 
 
 # --- one at a time ------------------------------------------------------------------------------------
@@ -83,36 +85,38 @@ def handed_to_one(history: History) -> Iterator[str | int]:
             has_until = min(
                 first.at + first.data["left_s"] - _SLACK_S,
                 next((at for at in ends[key, *_consumer(first)] if at >= first.at), float("inf")),
-                fenced.get((first.who, first.life), float("inf")),
+                fenced.get((first.who, first.incarnation), float("inf")),
             )
             if second.at < has_until:
                 yield (
-                    f"message {key} was handed to {_told(second)} at {second.at:.3f}, while "
-                    f"{_told(first)} had it from {first.at:.3f}"
+                    f"message {key} was handed to {_describe(second)} at {second.at:.3f}, while "
+                    f"{_describe(first)} had it from {first.at:.3f}"
                 )
 
 
 def _fenced(history: History) -> dict[tuple[str, int], float]:
     """When each life of a player ended, or the next one began, which takes over its claims."""
-    lives = lives_of(history)
-    began = {(life.player, life.number): life.began for life in lives}
+    incarnations = incarnations_of(history)
+    began = {(incarnation.node, incarnation.number): incarnation.began for incarnation in incarnations}
     return {
-        (life.player, life.number): min(life.ended, began.get((life.player, life.number + 1), float("inf")))
-        for life in lives
+        (incarnation.node, incarnation.number): min(
+            incarnation.ended, began.get((incarnation.node, incarnation.number + 1), float("inf"))
+        )
+        for incarnation in incarnations
     }
 
 
-def _told(event: Event) -> str:
-    who, life, number = _consumer(event)
-    return f"{who}.{life} ({number}, under {event.data['owner']})"
+def _describe(event: Event) -> str:
+    who, incarnation, number = _consumer(event)
+    return f"{who}.{incarnation} ({number}, under {event.data['owner']})"
 
 
 def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
     """When each consumer was about to be done with a message: it acknowledged, rejected or dropped it."""
     ends: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
-    for deed in history.deeds("message.ack", "message.nack"):
-        if "consumer" in deed.asked:
-            ends[deed.asked["key"], *_consumer(deed)].append(deed.began)
+    for operation in history.operations("message.ack", "message.nack"):
+        if "consumer" in operation.args:
+            ends[operation.args["key"], *_consumer(operation)].append(operation.began)
     for event in history.notes("message.let_go"):
         ends[event.data["key"], *_consumer(event)].append(event.at)
     for each in ends.values():
@@ -123,9 +127,11 @@ def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
 def acked_once(history: History) -> Iterator[str | int]:
     """That it was acknowledged is told to one consumer of a message alone."""
     losses = Losses(history)
-    for key, deeds in _acks(history).items():
-        yield len(deeds)
-        told = {_consumer(deed): deed for deed in deeds if not losses.may_have_lost(deed)}
+    for key, operations in _acks(history).items():
+        yield len(operations)
+        told = {
+            _consumer(operation): operation for operation in operations if not losses.may_have_lost(operation)
+        }
         if len(told) > 1:
             yield f"message {key} was acknowledged by more than one: {' and '.join(map(str, told.values()))}"
 
@@ -134,15 +140,15 @@ def acked_stays(history: History) -> Iterator[str | int]:
     """What was acknowledged is not handed out any more."""
     losses, handed = Losses(history), _handed(history)
     stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
-    for key, deeds in _acks(history).items():
-        kept = [deed for deed in deeds if not losses.may_have_lost(deed)]
+    for key, operations in _acks(history).items():
+        kept = [operation for operation in operations if not losses.may_have_lost(operation)]
         if not kept:
             continue
         for event in handed.get(key, ()):
             yield 1
             was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
             if event.at > kept[0].ended and not was_stopped:
-                yield f"message {key} was handed to {_told(event)} at {event.at:.3f}, after {kept[0]}"
+                yield f"message {key} was handed to {_describe(event)} at {event.at:.3f}, after {kept[0]}"
 
 
 # --- in time ------------------------------------------------------------------------------------------
@@ -158,14 +164,14 @@ def handed_in_time(history: History) -> Iterator[str | int]:
         return
     troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))
     handed = _handed(history)
-    for deed in history.deeds("message.send"):
-        if not is_consumed(deed.asked["to"]) or not deed.is_ok or deed.got["spooled"]:
+    for operation in history.operations("message.send"):
+        if not is_consumed(operation.args["to"]) or not operation.is_ok or operation.result["spooled"]:
             continue
         yield 1
-        first = min([over, *(event.at for event in handed.get(deed.asked["key"], ()))])
-        for since, until in _calms(troubles, deed.ended, first):
+        first = min([over, *(event.at for event in handed.get(operation.args["key"], ()))])
+        for since, until in _calms(troubles, operation.ended, first):
             if until - since > _LATE_S:
-                yield f"{deed} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"
+                yield f"{operation} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"
                 break
 
 
@@ -180,16 +186,16 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
             yield event.at, ended + (lease_s if is_long else 0.0)
     for event in history.notes(NOTE):
         yield event.at, event.at + lease_s
-    for life in lives_of(history):
-        if life.how:
-            yield life.ended, life.ended + lease_s
+    for incarnation in incarnations_of(history):
+        if incarnation.how:
+            yield incarnation.ended, incarnation.ended + lease_s
 
 
 def _rests(history: History, pace: Pace) -> Iterator[tuple[float, float]]:
     """When somebody's circuit was open: it rests for a while after all is well again."""
-    for deed in history.all_deeds:
-        if deed.got.get("error") == CircuitOpen.__name__:
-            yield deed.began, deed.ended + 2 * pace.rest_s + _SLACK_S
+    for operation in history.all_operations:
+        if operation.result.get("error") == CircuitOpen.__name__:
+            yield operation.began, operation.ended + 2 * pace.rest_s + _SLACK_S
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from proof.history import Deed, History
+from proof.final_state import Row, final_rows, grouped
+from proof.history import History, Operation
 from proof.losses import Losses
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from vox_mesh.model.jobs.records import COMPLETE, ENDS, EXPIRE, HELD, JobState
 
@@ -20,19 +20,19 @@ _Moves = dict[str, list[Row]]
 
 def _moves(history: History) -> _Moves:
     """What became of each job, as the witness saw it."""
-    return grouped(finals(history, "proof_job_moves"), "job_id")
+    return grouped(final_rows(history, "proof_job_moves"), "job_id")
 
 
 def _ops(history: History) -> dict[str, Row]:
     """The accepted ops of the log, by their ids."""
-    return {row["op_id"]: row for row in finals(history, "agent_oplog") if row["accepted"]}
+    return {row["op_id"]: row for row in final_rows(history, "agent_oplog") if row["accepted"]}
 
 
 def _is_end(row: Row) -> bool:
     return row["state"] in ENDS
 
 
-def _told(row: Row) -> str:
+def _text(row: Row) -> str:
     return f"{row['state']} under {row['claim_token']} of {row['claimer']} at {row['at_ms']}"
 
 
@@ -42,7 +42,7 @@ def _told(row: Row) -> str:
 def one_end(history: History) -> Iterator[str | int]:
     """Every job has ended, and its end was its only one."""
     moves = _moves(history)
-    for job in finals(history, "jobs"):
+    for job in final_rows(history, "jobs"):
         yield 1
         name, seen = job["job_id"], moves.get(job["job_id"], [])
         if not _is_end(job):
@@ -50,11 +50,11 @@ def one_end(history: History) -> Iterator[str | int]:
             continue
         ends = [now for before, now in pairwise(seen) if _is_end(now) and not _is_end(before)]
         if len(ends) != 1:
-            yield f"job {name} came to {len(ends)} ends: {', '.join(map(_told, ends))}"
+            yield f"job {name} came to {len(ends)} ends: {', '.join(map(_text, ends))}"
     for name, seen in moves.items():
         for before, now in pairwise(seen):
             if _is_end(before) and (now["state"] != before["state"] or now["deed"] == "delete"):
-                yield f"job {name} went on after its end: {_told(before)}, then {now['deed']} {_told(now)}"
+                yield f"job {name} went on after its end: {_text(before)}, then {now['deed']} {_text(now)}"
 
 
 def one_completion(history: History) -> Iterator[str | int]:
@@ -66,7 +66,7 @@ def one_completion(history: History) -> Iterator[str | int]:
                 completions.setdefault(item["job_id"], []).append((op, item["claim_token"]))
     done = {(each.data["job"], each.data["token"]) for each in history.notes("job.done")}
     moves = _moves(history)
-    for job in finals(history, "jobs"):
+    for job in final_rows(history, "jobs"):
         yield 1
         name, accepted = job["job_id"], completions.get(job["job_id"], [])
         if len(accepted) > 1:
@@ -77,7 +77,7 @@ def one_completion(history: History) -> Iterator[str | int]:
             for before, now in pairwise(moves.get(name, [])):
                 holder = before["claimer"], before["claim_token"]
                 if now["last_op"] == op["op_id"] and holder != (op["node_id"], token):
-                    yield f"job {name} was completed by {op['node_id']} under {token}: it was {_told(before)}"
+                    yield f"job {name} was completed by {op['node_id']} under {token}: it was {_text(before)}"
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -96,14 +96,14 @@ def claims_apart(history: History) -> Iterator[str | int]:
                 continue
             is_valid = before["lease_until_ms"] >= now["at_ms"]
             if is_anew and is_valid:
-                yield f"job {name} was claimed while it was {_told(before)}: {_told(now)}"
+                yield f"job {name} was claimed while it was {_text(before)}: {_text(now)}"
             elif not is_anew and now["state"] in HELD:
                 if now["claimer"] != before["claimer"]:
-                    yield f"job {name} changed hands without a claim: {_told(before)}, then {_told(now)}"
+                    yield f"job {name} changed hands without a claim: {_text(before)}, then {_text(now)}"
                 if not is_valid:
-                    yield f"job {name} was kept after its lease: {_told(before)}, then {_told(now)}"
+                    yield f"job {name} was kept after its lease: {_text(before)}, then {_text(now)}"
             elif is_valid and _kind_of(ops, now) == EXPIRE:
-                yield f"job {name} was taken back early: {_told(before)}, then {_told(now)}"
+                yield f"job {name} was taken back early: {_text(before)}, then {_text(now)}"
     losses = Losses(history)
     began = history.notes("job.began")
     begun = Counter((each.data["job"], each.data["token"]) for each in began)
@@ -128,31 +128,31 @@ def _key(job: Row) -> str | None:
 
 def submitted_once(history: History) -> Iterator[str | int]:
     """Submitted once or often under one key, there is one job; and none where every answer was no."""
-    jobs = grouped(({**job, "key": _key(job)} for job in finals(history, "jobs")), "key")
-    deeds: dict[str, list[Deed]] = {}
+    jobs = grouped(({**job, "key": _key(job)} for job in final_rows(history, "jobs")), "key")
+    operations: dict[str, list[Operation]] = {}
     losses = Losses(history)
-    for deed in history.deeds("job.submit"):
-        deeds.setdefault(deed.asked["key"], []).append(deed)
-    for key, tries in deeds.items():
+    for operation in history.operations("job.submit"):
+        operations.setdefault(operation.args["key"], []).append(operation)
+    for key, tries in operations.items():
         yield 1
         there = [job["job_id"] for job in jobs.get(key, [])]
-        ok = [deed for deed in tries if deed.is_ok and not losses.may_have_lost(deed)]
+        ok = [operation for operation in tries if operation.is_ok and not losses.may_have_lost(operation)]
         if len(there) > 1:
             yield f"the key {key} has become {len(there)} jobs: {', '.join(there)}"
-        for deed in ok:
-            if deed.got["job"] not in there:
-                yield f"job {deed.got['job']} was submitted and is not there: {deed}"
-        if sum(deed.got["is_new"] for deed in ok) > 1:
+        for operation in ok:
+            if operation.result["job"] not in there:
+                yield f"job {operation.result['job']} was submitted and is not there: {operation}"
+        if sum(operation.result["is_new"] for operation in ok) > 1:
             yield f"the key {key} was new more than once: {ok[0]} and {ok[-1]}"
-        if there and not any(deed.may_be for deed in tries):
+        if there and not any(operation.may_have_happened for operation in tries):
             yield f"job {there[0]} is there, and its submission was refused: {tries[0]}"
 
 
 def _needs(history: History) -> Iterator[tuple[str, str]]:
     """The jobs that are there, each with one that it was submitted to come after."""
-    jobs = {_key(job): job["job_id"] for job in finals(history, "jobs")}
-    asked = {deed.asked["key"]: deed.asked["needs"] for deed in history.deeds("job.submit")}
-    for key, needs in asked.items():
+    jobs = {_key(job): job["job_id"] for job in final_rows(history, "jobs")}
+    args = {operation.args["key"]: operation.args["needs"] for operation in history.operations("job.submit")}
+    for key, needs in args.items():
         if key in jobs:
             yield from ((jobs[key], jobs[need]) for need in needs if need in jobs)
 

@@ -19,7 +19,7 @@ _STEPS_EACH: Final = 500
 _SHOWN: Final = 4
 
 
-class Operation(Protocol):
+class Action(Protocol):
     """One thing that was done."""
 
     @property
@@ -36,8 +36,8 @@ class Operation(Protocol):
 
 
 S = TypeVar("S")
-O = TypeVar("O", bound=Operation)  # noqa: E741  # as in the papers
-O_contra = TypeVar("O_contra", bound=Operation, contravariant=True)
+O = TypeVar("O", bound=Action)  # noqa: E741  # as in the papers
+O_contra = TypeVar("O_contra", bound=Action, contravariant=True)
 
 
 class Model(Protocol[S, O_contra]):
@@ -47,13 +47,13 @@ class Model(Protocol[S, O_contra]):
     def start(self) -> S:
         """The state before everything."""
 
-    def after(self, state: S, operation: O_contra) -> S | None:
+    def after(self, state: S, action: O_contra) -> S | None:
         """The state after one more; `None` if that can't have been told in this state."""
 
-    def is_moot(self, state: S, operation: O_contra) -> bool:
+    def is_moot(self, state: S, action: O_contra) -> bool:
         """Whether an optional one can have no effect any more, whatever comes."""
 
-    def effect(self, operation: O_contra) -> Hashable | None:
+    def effect(self, action: O_contra) -> Hashable | None:
         """What it does, if it may come at any time: of several that do the same, the first may come first."""
 
 
@@ -61,9 +61,9 @@ Explanation = tuple[S, frozenset[int]]
 """A state, and those under way that have had their effect."""
 
 
-def fault(model: Model[S, O], operations: Sequence[O]) -> str | None:
+def fault(model: Model[S, O], actions: Sequence[O]) -> str | None:
     """`None` if there is an order that explains everything; else what could not be explained."""
-    return _Search(model, operations).fault()
+    return _Search(model, actions).fault()
 
 
 class _TooMany(Exception):
@@ -71,9 +71,9 @@ class _TooMany(Exception):
 
 
 class _Search(Generic[S, O]):
-    def __init__(self, model: Model[S, O], operations: Sequence[O]) -> None:
+    def __init__(self, model: Model[S, O], actions: Sequence[O]) -> None:
         self._model = model
-        self._operations = operations
+        self._actions = actions
         self._explanations: set[Explanation[S]] = {(model.start, frozenset())}
         self._under_way: dict[int, O] = {}
         self._loose: set[int] = set()
@@ -81,31 +81,31 @@ class _Search(Generic[S, O]):
         self._last_with: dict[Hashable, int] = {}
         self._before: dict[int, int] = {}
         """The one before it of those that do the same. It is as good as this one, which may come later."""
-        self._left = _STEPS + _STEPS_EACH * len(operations)
+        self._left = _STEPS + _STEPS_EACH * len(actions)
 
     def fault(self) -> str | None:
         """What could not be explained."""
-        for is_end, i in _moments(self._operations):
-            operation = self._operations[i]
+        for is_end, i in _moments(self._actions):
+            action = self._actions[i]
             if not is_end:
-                self._under_way[i] = operation
-                if operation.ended == math.inf:
-                    self._loosen(i, operation)
+                self._under_way[i] = action
+                if action.ended == math.inf:
+                    self._loosen(i, action)
                 continue
             try:
                 found = self._with(i)
             except _TooMany:
-                return f"there are too many explanations to tell whether {operation} can have been"
-            if operation.is_optional:
+                return f"there are too many explanations to tell whether {action} can have been"
+            if action.is_optional:
                 found |= self._explanations
             if not found:
-                return self._told(operation)
+                return self._describe(action)
             self._end(i, found)
         return None
 
-    def _loosen(self, i: int, operation: O) -> None:
+    def _loosen(self, i: int, action: O) -> None:
         self._loose.add(i)
-        effect = self._model.effect(operation)
+        effect = self._model.effect(action)
         if effect is not None:
             if effect in self._last_with:
                 self._before[i] = self._last_with[effect]
@@ -159,16 +159,16 @@ class _Search(Generic[S, O]):
             del self._under_way[j]
         self._explanations = {(state, done - gone) for state, done in found}
 
-    def _told(self, operation: O) -> str:
+    def _describe(self, action: O) -> str:
         states = list(dict.fromkeys(str(state) for state, _ in self._explanations))
-        others = [str(each) for each in self._under_way.values() if each is not operation]
-        told = f"{operation} can't have been, with {' or '.join(states[:_SHOWN])}"
+        others = [str(each) for each in self._under_way.values() if each is not action]
+        told = f"{action} can't have been, with {' or '.join(states[:_SHOWN])}"
         return f"{told}, and under way {'; '.join(others[:_SHOWN])}" if others else told
 
 
-def _moments(operations: Sequence[Operation]) -> Iterator[tuple[bool, int]]:
+def _moments(actions: Sequence[Action]) -> Iterator[tuple[bool, int]]:
     """All begins and ends, in order; what ends when another begins may still have come after it."""
-    begins = ((each.began, False, i) for i, each in enumerate(operations))
-    ends = ((each.ended, True, i) for i, each in enumerate(operations) if each.ended < math.inf)
+    begins = ((each.began, False, i) for i, each in enumerate(actions))
+    ends = ((each.ended, True, i) for i, each in enumerate(actions) if each.ended < math.inf)
     for _, is_end, i in sorted((*begins, *ends)):
         yield is_end, i

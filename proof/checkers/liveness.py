@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proof.checkers.lives import Life, lives_of, pace_of, writes_of
+from proof.checkers.incarnations import Incarnation, incarnations_of, pace_of, writes_of
+from proof.final_state import final_rows
 from proof.history import Event, History
 from proof.losses import Losses
-from proof.reading import finals
 from proof.verdicts import Check
 from vox_mesh.model.nodes.liveness import NodeState
 
@@ -36,7 +36,7 @@ def live_never_dead(history: History) -> Iterator[str | int]:
     if pace is None:
         return
     dead_s, lively_s = _DEAD_TICKS * pace.tick_s, _LIVELY_TICKS * pace.tick_s
-    players = {life.node_id: life.player for life in lives_of(history)}
+    nodes = {incarnation.node_id: incarnation.node for incarnation in incarnations_of(history)}
     writes = writes_of(history)
     losses = Losses(history)
     for look in _up_to_date(history, writes, lively_s):
@@ -44,7 +44,7 @@ def live_never_dead(history: History) -> Iterator[str | int]:
         if losses.touches(since - dead_s, look.at):
             continue  # its heartbeats may be gone
         for node_id, state in look.data["states"].items():
-            own = writes.get(players.get(node_id, ""), ())
+            own = writes.get(nodes.get(node_id, ""), ())
             if _is_lively(own, since - dead_s, since - lively_s, lively_s):
                 yield 1
                 if state == NodeState.DEAD:
@@ -81,34 +81,44 @@ def dead_told(history: History) -> Iterator[str | int]:
         return
     lively_s = _LIVELY_TICKS * pace.tick_s
     margin_s = lively_s + pace.ttl_s  # for what was under way when it ended
-    writes, lives = writes_of(history), lives_of(history)
+    writes, incarnations = writes_of(history), incarnations_of(history)
     looks = list(_up_to_date(history, writes, lively_s))
-    left = {row["node_id"]: row["left_ms"] for row in finals(history, "mesh_heartbeats")}
+    left = {row["node_id"]: row["left_ms"] for row in final_rows(history, "mesh_heartbeats")}
     losses = Losses(history)
-    for life, again in _gone(lives, writes):
-        if losses.touches(life.began, life.ended):
+    for incarnation, again in _gone(incarnations, writes):
+        if losses.touches(incarnation.began, incarnation.ended):
             continue  # that it was there may not be known any more
         for look in looks:
-            silent_s = look.data["since"] - life.ended - margin_s
+            silent_s = look.data["since"] - incarnation.ended - margin_s
             least = _least(silent_s / pace.tick_s)
             is_gone = look.at < again and least is not NodeState.ALIVE
-            if is_gone and _is_lively(writes[look.who], life.ended, look.data["since"] - lively_s, lively_s):
+            if is_gone and _is_lively(
+                writes[look.who], incarnation.ended, look.data["since"] - lively_s, lively_s
+            ):
                 yield 1
-                state = look.data["states"].get(life.node_id)
-                if not _is_as_bad(state, least, life):
-                    yield f"{look.who} saw {life} as {state} at {look.at:.3f}: {life.how} at {life.ended:.3f}"
-        if life.how == "killed" and again == math.inf and left.get(life.node_id) is not None:
-            yield f"{life} was killed, and is said to have left"
+                state = look.data["states"].get(incarnation.node_id)
+                if not _is_as_bad(state, least, incarnation):
+                    ended = f"{incarnation.how} at {incarnation.ended:.3f}"
+                    yield f"{look.who} saw {incarnation} as {state} at {look.at:.3f}: {ended}"
+        if incarnation.how == "killed" and again == math.inf and left.get(incarnation.node_id) is not None:
+            yield f"{incarnation} was killed, and is said to have left"
 
 
-def _gone(lives: Sequence[Life], writes: dict[str, Writes]) -> Iterator[tuple[Life, float]]:
+def _gone(
+    incarnations: Sequence[Incarnation], writes: dict[str, Writes]
+) -> Iterator[tuple[Incarnation, float]]:
     """The lives that have ended and of which others can know, and when the node came again."""
-    for at, life in enumerate(lives):
-        own = writes.get(life.player, ())
-        if life.how and any(life.up <= began and ended <= life.ended for began, ended in own):
+    for at, incarnation in enumerate(incarnations):
+        own = writes.get(incarnation.node, ())
+        if incarnation.how and any(
+            incarnation.up <= began and ended <= incarnation.ended for began, ended in own
+        ):
             yield (
-                life,
-                next((each.began for each in lives[at + 1 :] if each.node_id == life.node_id), math.inf),
+                incarnation,
+                next(
+                    (each.began for each in incarnations[at + 1 :] if each.node_id == incarnation.node_id),
+                    math.inf,
+                ),
             )
 
 
@@ -119,9 +129,9 @@ def _least(silent_ticks: float) -> NodeState:
     return NodeState.WARN if silent_ticks < _DEAD_TICKS else NodeState.DEAD
 
 
-def _is_as_bad(state: str | None, least: NodeState, life: Life) -> bool:
+def _is_as_bad(state: str | None, least: NodeState, incarnation: Incarnation) -> bool:
     """Whether a node is told to stand at least as badly as that; only one that was killed can't have left."""
-    if state is None or (state == NodeState.LEFT and life.how == "killed"):
+    if state is None or (state == NodeState.LEFT and incarnation.how == "killed"):
         return False
     return _FROM_BEST.index(NodeState(state)) >= _FROM_BEST.index(least)
 

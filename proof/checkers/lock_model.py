@@ -35,14 +35,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class LockAction:
     """One thing done to one lock. A look that finds nobody has no token, nor has an acquisition in vain.
 
     What nobody knows of may be for ever under way: its end is then that of time.
     """
 
     kind: Kind
-    told: Step
+    text: Step
     began: float
     ended: float = math.inf
     token: int | None = None
@@ -57,12 +57,12 @@ class Operation:
     @property
     def is_optional(self) -> bool:
         """Whether it may have had no effect at all."""
-        return self.told is Step.UNKNOWN
+        return self.text is Step.UNKNOWN
 
     def __str__(self) -> str:
         return (
             f"{self.kind} {self.token} by {self.actor or 'somebody'} "
-            f"({self.began:.3f}…{self.ended:.3f}: {self.told})"
+            f"({self.began:.3f}…{self.ended:.3f}: {self.text})"
         )
 
 
@@ -101,18 +101,18 @@ class _State(NamedTuple):
         return f"nobody since token {self.highest}" if self.hold is None else str(self.hold)
 
 
-def lock_fault(operations: Sequence[Operation]) -> str | None:
+def lock_fault(actions: Sequence[LockAction]) -> str | None:
     """`None` if what was told of one lock can have been so; else what could not be explained."""
-    return fault(_Lock(operations), [one for each in operations for one in _as_seen(each)])
+    return fault(_Lock(actions), [one for each in actions for one in _as_seen(each)])
 
 
-def _as_seen(each: Operation) -> Iterator[Operation]:
+def _as_seen(each: LockAction) -> Iterator[LockAction]:
     # What was refused, or granted to nobody's knowledge, shows in what others see, if at all.
-    if each.kind is not Kind.ACQUIRE or each.told is Step.OK:
+    if each.kind is not Kind.ACQUIRE or each.text is Step.OK:
         yield each
     # An answer may have been lost, and when it was sent again the time that it had won was over.
-    if each.kind is Kind.RENEW and each.told is Step.NO:
-        yield replace(each, told=Step.UNKNOWN)
+    if each.kind is Kind.RENEW and each.text is Step.NO:
+        yield replace(each, text=Step.UNKNOWN)
 
 
 class _Lock:
@@ -120,12 +120,12 @@ class _Lock:
 
     start = _State()
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        acquisitions = [each for each in operations if each.kind is Kind.ACQUIRE]
+    def __init__(self, actions: Sequence[LockAction]) -> None:
+        acquisitions = [each for each in actions if each.kind is Kind.ACQUIRE]
         self._grants = sorted(each.token for each in acquisitions if each.token is not None)
         self._acquisitions = acquisitions
 
-    def after(self, state: _State, each: Operation) -> _State | None:
+    def after(self, state: _State, each: LockAction) -> _State | None:
         """The lock after one more operation; `None` if it can't have been told that now."""
         if state.since > each.ended:
             return None
@@ -134,7 +134,7 @@ class _Lock:
         if each.kind is Kind.LOOK:
             return _without(state, each) if each.token is None else self._seen(state, each)
         is_held = state.hold is not None and state.hold.token == each.token
-        if each.told is Step.NO:
+        if each.text is Step.NO:
             if is_held and each.kind is Kind.RELEASE:
                 return _released(state, each)  # and sent again after a lost answer, there was nothing left
             return _without(state, each) if is_held else state
@@ -148,16 +148,16 @@ class _Lock:
             case _:
                 return state
 
-    def is_moot(self, state: _State, each: Operation) -> bool:
+    def is_moot(self, state: _State, each: LockAction) -> bool:
         """Whether its hold is over for ever."""
         is_held = state.hold is not None and state.hold.token == each.token
         return not is_held and each.token is not None and each.token <= state.highest
 
-    def effect(self, each: Operation) -> tuple[Kind, int | None, float]:
+    def effect(self, each: LockAction) -> tuple[Kind, int | None, float]:
         """What it does to which hold: a holder that gets no answer goes on renewing, all to the same end."""
         return each.kind, each.token, each.ttl
 
-    def _granted(self, state: _State, each: Operation) -> _State | None:
+    def _granted(self, state: _State, each: LockAction) -> _State | None:
         assert each.token is not None
         free = _without(state, each)
         if free is None or each.token <= free.highest:
@@ -166,7 +166,7 @@ class _Lock:
             return None  # tokens rise, so that the lower one had to be first
         return _held(free._replace(highest=each.token), each)
 
-    def _seen(self, state: _State, each: Operation) -> _State | None:
+    def _seen(self, state: _State, each: LockAction) -> _State | None:
         assert each.token is not None
         at = bisect_right(self._grants, each.token)
         if at and self._grants[at - 1] == each.token:
@@ -178,19 +178,19 @@ class _Lock:
             return None
         return free._replace(highest=each.token)
 
-    def _is_asked_for(self, look: Operation) -> bool:
+    def _is_asked_for(self, look: LockAction) -> bool:
         """Whether what a look found can be somebody's who does not know, or has just given up.
 
         What was granted and released may have been carried twice, and the copy come after that.
         """
         return any(
             each.began <= look.ended
-            and (each.told is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
+            and (each.text is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
             for each in self._acquisitions
         )
 
 
-def _held(state: _State, each: Operation) -> _State:
+def _held(state: _State, each: LockAction) -> _State:
     assert each.token is not None
     earliest = max(state.since, each.began)
     latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
@@ -199,16 +199,16 @@ def _held(state: _State, each: Operation) -> _State:
     )
 
 
-def _released(state: _State, each: Operation) -> _State:
+def _released(state: _State, each: LockAction) -> _State:
     return _State(max(state.since, each.began), None, state.highest)
 
 
-def _is_there(state: _State, each: Operation) -> bool:
+def _is_there(state: _State, each: LockAction) -> bool:
     """Whether the hold need not be over when the operation begins."""
     return state.hold is not None and max(state.since, each.began) <= state.hold.surely_over
 
 
-def _without(state: _State, each: Operation) -> _State | None:
+def _without(state: _State, each: LockAction) -> _State | None:
     """The lock with nobody holding it: at once, or when the hold's time is over, if that is soon enough."""
     if state.hold is None:
         return state

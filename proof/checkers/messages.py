@@ -10,9 +10,9 @@ from typing import Final
 import orjson
 
 from proof.checkers.locks import FADES
-from proof.history import Deed, History
+from proof.final_state import Row, final_rows, grouped
+from proof.history import History, Operation
 from proof.losses import Losses
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.messages import is_received
 from vox_mesh.model.messages.records import MessageState
@@ -32,12 +32,16 @@ _STIRS_S: Final = 3.0
 """A player that was stopped goes on within this time."""
 
 
-def _sends(history: History) -> dict[str, list[Deed]]:
+def _sends(history: History) -> dict[str, list[Operation]]:
     """What was sent, by key."""
-    sends: dict[str, list[Deed]] = {}
-    for deed in history.deeds("message.send", "message.broadcast"):
-        for key in deed.got.get("keys", ()) if deed.what == "message.broadcast" else (deed.asked["key"],):
-            sends.setdefault(key, []).append(deed)
+    sends: dict[str, list[Operation]] = {}
+    for operation in history.operations("message.send", "message.broadcast"):
+        for key in (
+            operation.result.get("keys", ())
+            if operation.what == "message.broadcast"
+            else (operation.args["key"],)
+        ):
+            sends.setdefault(key, []).append(operation)
     return sends
 
 
@@ -46,56 +50,56 @@ def _sends(history: History) -> dict[str, list[Deed]]:
 
 def acked(history: History) -> Iterator[str | int]:
     """What was sent is there, and has come to an end as the rules have it."""
-    rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
-    acks, losses = _by_key(history.deeds("message.ack")), Losses(history)
+    rows = {row["message_uuid"]: row for row in final_rows(history, "a2a_messages")}
+    acks, losses = _by_key(history.operations("message.ack")), Losses(history)
     for key, sends in _sends(history).items():
         row = rows.get(key)
         if row is not None:
             yield 1
             yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, []), losses))
-        elif any(deed.is_ok and not _may_be_gone(deed, key, losses) for deed in sends):
+        elif any(operation.is_ok and not _may_be_gone(operation, key, losses) for operation in sends):
             yield f"message {key} was sent and is not there: {sends[0]}"
-    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+    for key, moves in grouped(final_rows(history, "proof_message_moves"), "message_uuid").items():
         ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
         if moves[-1]["state"] in _OPEN and ends:
             yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
 
 
-def _may_be_gone(send: Deed, key: str, losses: Losses) -> bool:
+def _may_be_gone(send: Operation, key: str, losses: Losses) -> bool:
     """Return whether a rollback may have lost a message; some of a broadcast's can have been spooled."""
-    spooled = send.got["spooled"]
+    spooled = send.result["spooled"]
     is_spooled = key in spooled if send.what == "message.broadcast" else spooled
     return losses.may_have_lost(send, is_spooled=is_spooled)
 
 
-def _wrong_end(row: Row, acks: list[Deed], losses: Losses) -> Iterator[str]:
+def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]:
     state = row["state"]
     if state in _OPEN:
         if is_received(row["receiver_agent"]):
             yield f"is {state}, and no more was to come: {row}"
-    elif state == MessageState.ACKED and not any(deed.may_be for deed in acks):
+    elif state == MessageState.ACKED and not any(operation.may_have_happened for operation in acks):
         yield "is acked, and nobody acknowledged it"
     elif state == MessageState.DEAD and row["delivery_attempts"] < row["max_attempts"]:
         yield f"is dead after {row['delivery_attempts']} of {row['max_attempts']} attempts"
     elif state == MessageState.EXPIRED and not (row["expires_ms"] and row["expires_ms"] <= row["ended_ms"]):
         yield f"had expired at {row['ended_ms']}, before its time: {row['expires_ms']}"
-    for deed in acks:
+    for operation in acks:
         # What the relay brought is nobody's at the database, where it may expire while it is worked on.
-        is_late = state == MessageState.EXPIRED and str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
-        is_told = deed.is_ok and not deed.got["spooled"] and not losses.may_have_lost(deed)
+        is_late = state == MessageState.EXPIRED and str(operation.args["owner"]).startswith(_ON_ARRIVAL)
+        is_told = operation.is_ok and not operation.result["spooled"] and not losses.may_have_lost(operation)
         if is_told and state != MessageState.ACKED and not is_late:
-            yield f"is {state} though it was acknowledged: {deed}"
+            yield f"is {state} though it was acknowledged: {operation}"
 
 
 def once(history: History) -> Iterator[str | int]:
     """Sent once or often under one key, it is one message; and none, where every answer was no."""
     by_key: dict[str, list[str]] = {}
-    for row in finals(history, "a2a_messages"):
+    for row in final_rows(history, "a2a_messages"):
         body = orjson.loads(row["payload"])
         if isinstance(body, dict) and "key" in body:
             by_key.setdefault(body["key"], []).append(row["message_uuid"])
     came: dict[str, int] = {}
-    for move in finals(history, "proof_message_moves"):
+    for move in final_rows(history, "proof_message_moves"):
         if move["deed"] == "insert":
             came[move["message_uuid"]] = came.get(move["message_uuid"], 0) + 1
     for key, sends in _sends(history).items():
@@ -103,7 +107,7 @@ def once(history: History) -> Iterator[str | int]:
         there = by_key.get(key, [])
         if len(there) > 1 or came.get(key, 0) > 1:
             yield f"the key {key} has become {max(len(there), came.get(key, 0))} messages"
-        if there and not any(deed.may_be for deed in sends):
+        if there and not any(operation.may_have_happened for operation in sends):
             yield f"message {key} is there, and was not sent, as {sends[0].who} was told: {sends[0]}"
 
 
@@ -136,7 +140,7 @@ def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
     acks = _Acks(history)
-    moves = list(finals(history, "proof_message_moves"))
+    moves = list(final_rows(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
         letters = pairs.setdefault((move["sender_agent"], move["receiver_agent"]), {})
@@ -156,10 +160,10 @@ class _Acks:
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
-        acks = [deed for deed in history.deeds("message.ack") if deed.may_be]
+        acks = [operation for operation in history.operations("message.ack") if operation.may_have_happened]
         self._all = _by_key(acks)
-        self._spooled = _by_key(deed for deed in acks if deed.got.get("spooled"))
-        self._lost = _by_key(deed for deed in acks if losses.may_have_lost(deed))
+        self._spooled = _by_key(operation for operation in acks if operation.result.get("spooled"))
+        self._lost = _by_key(operation for operation in acks if losses.may_have_lost(operation))
 
     def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
         """Return whether the later message may be acknowledged under this claim, before the earlier one.
@@ -170,25 +174,27 @@ class _Acks:
           when the message comes again, under a new claim.
         """
         lost = self._lost.get(earlier.key, [])
-        if any(deed.asked["owner"] == earlier.owner for deed in lost):
+        if any(operation.args["owner"] == earlier.owner for operation in lost):
             return True
         acks = self._all.get(later.key, [])
         in_order = _in_order(self._spooled.get(earlier.key, []), acks)
-        if any((first.who, first.life) == (second.who, second.life) for first, second in in_order):
+        if any(
+            (first.who, first.incarnation) == (second.who, second.incarnation) for first, second in in_order
+        ):
             return True
-        is_repeated = all(deed.asked["owner"] != owner for deed in acks)
+        is_repeated = all(operation.args["owner"] != owner for operation in acks)
         return is_repeated and any(_in_order(lost, self._spooled.get(later.key, [])))
 
 
-def _in_order(first: list[Deed], second: list[Deed]) -> Iterator[tuple[Deed, Deed]]:
+def _in_order(first: list[Operation], second: list[Operation]) -> Iterator[tuple[Operation, Operation]]:
     """Return the pairs of one of the first, and one of the second that was done later."""
     return ((one, other) for one in first for other in second if one.began < other.began)
 
 
-def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:
-    by_key: dict[str, list[Deed]] = {}
-    for deed in deeds:
-        by_key.setdefault(deed.asked["key"], []).append(deed)
+def _by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    by_key: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_key.setdefault(operation.args["key"], []).append(operation)
     return by_key
 
 
@@ -227,15 +233,20 @@ def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]
 
 def _is_successor(owner: str, other: str | None) -> bool:
     """Whether a claim is of a later life of the same node: what that had is its own."""
-    node, _, life = owner.rpartition(":")[0].rpartition("#")
-    other_node, _, other_life = str(other).rpartition(":")[0].rpartition("#")
-    return node == other_node and life.isdecimal() and other_life.isdecimal() and int(life) > int(other_life)
+    node, _, incarnation = owner.rpartition(":")[0].rpartition("#")
+    other_node, _, other_incarnation = str(other).rpartition(":")[0].rpartition("#")
+    return (
+        node == other_node
+        and incarnation.isdecimal()
+        and other_incarnation.isdecimal()
+        and int(incarnation) > int(other_incarnation)
+    )
 
 
 def by_holder(history: History) -> Iterator[str | int]:
     """A message was acknowledged by whoever had it, while its claim was valid."""
     holders: dict[str, str] = {}
-    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+    for key, moves in grouped(final_rows(history, "proof_message_moves"), "message_uuid").items():
         for before, now in pairwise(moves):
             if now["state"] != MessageState.ACKED or str(now["claim_owner"]).startswith(_ON_ARRIVAL):
                 continue
@@ -244,13 +255,18 @@ def by_holder(history: History) -> Iterator[str | int]:
             if before["state"] != MessageState.DELIVERED or before["claim_until_ms"] <= now["at_ms"]:
                 yield f"message {key} was acknowledged at {now['at_ms']}, when nobody had it: {before}"
     losses = Losses(history)
-    for deed in history.deeds("message.ack"):
-        if losses.may_have_lost(deed):
+    for operation in history.operations("message.ack"):
+        if losses.may_have_lost(operation):
             continue
-        holder = holders.get(deed.asked["key"], deed.asked["owner"])
-        is_claimed = not str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
-        if deed.is_ok and not deed.got["spooled"] and is_claimed and deed.asked["owner"] != holder:
-            yield f"{deed.who} acknowledged {deed.asked['key']} of {holder}: {deed}"
+        holder = holders.get(operation.args["key"], operation.args["owner"])
+        is_claimed = not str(operation.args["owner"]).startswith(_ON_ARRIVAL)
+        if (
+            operation.is_ok
+            and not operation.result["spooled"]
+            and is_claimed
+            and operation.args["owner"] != holder
+        ):
+            yield f"{operation.who} acknowledged {operation.args['key']} of {holder}: {operation}"
 
 
 # --- expiry ---------------------------------------------------------------------------------------
@@ -259,7 +275,7 @@ def by_holder(history: History) -> Iterator[str | int]:
 def never_after_expiry(history: History) -> Iterator[str | int]:
     """By the witness nothing was claimed that had expired; and nobody was handed such a thing."""
     owners: dict[str, str | None] = {}
-    for move in finals(history, "proof_message_moves"):
+    for move in final_rows(history, "proof_message_moves"):
         key, expires_ms = move["message_uuid"], move["expires_ms"]
         is_claim = move["state"] == MessageState.DELIVERED and move["claim_owner"] != owners.get(key)
         owners[key] = move["claim_owner"] if move["state"] == MessageState.DELIVERED else None
@@ -281,15 +297,15 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
 def never_before_expiry(history: History) -> Iterator[str | int]:
     """Nothing was seen as expired before its time had truly passed, whatever the database's clock showed."""
     seen = {event.data["key"]: event.at for event in history.notes("monitor.expired")}
-    first: dict[str, Deed] = {}
-    for deed in history.deeds("message.send"):
-        if deed.asked.get("ttl") is not None:
-            first.setdefault(deed.asked["key"], deed)
-    for key, deed in first.items():
+    first: dict[str, Operation] = {}
+    for operation in history.operations("message.send"):
+        if operation.args.get("ttl") is not None:
+            first.setdefault(operation.args["key"], operation)
+    for key, operation in first.items():
         if key in seen:
             yield 1
-            if seen[key] < deed.began + (1 - FADES) * deed.asked["ttl"] - _EARLY_S:
-                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {deed}"
+            if seen[key] < operation.began + (1 - FADES) * operation.args["ttl"] - _EARLY_S:
+                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {operation}"
 
 
 MESSAGE_CHECKS: Final = (

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proof.checkers.lives import RECOVERY_S, Life, lives_of, pace_of, writes_of
-from proof.history import Deed, History
+from proof.checkers.incarnations import RECOVERY_S, Incarnation, incarnations_of, pace_of, writes_of
+from proof.history import History, Operation
 from proof.verdicts import Check
 from vox_mesh.errors import CircuitOpen
 
@@ -27,31 +27,33 @@ def progress(history: History) -> Iterator[str | int]:
     if pace is None:
         return
     bound_s = pace.ttl_s + RECOVERY_S
-    writes, lives = writes_of(history), lives_of(history)
-    tries: dict[tuple[str, int], list[Deed]] = defaultdict(list)
-    for deed in history.deeds("write"):
-        tries[deed.who, deed.life].append(deed)
+    writes, incarnations = writes_of(history), incarnations_of(history)
+    tries: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    for operation in history.operations("write"):
+        tries[operation.who, operation.incarnation].append(operation)
     drained = {note.data["player"] for note in history.notes("drained")}
     for healed, until, may_rest in _calms(history):
-        for life in lives:
-            since = max(healed, life.up)
-            is_undisturbed = healed < life.ended and since < math.inf and since + bound_s <= until
-            if not is_undisturbed or not (life.ended >= since + bound_s or life.player in drained):
+        for incarnation in incarnations:
+            since = max(healed, incarnation.up)
+            is_undisturbed = healed < incarnation.ended and since < math.inf and since + bound_s <= until
+            if not is_undisturbed or not (
+                incarnation.ended >= since + bound_s or incarnation.node in drained
+            ):
                 continue
-            if _has_written(writes.get(life.player, ()), since, since + bound_s):
+            if _has_written(writes.get(incarnation.node, ()), since, since + bound_s):
                 yield 1
-            elif _tries_on(tries[life.player, life.number], since + bound_s, may_rest):
+            elif _tries_on(tries[incarnation.node, incarnation.number], since + bound_s, may_rest):
                 yield 1
-                yield f"{life} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
-    yield from _never_up(history, lives)
+                yield f"{incarnation} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
+    yield from _never_up(history, incarnations)
 
 
-def _tries_on(deeds: Sequence[Deed], at: float, may_rest: bool) -> bool:
+def _tries_on(operations: Sequence[Operation], at: float, may_rest: bool) -> bool:
     """Whether somebody still wants to write then; who waits for a circuit that rests may not count."""
     return any(
-        deed.began < at < deed.ended + _PAUSE_S
-        for deed in deeds
-        if not (may_rest and deed.got.get("error") == _RESTS)
+        operation.began < at < operation.ended + _PAUSE_S
+        for operation in operations
+        if not (may_rest and operation.result.get("error") == _RESTS)
     )
 
 
@@ -79,19 +81,26 @@ def _has_written(writes: Sequence[tuple[float, float]], since: float, until: flo
     return at < len(writes) and writes[at][1] <= until
 
 
-def _never_up(history: History, lives: Sequence[Life]) -> Iterator[str]:
+def _never_up(history: History, incarnations: Sequence[Incarnation]) -> Iterator[str]:
     """Those who lived until the end, were not replaced, and never came so far as to play."""
     healed = max((note.at for note in history.notes("healed")), default=None)
     if healed is None:
         return
-    for life in lives:
-        if life.began < healed < life.ended and life.up == math.inf and not _is_replaced(life, lives):
-            yield f"{life} began before all had healed, and its node was never open"
+    for incarnation in incarnations:
+        if (
+            incarnation.began < healed < incarnation.ended
+            and incarnation.up == math.inf
+            and not _is_replaced(incarnation, incarnations)
+        ):
+            yield f"{incarnation} began before all had healed, and its node was never open"
 
 
-def _is_replaced(life: Life, lives: Sequence[Life]) -> bool:
+def _is_replaced(incarnation: Incarnation, incarnations: Sequence[Incarnation]) -> bool:
     """Whether its node was begun again while it lived."""
-    return any(each.node_id == life.node_id and life.began < each.began < life.ended for each in lives)
+    return any(
+        each.node_id == incarnation.node_id and incarnation.began < each.began < incarnation.ended
+        for each in incarnations
+    )
 
 
 def nothing_unexpected(history: History) -> Iterator[str | int]:

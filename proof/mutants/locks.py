@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
@@ -15,7 +15,7 @@ _RAISED: Final = (
 )
 
 LOCK_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "token-reused",
         "a lock that is taken again has the token that it had before",
         (
@@ -25,7 +25,7 @@ LOCK_PLANTS: Final = (
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "token-not-raised",
         "whoever waits for a lock gets it under its last holder's token",
         (
@@ -35,14 +35,14 @@ LOCK_PLANTS: Final = (
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "taken-while-held",
         "whoever waits for a lock takes it though its holder's time is not over",
         (Sql("locks", "take", "AND b.blocks_until > NOW_ISO)", "AND false)"),),
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "renewed-by-anyone",
         "a hold that was lost is renewed",
         (
@@ -52,7 +52,7 @@ LOCK_PLANTS: Final = (
         ("locks-linearizable", "outside-takes-no-older", "tokens-rise"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "released-by-anyone",
         "a late release ends the hold of whoever has the lock by then",
         (
@@ -69,14 +69,14 @@ LOCK_PLANTS: Final = (
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "version-not-checked",
         "an optimistic write does not look whether the row has moved",
         (Code("vox_mesh.occ.tables:RowAddress.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),
     ),
-    Plant(
+    PlantedBug(
         "contention-told-as-written",
         "a write that found the row moved says that it was made",
         (Code("vox_mesh.occ.occ:Occ._send", "if changed else None", "or None"),),

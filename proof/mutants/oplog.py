@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 
 LOG_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "link-skipped",
         "an entry is linked to the one before the last",
         (
@@ -20,14 +20,14 @@ LOG_PLANTS: Final = (
         ("chains-whole",),
         ("oplog", "jobs"),
     ),
-    Plant(
+    PlantedBug(
         "payload-not-hashed",
         "the hash of an entry says nothing of what was done",
         (Code("vox_mesh.model.oplog.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
         ("chains-whole",),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "entry-left-out",
         "of entries that are written together the last is not",
         (
@@ -40,7 +40,7 @@ LOG_PLANTS: Final = (
         ("chains-complete", "chains-whole"),
         ("oplog", "jobs"),
     ),
-    Plant(
+    PlantedBug(
         "chain-cut-off",
         "a node that begins again cuts off the end of its chain",
         (
@@ -56,7 +56,7 @@ LOG_PLANTS: Final = (
         ("heads-kept", "chains-complete"),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "applied-before-its-time",
         "an op is applied though what it depends on is not there",
         (
@@ -69,7 +69,7 @@ LOG_PLANTS: Final = (
         ("ops-in-order", "log-goes-on"),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "dead-never-told",
         "a node that is silent is taken for alive",
         (
@@ -82,7 +82,7 @@ LOG_PLANTS: Final = (
         ("dead-told",),
         ("writes", "looks"),
     ),
-    Plant(
+    PlantedBug(
         "dead-by-own-clock",
         "the silence of others is counted by this machine's clock",
         (
@@ -95,7 +95,7 @@ LOG_PLANTS: Final = (
         ("live-never-dead", "dead-told", "downbeats-once", "never-after-expiry"),
         ("writes", "looks", "beats", "messages"),
     ),
-    Plant(
+    PlantedBug(
         "live-told-dead",
         "half a tick that did not come makes a node dead",
         (
@@ -108,7 +108,7 @@ LOG_PLANTS: Final = (
         ("live-never-dead",),
         ("writes", "looks"),
     ),
-    Plant(
+    PlantedBug(
         "downbeat-twice",
         "every beat is told twice",
         (
@@ -121,7 +121,7 @@ LOG_PLANTS: Final = (
         ("downbeats-once",),
         ("beats",),
     ),
-    Plant(
+    PlantedBug(
         "downbeat-swallowed",
         "beats that began while a process was away are left out, downbeats too",
         (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
 _FAULTS: Final = ("rollback",)
 
 ROLLBACK_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "token-without-time",
         "a token is above those that the database knows of, and not above the time",
         (
@@ -23,7 +23,7 @@ ROLLBACK_PLANTS: Final = (
         ("locks",),
         faults=("unseen-rollback",),
     ),
-    Plant(
+    PlantedBug(
         "rollback-not-noticed",
         "a node takes a database that went back in time for the one that it knows",
         (
@@ -42,7 +42,7 @@ ROLLBACK_PLANTS: Final = (
         ("oplog",),
         faults=_FAULTS,
     ),
-    Plant(
+    PlantedBug(
         "clock-step-not-noticed",
         "a node follows the database's clock wherever it is set",
         (

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant
+from proof.mutants.planted_bug import Code, PlantedBug
 
 _REQUEST: Final = "vox_mesh.store.write.request"
 
 STORE_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "retried-without-key",
         "a request that got no answer is sent again, and takes effect again",
         (Code(f"{_REQUEST}:OptimisticRequest._remember", "scripts = self._scripts", "scripts = ()"),),
         ("effect-once", "counters-linearizable", "no-lost-update"),
         ("effects", "counters"),
     ),
-    Plant(
+    PlantedBug(
         "doubt-told-as-no",
         "what may have been applied is told as not applied",
         (
@@ -29,7 +29,7 @@ STORE_PLANTS: Final = (
         ("counters-linearizable", "no-lost-update", "effect-once", "effect-none-lost"),
         ("counters", "effects"),
     ),
-    Plant(
+    PlantedBug(
         "answered-before-commit",
         "callers are told that it is done when the request is sent",
         (
@@ -45,7 +45,7 @@ STORE_PLANTS: Final = (
         ("effect-none-lost", "chains-complete", "counters-linearizable", "no-lost-update"),
         ("effects", "counters", "oplog"),
     ),
-    Plant(
+    PlantedBug(
         "second-script-dropped",
         "of scripts that go together in a request the second is left out",
         (
@@ -58,7 +58,7 @@ STORE_PLANTS: Final = (
         ("effect-none-lost", "counters-linearizable", "no-lost-update"),
         ("effects", "counters", "writes"),
     ),
-    Plant(
+    PlantedBug(
         "two-probes",
         "when the circuit has rested, any number of calls are let through at once",
         (
@@ -71,7 +71,7 @@ STORE_PLANTS: Final = (
         ("one-probe",),
         ("writes", "effects"),
     ),
-    Plant(
+    PlantedBug(
         "key-forgotten-at-once",
         "the key of a script is forgotten when it was answered, though it may come again",
         (

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-Failed = Callable[["House", BaseException], None]
+Failed = Callable[["SimulatedProcess", BaseException], None]
 
 _STEP_S: Final = 1e-6
 """What a step takes: whoever never waits does not stop the clock for the others."""
@@ -34,21 +34,21 @@ class Stuck(Exception):
     """Nothing is left that could ever happen, or it takes too long."""
 
 
-class House:
+class SimulatedProcess:
     """A simulated process, with a clock of its own that may go too fast or too slow."""
 
     def __init__(self, name: str, *, rate: float = 1.0, ahead_s: float = 0.0) -> None:
         self.name = name
         self.ready: deque[asyncio.Handle] = deque()
         self.is_paused = False
-        self.is_razed = False
+        self.is_killed = False
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.fuse: tuple[int, Callable[[], None]] | None = None
         """After so many more steps of its own, this is done to it."""
         self._rate = rate
         self._ahead_s = ahead_s
         self.context: Final = copy_context()
-        self.context.run(_house.set, self)
+        self.context.run(_process.set, self)
 
     def shows(self, at: float) -> float:
         """What its clock shows at a moment."""
@@ -59,7 +59,7 @@ class House:
         return (shown - self._ahead_s) / self._rate
 
 
-_house: ContextVar[House] = ContextVar("proof_house")
+_process: ContextVar[SimulatedProcess] = ContextVar("proof_house")
 
 
 class _Task(asyncio.Task[T]):
@@ -93,61 +93,63 @@ class _Future(asyncio.Future[T]):
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """Runs the steps of all houses, one after another."""
 
-    def __init__(self, chance: Callable[[], float], watch: Callable[[], None]) -> None:
+    def __init__(self, draw: Callable[[], float], watch: Callable[[], None]) -> None:
         self.now = 0.0
         """The time of the world, by no clock of a house."""
         self.steps = 0
         self.failed: Failed = _raise
         """Is told of an error that nobody took."""
-        self._chance = chance
+        self._draw = draw
         self._watch = watch
-        self._houses: dict[House, None] = {}
-        self._awake: list[House] = []
-        self._timers: list[tuple[float, int, asyncio.Handle, House]] = []
+        self._processes: dict[SimulatedProcess, None] = {}
+        self._awake: list[SimulatedProcess] = []
+        self._timers: list[tuple[float, int, asyncio.Handle, SimulatedProcess]] = []
         self.numbers = count()
         """Of timers, tasks and futures, as they are made."""
-        self._stage = self._current = House("stage")
-        self._graves: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
-        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], House] = WeakKeyDictionary()
+        self._main = self._current = SimulatedProcess("stage")
+        self._abandoned: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], SimulatedProcess] = WeakKeyDictionary()
         self._is_running = self._is_closed = False
 
     # --- houses ----------------------------------------------------------------------------------
 
-    def begin(self, house: House, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def begin(self, process: SimulatedProcess, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin something in a house."""
-        return self.create_task(coro, name=house.name, context=house.context.copy())
+        return self.create_task(coro, name=process.name, context=process.context.copy())
 
-    def pause(self, house: House) -> None:
+    def pause(self, process: SimulatedProcess) -> None:
         """Stop a house where it is; what was to happen in it happens when it is resumed."""
-        if not house.is_paused:
-            house.is_paused = True
-            if house.ready:
-                self._awake.remove(house)
+        if not process.is_paused:
+            process.is_paused = True
+            if process.ready:
+                self._awake.remove(process)
 
-    def resume(self, house: House) -> None:
+    def resume(self, process: SimulatedProcess) -> None:
         """Let a house go on."""
-        if house.is_paused and not house.is_razed:
-            house.is_paused = False
-            if house.ready:
-                self._awake.append(house)
+        if process.is_paused and not process.is_killed:
+            process.is_paused = False
+            if process.ready:
+                self._awake.append(process)
 
-    def raze(self, house: House) -> None:
+    def kill(self, process: SimulatedProcess) -> None:
         """End a house where it is: nothing of it runs ever again, not even what was to run in the end."""
-        if house.is_razed:
+        if process.is_killed:
             return
-        if house.ready and not house.is_paused:
-            self._awake.remove(house)
-        house.is_razed = True
+        if process.ready and not process.is_paused:
+            self._awake.remove(process)
+        process.is_killed = True
         # Kept, because whoever is forgotten while it waits would be run once more, to its end.
-        self._graves += house.tasks
-        house.ready.clear()
-        house.fuse = None
+        self._abandoned += process.tasks
+        process.ready.clear()
+        process.fuse = None
 
-    def send(self, delay: float, house: House, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+    def send(
+        self, delay: float, process: SimulatedProcess, callback: Callable[[*Ts], object], *args: *Ts
+    ) -> None:
         """Have this called in a house when so much time has passed, by no clock of a house."""
-        if not (house.is_razed or self._is_closed):
-            handle = asyncio.Handle(callback, args, self, house.context)
-            heappush(self._timers, (self.now + delay, next(self.numbers), handle, house))
+        if not (process.is_killed or self._is_closed):
+            handle = asyncio.Handle(callback, args, self, process.context)
+            heappush(self._timers, (self.now + delay, next(self.numbers), handle, process))
 
     def passing(self) -> float:
         """A moment that is later than all that were told before."""
@@ -155,7 +157,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.now
 
     @property
-    def running(self) -> House:
+    def running(self) -> SimulatedProcess:
         """Whose step is being made."""
         return self._current
 
@@ -163,7 +165,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         """Run until it is done."""
-        task = self.begin(self._stage, _awaited(future))
+        task = self.begin(self._main, _awaited(future))
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
         asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
@@ -180,47 +182,47 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _step(self) -> None:
         timers, awake = self._timers, self._awake
         while timers and (timers[0][0] <= self.now or not awake):
-            at, _, timer, house = heappop(timers)
-            if timer.cancelled() or house.is_razed:
+            at, _, timer, process = heappop(timers)
+            if timer.cancelled() or process.is_killed:
                 continue
             self.now = max(self.now, at)
-            self._add(house, timer)
+            self._add(process, timer)
         if not awake:
             raise Stuck("nothing is left that could happen")
-        place = int(self._chance() * len(awake)) if len(awake) > 1 else 0
-        house = awake[place]
-        handle = house.ready.popleft()
-        if not house.ready:
+        place = int(self._draw() * len(awake)) if len(awake) > 1 else 0
+        process = awake[place]
+        handle = process.ready.popleft()
+        if not process.ready:
             del awake[place]
         self.now += _STEP_S
         self.steps += 1
         if self.steps % _LOOK_STEPS == 0:
             self._watch()
         if not handle.cancelled():
-            self._current = house
+            self._current = process
             handle._run()  # noqa: SLF001 - so says whoever makes loops
-            self._current = self._stage
-            if house.fuse is not None:
-                self._burn(house, *house.fuse)
+            self._current = self._main
+            if process.fuse is not None:
+                self._count_down(process, *process.fuse)
 
-    def _burn(self, house: House, left: int, end: Callable[[], None]) -> None:
-        house.fuse = (left - 1, end) if left else None
+    def _count_down(self, process: SimulatedProcess, left: int, end: Callable[[], None]) -> None:
+        process.fuse = (left - 1, end) if left else None
         if not left:
             end()
 
-    def _add(self, house: House, handle: asyncio.Handle) -> None:
-        if not house.ready and not house.is_paused:
-            self._awake.append(house)
-        house.ready.append(handle)
+    def _add(self, process: SimulatedProcess, handle: asyncio.Handle) -> None:
+        if not process.ready and not process.is_paused:
+            self._awake.append(process)
+        process.ready.append(handle)
 
-    def _house_of(self, context: Context | None) -> House:
+    def _process_of(self, context: Context | None) -> SimulatedProcess:
         if context is None:
             return self._current
-        if _house not in context:  # one that begins from nothing: what is begun in a house stays there
+        if _process not in context:  # one that begins from nothing: what is begun in a house stays there
             for variable, value in self._current.context.items():
                 if variable not in context:
                     context.run(variable.set, value)
-        return context[_house]
+        return context[_process]
 
     # --- what asyncio asks of a loop -------------------------------------------------------------
 
@@ -232,10 +234,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Have this called in its house, after all that waits there."""
-        house = self._house_of(context)
+        process = self._process_of(context)
         handle = asyncio.Handle(callback, args, self, context)
-        if not (house.is_razed or self._is_closed):
-            self._add(house, handle)
+        if not (process.is_killed or self._is_closed):
+            self._add(process, handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -258,10 +260,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Have this called in its house when the clock of whoever says so shows this."""
-        house = self._house_of(context)
+        process = self._process_of(context)
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        if not (house.is_razed or self._is_closed):
-            heappush(self._timers, (self._current.moment(when), next(self.numbers), timer, house))
+        if not (process.is_killed or self._is_closed):
+            heappush(self._timers, (self._current.moment(when), next(self.numbers), timer, process))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -275,12 +277,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         """Begin a task: in the house of its context, or here."""
-        house = self._house_of(context)
+        process = self._process_of(context)
         task = _Task(coro, loop=self, name=name, context=context)
-        house.tasks.add(task)
-        self._houses[house] = None
-        if house.is_razed or self._is_closed:
-            self._graves.append(task)
+        process.tasks.add(task)
+        self._processes[process] = None
+        if process.is_killed or self._is_closed:
+            self._abandoned.append(task)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -321,35 +323,35 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._generators[generator] = self._current
 
     def _forgotten(self, generator: AsyncGenerator[Any, Any]) -> None:
-        house = self._generators.get(generator, self._stage)
-        if house.is_razed or self._is_closed:
-            self._graves.append(generator)
+        process = self._generators.get(generator, self._main)
+        if process.is_killed or self._is_closed:
+            self._abandoned.append(generator)
         else:
-            self.begin(house, _closed(generator))
+            self.begin(process, _closed(generator))
 
     def close(self) -> None:
         """Make no more steps, and have all that waits forgotten without a word."""
         self._is_closed = True
-        for house in self._houses:
-            self.raze(house)
+        for process in self._processes:
+            self.kill(process)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
         asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
         try:
-            while self._graves:
-                _bury(self._graves.pop())
+            while self._abandoned:
+                _finalize(self._abandoned.pop())
         finally:
             asyncio._set_running_loop(None)  # noqa: SLF001
             sys.set_asyncgen_hooks(*hooks)
         self._timers.clear()
 
 
-def new_loop(chance: Callable[[], float], watch: Callable[[], None] = lambda: None) -> SimulatedLoop:
+def new_loop(draw: Callable[[], float], watch: Callable[[], None] = lambda: None) -> SimulatedLoop:
     """A loop whose steps are drawn by this chance; `watch` is called now and then, and may end it."""
-    return SimulatedLoop(chance, watch)  # type: ignore[abstract]  # what it lacks would reach the outside
+    return SimulatedLoop(draw, watch)  # type: ignore[abstract]  # what it lacks would reach the outside
 
 
-def _raise(_house: House, error: BaseException) -> None:
+def _raise(_process: SimulatedProcess, error: BaseException) -> None:
     raise error
 
 
@@ -361,7 +363,7 @@ async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
     await generator.aclose()
 
 
-def _bury(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
+def _finalize(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
     """Have what was left in the middle go through its end now, when that has no effect any more."""
     if not isinstance(dead, asyncio.Task):
         return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from proof.simulate.loop import House, SimulatedLoop
-from proof.simulate.network import Way, served
+from proof.simulate.loop import SimulatedLoop, SimulatedProcess
+from proof.simulate.network import Channel, served
 from vox_mesh.errors import (
     DatabaseUnavailable,
     MeshError,
@@ -22,42 +22,42 @@ from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.node import MeshNode
 
 TIMEOUT_S: Final = 6.0
-_AGAIN: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
+_RETRYABLE: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
 """Where the fault is not the message's."""
 
 
-class Counter:
+class RelayReceiver:
     """Where a life of a node takes what others bring."""
 
-    def __init__(self, loop: SimulatedLoop, house: House, mesh: MeshNode) -> None:
-        self.house: Final = house
+    def __init__(self, loop: SimulatedLoop, process: SimulatedProcess, mesh: MeshNode) -> None:
+        self.process: Final = process
         self._loop = loop
         self._reception = Reception(mesh.store, mesh.bus, mesh.clock, monotonic=loop.time)
 
-    async def bring(self, way: Way, messages: Sequence[Message], *, stored: bool) -> None:
+    async def receive(self, channel: Channel, messages: Sequence[Message], *, stored: bool) -> None:
         """Bring messages here over a way."""
 
         async def take() -> None:
             await self._reception.take(messages, stored=stored)
 
-        await way.ask(self.house, served(self._loop, self.house, take))
+        await channel.ask(self.process, served(self._loop, self.process, take))
 
 
-class Courier:
+class SimulatedRelay:
     """Brings messages to the counters of others."""
 
-    def __init__(self, way: Way, counter_of: Callable[[str], Counter | None]) -> None:
-        self._way = way
-        self._counter_of = counter_of
+    def __init__(self, channel: Channel, receiver_of: Callable[[str], RelayReceiver | None]) -> None:
+        self._channel = channel
+        self._receiver_of = receiver_of
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Bring messages to a node."""
-        counter = self._counter_of(peer.node_id)
-        if counter is None:
+        receiver = self._receiver_of(peer.node_id)
+        if receiver is None:
             raise RelayFailed(f"{peer.url} does not answer")
         try:
-            await counter.bring(self._way, [_written(each) for each in messages], stored=stored)
-        except _AGAIN as error:
+            await receiver.receive(self._channel, [_wire_form(each) for each in messages], stored=stored)
+        except _RETRYABLE as error:
             raise RelayFailed(error.line) from None
         except MeshError as error:
             raise RelayRefused(error.line) from None
@@ -66,15 +66,15 @@ class Courier:
         """There is nothing to let go of."""
 
 
-def _written(message: Message) -> Message:
+def _wire_form(message: Message) -> Message:
     """What of a message travels."""
     return Message(**{name: getattr(message, name) for name in (*WIRE_FIELDS, "after")})
 
 
-def outbox_of(mesh: MeshNode, courier: Courier, monotonic: Callable[[], float]) -> Outbox:
+def outbox_of(mesh: MeshNode, relay: SimulatedRelay, monotonic: Callable[[], float]) -> Outbox:
     """Have a node's messages brought from now on, and its own address told to others."""
     outbox = Outbox(
-        courier,
+        relay,
         mesh.bus.directory,
         mesh.bus.relay_buffer,
         monotonic=monotonic,

@@ -28,7 +28,7 @@ class Tally:
     def __init__(self, command: Callable[[int], str]) -> None:
         self._command = command
         self._looks: Counter[str] = Counter()
-        self._seeds = self._deeds = self._faults = 0
+        self._seeds = self._operations = self._faults = 0
         self._seconds = 0.0
         self.broken: Final[list[Trial]] = []
         self.stuck: Final[list[StuckSeed]] = []
@@ -39,7 +39,7 @@ class Tally:
         if isinstance(trial, StuckSeed):
             self.stuck.append(trial)
             return
-        self._deeds += trial.deeds
+        self._operations += trial.operations
         self._faults += trial.faults
         self._seconds += trial.seconds
         for verdict in trial.verdicts:
@@ -49,13 +49,13 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
+            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._operations} deeds, "
             f"{self._faults} faults: {len(self.broken)} broken"
             + (f" ({', '.join(str(trial.seed) for trial in self.broken[:_FEW])})" if self.broken else "")
             + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )
 
-    def told(self) -> str:
+    def report(self) -> str:
         """All of it, for people."""
         lines = [str(self), *(f"  {name:<28}{looks:>10} looks" for name, looks in self._looks.items())]
         for trial in self.broken:
@@ -70,7 +70,7 @@ class Tally:
         return {
             "seeds": self._seeds,
             "simulated_s": round(self._seconds, 3),
-            "deeds": self._deeds,
+            "deeds": self._operations,
             "faults": self._faults,
             "looks": dict(self._looks),
             "broken": sorted({verdict.name for trial in self.broken for verdict in trial.broken}),

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from proof import tables
-from proof.scene import Part, Scene
+from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads.numbered import key_of
 from vox_mesh import Script, Statement, guard
 from vox_mesh.errors import Refused
@@ -20,56 +20,56 @@ _REFUSED_EVERY: Final = 7
 _SPOOLED_EVERY: Final = 3
 
 
-async def act(scene: Scene) -> None:
+async def run(context: WorkloadContext) -> None:
     """Have one effect after the other."""
-    number = await _come_to(scene) + 1
-    async for _ in scene.turns():
-        if await _have(scene, number):
+    number = await _come_to(context) + 1
+    async for _ in context.rounds():
+        if await _have(context, number):
             number += 1
 
 
-async def drain(scene: Scene) -> None:
+async def drain(context: WorkloadContext) -> None:
     """Bring the last one to its end, whatever is known of it, and wait for what has waited."""
-    number = await _come_to(scene) + 1
-    is_known = await _have(scene, number)
+    number = await _come_to(context) + 1
+    is_known = await _have(context, number)
     while not is_known:
-        await asyncio.sleep(scene.pace.rest_s)
-        is_known = await _have(scene, number)
-    await scene.mesh.store.drained()
+        await asyncio.sleep(context.pace.rest_s)
+        is_known = await _have(context, number)
+    await context.mesh.store.drained()
 
 
-async def _come_to(scene: Scene) -> int:
+async def _come_to(context: WorkloadContext) -> int:
     """The number of the last effect that this player has had, in all its lives.
 
     Whoever has written anything is known as the newest life, and no earlier one has an effect any more.
     """
     while True:
-        with scene.recorder.deed("effect.last") as doing:
-            await scene.mesh.store.write(Script(Statement("SELECT 1")))
-            rows = await scene.mesh.store.read(
+        with context.recorder.operation("effect.last") as record:
+            await context.mesh.store.write(Script(Statement("SELECT 1")))
+            rows = await context.mesh.store.read(
                 f"SELECT coalesce(max(number), 0) FROM {tables.EFFECTS} WHERE player = ?",
-                (scene.who,),
+                (context.who,),
                 fresh=True,
             )
-            doing.ok(number=rows.value)
+            record.ok(number=rows.value)
             return int(rows.value)
-        await asyncio.sleep(scene.pace.rest_s)
+        await asyncio.sleep(context.pace.rest_s)
 
 
-async def _have(scene: Scene, number: int) -> bool:
+async def _have(context: WorkloadContext, number: int) -> bool:
     """Try it once; whether it is known by now what became of it."""
-    script = _script(scene.who, number)
-    with scene.recorder.deed("effect", key=script.key, number=number) as doing:
+    script = _script(context.who, number)
+    with context.recorder.operation("effect", key=script.key, number=number) as record:
         try:
-            outcome = await scene.mesh.store.write(script)
+            outcome = await context.mesh.store.write(script)
         except Refused as refused:
-            doing.no(error=refused.reason)
+            record.no(error=refused.reason)
             return True
-        doing.ok(repeated=outcome.repeated, spooled=outcome.spooled)
+        record.ok(repeated=outcome.repeated, spooled=outcome.spooled)
         if not script.appendable:
             # It is in the database, so that no later life comes here again.
-            scene.outside.effect(scene.recorder, script.key)
-    return doing.is_ok
+            context.outside.effect(context.recorder, script.key)
+    return record.is_ok
 
 
 def _script(who: str, number: int) -> Script:
@@ -87,4 +87,4 @@ def _script(who: str, number: int) -> Script:
     return Script(*statements, key=key, appendable=not number % _SPOOLED_EVERY)
 
 
-EFFECTS: Final = Part("effects", act, drain)
+EFFECTS: Final = FunctionWorkload("effects", run, drain)

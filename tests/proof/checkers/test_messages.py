@@ -52,7 +52,7 @@ def _good() -> Story:
     _row(story, "3", "dead", delivery_attempts=2, max_attempts=2)
     _row(story, "4", "acked")
     for key in ("1", "2", "3", "4"):
-        _move(story, key, 100, "stored", deed="insert", expires_ms=500 if key == "2" else None)
+        _move(story, key, 100, "stored", operation="insert", expires_ms=500 if key == "2" else None)
     _move(story, "1", 200, "delivered", ADA)
     _move(story, "1", 300, "acked", ADA)
     _move(story, "2", 600, "expired")
@@ -67,9 +67,9 @@ def _good() -> Story:
 @pytest.mark.parametrize("name", [check.name for check in MESSAGE_CHECKS])
 def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None:
     story = _good()
-    story.player("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
+    story.node("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
     story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
-    story.player("stage").note("monitor.expired", key="7")
+    story.node("stage").note("monitor.expired", key="7")
     assert faults(MESSAGE_CHECKS, name, story) == []
 
 
@@ -127,7 +127,7 @@ def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
 def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
     story = Story()
     for key in ("1", "2"):
-        _move(story, key, 100, "stored", deed="insert")
+        _move(story, key, 100, "stored", operation="insert")
     _move(story, "2", 200, "delivered", ADA)
     _move(story, "2", 300, "acked", ADA)
     assert "before 1, which is earlier" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
@@ -136,7 +136,7 @@ def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
 def test_two_consumers_of_one_pair_are_found() -> None:
     story = Story()
     for key in ("1", "2"):
-        _move(story, key, 100, "stored", deed="insert")
+        _move(story, key, 100, "stored", operation="insert")
     _move(story, "1", 200, "delivered", ADA)
     _move(story, "2", 300, "delivered", BOB)
     assert "while ada#1:x had 1" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
@@ -144,11 +144,11 @@ def test_two_consumers_of_one_pair_are_found() -> None:
 
 def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() -> None:
     story = Story()
-    _move(story, "2", 100, "stored", deed="insert")
+    _move(story, "2", 100, "stored", operation="insert")
     _move(story, "2", 200, "delivered", ADA)
-    _move(story, "1", 300, "stored", deed="insert")
+    _move(story, "1", 300, "stored", operation="insert")
     _move(story, "2", 400, "acked", ADA)
-    _move(story, "3", 450, "stored", deed="insert")
+    _move(story, "3", 450, "stored", operation="insert")
     _move(story, "1", 500, "delivered", ADA)
     _move(story, "1", 600, "delivered", "ada#2:z")
     _move(story, "3", 600, "delivered", "ada#2:z")
@@ -158,7 +158,7 @@ def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() ->
 def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
     story = Story()
     _move(story, "1", 700, "delivered", ADA, expires_ms=500)
-    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
+    story.node("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
     told = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
     assert "message 1 was claimed at 700" in told
     assert "bob was handed 2" in told
@@ -166,17 +166,17 @@ def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
 
 def test_who_was_stopped_may_tell_late_what_it_was_handed() -> None:
     story = _good()
-    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
-    story.player("stage").note("resumed", player="bob")
+    story.node("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
+    story.node("stage").note("resumed", player="bob")
     assert faults(MESSAGE_CHECKS, "never-after-expiry", story) == []
 
 
 def test_a_message_that_expires_before_its_time_has_truly_passed_is_found() -> None:
     story = Story()
     story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 3.0}, spooled=False)
-    story.player("stage").note("monitor.expired", key="1")
+    story.node("stage").note("monitor.expired", key="1")
     assert "before its time" in faults(MESSAGE_CHECKS, "never-before-expiry", story)[0]
     story = Story()
     story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 1.0}, spooled=False)
-    story.player("stage").note("monitor.expired", key="1")
+    story.node("stage").note("monitor.expired", key="1")
     assert faults(MESSAGE_CHECKS, "never-before-expiry", story) == []

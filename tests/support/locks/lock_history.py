@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.checkers.lock_model import Kind, LockAction, lock_fault
 from proof.history import Step
 from vox_mesh import Mesh, MeshError, Script, Statement, Store
 from vox_mesh.errors import LockHeld, StaleFence
@@ -122,15 +122,15 @@ async def roam(
         await asyncio.sleep(random.random() * _PACE_S)
 
 
-async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str, list[Operation]]:
+async def histories(store: Store, table: str, text: Iterable[Facts]) -> dict[str, list[LockAction]]:
     """What was done to each key; of the writes it is known what became of them, by their rows."""
     rows = await store.read(f"SELECT id FROM {table}", fresh=True)
     written = {row["id"] for row in rows}
     facts: dict[str, Facts] = {}
-    for each in told:
+    for each in text:
         if "id" in each:
             facts.setdefault(each["id"], {}).update(each)
-    found: dict[str, list[Operation]] = defaultdict(list)
+    found: dict[str, list[LockAction]] = defaultdict(list)
     for each in facts.values():
         kind, answer = Kind(each["kind"]), Step(each["told"])
         is_known = answer is not Step.UNKNOWN
@@ -140,19 +140,19 @@ async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str
             answer = Step.OK if is_written else answer
         if answer is Step.UNKNOWN and kind in (Kind.WRITE, Kind.LOOK):
             continue  # it changed nothing, and told nothing
-        operation = Operation(
+        action = LockAction(
             *(kind, answer, each["began"], each["ended"] if is_known else math.inf),
             *(each.get("token"), each.get("ttl", 0.0)),
             actor=each["actor"],
             id=each["id"],
         )
-        found[each["key"]].append(operation)
+        found[each["key"]].append(action)
     return found
 
 
-def faults(found: dict[str, list[Operation]]) -> list[str]:
+def faults(found: dict[str, list[LockAction]]) -> list[str]:
     """What can't have been so, of each key."""
-    checked = {key: lock_fault(operations) for key, operations in found.items()}
+    checked = {key: lock_fault(actions) for key, actions in found.items()}
     return [f"{key}: {fault}" for key, fault in checked.items() if fault is not None]
 
 

@@ -29,13 +29,13 @@ _DISK_MB: Final = 96
 _DISK_MB_A_SECOND: Final = 0.3
 """A longer run has more to keep: its disks are full when they are filled, and not of themselves."""
 _TEMPO: Final = "tempo.yaml"
-_STAGE: Final = "stage"
+_OWN_NAME: Final = "stage"
 _COMPACTS: Final = ("--max-log-size", "1")
 """The replication log is compacted whenever it has grown by so much, in MB."""
 
 
 @dataclass
-class Ground:
+class Infrastructure:
     """Where a run takes place."""
 
     folder: Path
@@ -52,18 +52,18 @@ class Ground:
     """That of each player; on the file home there is one for all, without a name."""
 
     @property
-    def stage_settings(self) -> Settings:
+    def own_settings(self) -> Settings:
         """Those of the stage itself, which looks at the database beside the players, by a way of its own."""
         case = HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE
-        return self._settings(_STAGE, case, http=False, db_deadline="30s", db_request_timeout="15s")
+        return self._settings(_OWN_NAME, case, http=False, db_deadline="30s", db_request_timeout="15s")
 
-    def replica_of(self, player: str) -> Path:
+    def replica_of(self, node: str) -> Path:
         """The file of a player's replica."""
-        return replica_path(self.settings[player].db_path, player)
+        return replica_path(self.settings[node].db_path, node)
 
-    def url_of(self, player: str) -> str:
+    def url_of(self, node: str) -> str:
         """Where a player's service listens."""
-        return f"http://{self.settings[player].bind}"
+        return f"http://{self.settings[node].bind}"
 
     def _home(self, name: str) -> Path:
         return self.folder / name
@@ -82,18 +82,18 @@ class Ground:
             values["db_path"] = self._home("shared") / "mesh.db"
         return case.settings(self._home(name), self.server, **(values | more))
 
-    async def lay(self, schedule: Schedule, ending: AsyncExitStack) -> None:
+    async def create(self, schedule: Schedule, ending: AsyncExitStack) -> None:
         """Make all that the players need."""
-        players = schedule.players
+        nodes = schedule.nodes
         (self.folder / _TEMPO).write_text(tempo_of(PACE))
         if self.store is StoreKind.SQLD:
             self.server = ending.enter_context(self._made_server(schedule))
         room = f"{_DISK_MB + round(schedule.seconds * _DISK_MB_A_SECOND)}m"
-        for name in ("",) if self.server is None else players:
+        for name in ("",) if self.server is None else nodes:
             if disk := Disk.mounted(self._home(name or "shared"), room):
                 ending.callback(disk.unmount)
                 self.disks[name] = disk
-        for number, name in enumerate(players):
+        for number, name in enumerate(nodes):
             self.settings[name] = await self._player_settings(number, name, ending)
 
     def _made_server(self, schedule: Schedule) -> Server:
@@ -116,11 +116,11 @@ class Ground:
 
 
 @asynccontextmanager
-async def laid(schedule: Schedule) -> AsyncIterator[Ground]:
+async def open_infrastructure(schedule: Schedule) -> AsyncIterator[Infrastructure]:
     """The ground for a run, until it is over."""
     async with AsyncExitStack() as ending:
         folder = Path(tempfile.mkdtemp(prefix="vox-chaos-"))
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        ground = Ground(folder, schedule.store)
-        await ground.lay(schedule, ending)
-        yield ground
+        infrastructure = Infrastructure(folder, schedule.store)
+        await infrastructure.create(schedule, ending)
+        yield infrastructure

@@ -19,7 +19,7 @@ def choices_of(kinds: type[K], default: Set[K] = frozenset()) -> list[str]:
     return [*words, *(str(kind) for kind in kinds)]
 
 
-def chosen(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:
+def select_kinds(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:
     """The kinds that are named; the default ones, if none are. `optional`: all that are not default."""
     sets = {DEFAULT: frozenset(default), OPTIONAL: frozenset(kinds) - default, ALL: frozenset(kinds)}
     found: frozenset[K] = frozenset()

@@ -16,7 +16,7 @@ from vox_mesh.store.schema import statements
 from vox_mesh.store.script import Shape
 
 
-class Stage(StrEnum):
+class Instrument(StrEnum):
     """Where a bug shows."""
 
     SIMULATION = "simulation"
@@ -24,7 +24,7 @@ class Stage(StrEnum):
     SERVER = "chaos on sqld"
 
 
-class Misplaced(Exception):
+class PlaceNotFound(Exception):
     """The place of a change is gone: the bug would not be there, and nobody would find it."""
 
 
@@ -32,7 +32,7 @@ class Change(Protocol):
     """One place that is made worse."""
 
     def changed(self) -> str:
-        """What would stand there; `Misplaced`, if the place is not what it was."""
+        """What would stand there; `PlaceNotFound`, if the place is not what it was."""
 
     def make(self) -> None:
         """Change it, in this process and for good."""
@@ -48,19 +48,19 @@ class Code:
 
     def changed(self) -> str:
         """The source of the changed function."""
-        _, owner, name = self._found()
+        _, owner, name = self._resolve()
         source = textwrap.dedent(inspect.getsource(_function(vars(owner).get(name), self.place)))
-        return _replaced(source, self.old, self.new, self.place)
+        return _replace(source, self.old, self.new, self.place)
 
     def make(self) -> None:
         """Have the changed function in the place of the right one."""
-        module, owner, name = self._found()
+        module, owner, name = self._resolve()
         made: dict[str, Any] = {}
         code = compile(self.changed(), module.__file__ or "", "exec", annotations.compiler_flag)
         exec(code, module.__dict__, made)
         setattr(owner, name, made[name])
 
-    def _found(self) -> tuple[ModuleType, Any, str]:
+    def _resolve(self) -> tuple[ModuleType, Any, str]:
         """The module, the class or again the module in which the function is, and its name."""
         module_name, _, qualified = self.place.partition(":")
         module = import_module(module_name)
@@ -83,29 +83,29 @@ class Sql:
     def changed(self) -> str:
         """The changed statement."""
         right, place = statements.named(self.noun).get(self.name, ""), f"{self.noun}.sql: {self.name}"
-        return _replaced(right, statements.bare(self.old), statements.bare(self.new), place)
+        return _replace(right, statements.bare(self.old), statements.bare(self.new), place)
 
     def make(self) -> None:
         """Have the changed statement in the place of the right one."""
         named, changed = statements.named(self.noun), self.changed()
         assert isinstance(named, dict)
         if any(named[self.name] in (each.answer, each.lone, *each.statements) for each in _shapes()):
-            raise Misplaced(f"{self.name} is in use already: plant it before what uses it is loaded")
+            raise PlaceNotFound(f"{self.name} is in use already: plant it before what uses it is loaded")
         named[self.name] = changed
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class PlantedBug:
     """A bug, what somebody would say of it, and where it must be found."""
 
     name: str
-    says: str
+    description: str
     changes: Sequence[Change]
     found_by: Sequence[str]
     """The checks that are meant to find it; one of them has to."""
     workloads: Sequence[str] = ()
     """What must be played for it to show; all, if nothing is said."""
-    stage: Stage = Stage.SIMULATION
+    instrument: Instrument = Instrument.SIMULATION
     faults: Sequence[str] = ()
     """What must go wrong for it to show; the usual, if nothing is said."""
 
@@ -126,11 +126,11 @@ def _function(found: Any, place: str) -> FunctionType:
                 found = getattr(found, wrapped)
                 break
         else:
-            raise Misplaced(f"there is no function {place}")
+            raise PlaceNotFound(f"there is no function {place}")
     return found
 
 
-def _replaced(text: str, old: str, new: str, place: str) -> str:
+def _replace(text: str, old: str, new: str, place: str) -> str:
     if text.count(old) != 1:
-        raise Misplaced(f"{place} says {old!r} {text.count(old)} times, not once")
+        raise PlaceNotFound(f"{place} says {old!r} {text.count(old)} times, not once")
     return text.replace(old, new)

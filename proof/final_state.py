@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from proof import tables
 from proof.history import History, Recorder
-from proof.moves import WITNESSES
+from proof.witness import WITNESSES
 from vox_mesh.errors import MeshError
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.schema.statements import NOW_MS
@@ -75,7 +75,7 @@ TABLES: Final = (
 )
 
 
-async def read_finals(ask: Ask, recorder: Recorder) -> None:
+async def record_final_state(ask: Ask, recorder: Recorder) -> None:
     """Write into the history what there is, and whether the database is in order."""
     for table in TABLES:
         async for row in _rows(ask, table):
@@ -101,11 +101,11 @@ async def _note_integrity(ask: Ask, recorder: Recorder) -> None:
     except MeshError as error:  # not every server lets itself be asked
         recorder.note("final.integrity", ok=None, said=[str(error)])
         return
-    said = [str(value) for row in rows for value in row.values()]
-    recorder.note("final.integrity", ok=said == ["ok"], said=said[:_SHOWN])
+    answers = [str(value) for row in rows for value in row.values()]
+    recorder.note("final.integrity", ok=answers == ["ok"], said=answers[:_SHOWN])
 
 
-def finals(history: History, table: str) -> list[Row]:
+def final_rows(history: History, table: str) -> list[Row]:
     """The rows of a table, as they were in the end."""
     return [event.data["row"] for event in history.notes("final") if event.data["table"] == table]
 

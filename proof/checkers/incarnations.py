@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proof.history import History
-from proof.scene import Pace
+from proof.workload import Pace
 
 RECOVERY_S = 10.0
 """So long after a time to live at the latest, what was held up goes on."""
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """One life of a player, in the times of the history."""
 
-    player: str
+    node: str
     number: int
     node_id: str
     began: float
@@ -28,22 +28,22 @@ class Life:
     how: str = ""
 
     def __str__(self) -> str:
-        return f"{self.player}.{self.number}"
+        return f"{self.node}.{self.number}"
 
 
-def lives_of(history: History) -> list[Life]:
+def incarnations_of(history: History) -> list[Incarnation]:
     """All lives, in the order in which they began."""
-    lives = {}
+    incarnations = {}
     for note in history.notes("life.began"):
-        player, number = note.data["player"], note.data["life"]
-        lives[player, number] = Life(player, number, note.data["node_id"], note.at)
+        node, number = note.data["player"], note.data["life"]
+        incarnations[node, number] = Incarnation(node, number, note.data["node_id"], note.at)
     for note in history.notes("up"):
-        if (note.who, note.life) in lives:
-            lives[note.who, note.life].up = note.at
+        if (note.who, note.incarnation) in incarnations:
+            incarnations[note.who, note.incarnation].up = note.at
     for note in history.notes("life.ended"):
-        life = lives[note.data["player"], note.data["life"]]
-        life.ended, life.how = note.at, note.data["how"]
-    return list(lives.values())
+        incarnation = incarnations[note.data["player"], note.data["life"]]
+        incarnation.ended, incarnation.how = note.at, note.data["how"]
+    return list(incarnations.values())
 
 
 def pace_of(history: History, what: str = "pace") -> Pace | None:
@@ -57,7 +57,7 @@ def pace_of(history: History, what: str = "pace") -> Pace | None:
 def writes_of(history: History) -> dict[str, Sequence[tuple[float, float]]]:
     """When the small writes of each player began and ended that succeeded, in the order of their ends."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for deed in history.deeds("write"):
-        if deed.is_ok:
-            found[deed.who].append((deed.began, deed.ended))
+    for operation in history.operations("write"):
+        if operation.is_ok:
+            found[operation.who].append((operation.began, operation.ended))
     return {who: sorted(writes, key=lambda write: write[1]) for who, writes in found.items()}

@@ -17,18 +17,18 @@ OVER: Final = "over"
 DRAINED: Final = "drained"
 """What a player tells of itself."""
 
-TURNED_AWAY: Final = 3
-"""The exit status of a player whom the mesh has told why it can't go on, or whose stage is gone."""
+EXIT_REFUSED: Final = 3
+"""The exit status of a player whom the mesh has fields why it can't go on, or whose stage is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ProcessSpec:
     """Who a process is to be."""
 
     who: str
-    life: int
+    incarnation: int
     seed: int
-    players: tuple[str, ...]
+    nodes: tuple[str, ...]
     folder: str
     """Of the history."""
     outside: str
@@ -43,13 +43,13 @@ class Role:
         return json.dumps(asdict(self))
 
     @classmethod
-    def given(cls) -> Role:
+    def from_arguments(cls) -> ProcessSpec:
         """That of this process."""
-        told = json.loads(sys.argv[1])
-        return cls(**told | {name: tuple(told[name]) for name in ("players", "workloads")})
+        fields = json.loads(sys.argv[1])
+        return cls(**fields | {name: tuple(fields[name]) for name in ("nodes", "workloads")})
 
 
-def appended_to(path: Path) -> Callable[[Event], None]:
+def append_events_to(path: Path) -> Callable[[Event], None]:
     """A keeper of events: when it returns, the line is in the file, whatever becomes of the process."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
 
 MESSAGE_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "acked-by-anyone",
         "a message is acknowledged by one who does not have it",
         (
@@ -26,7 +26,7 @@ MESSAGE_PLANTS: Final = (
         ("acked-by-holder",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "acked-too-late",
         "a message is acknowledged under a claim that is over",
         (
@@ -36,7 +36,7 @@ MESSAGE_PLANTS: Final = (
         ("acked-by-holder", "messages-in-order"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "handed-out-expired",
         "a message is handed out after its time",
         (
@@ -53,7 +53,7 @@ MESSAGE_PLANTS: Final = (
         ("never-after-expiry",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "given-back-overtaken",
         "what was written after a message that waits to be tried again is handed out before it",
         (
@@ -63,7 +63,7 @@ MESSAGE_PLANTS: Final = (
         ("messages-in-order",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "dropped-when-handed-out",
         "a message is done with when it is handed out, whatever becomes of it",
         (
@@ -73,7 +73,7 @@ MESSAGE_PLANTS: Final = (
         ("messages-acked", "acked-by-holder"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "acked-in-vain",
         "an acknowledgement that found nothing to acknowledge is told as made",
         (
@@ -86,7 +86,7 @@ MESSAGE_PLANTS: Final = (
         ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "relayed-without-lease",
         "a node that cannot reach the database hands out relayed messages without a lease of the inbox",
         (
@@ -101,7 +101,7 @@ MESSAGE_PLANTS: Final = (
         ("consumers",),
         faults=("unreachable",),
     ),
-    Plant(
+    PlantedBug(
         "batch-stranded",
         "what was claimed together with a message that was lost stays claimed, and is not handed out",
         (

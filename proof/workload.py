@@ -24,21 +24,21 @@ class Pace:
     rest_s: float
     """Between two deeds of one workload, on average."""
 
-    def slowed(self, times: float) -> Pace:
+    def slow_down(self, times: float) -> Pace:
         """So many times as slow."""
         return Pace(self.tick_s * times, self.ttl_s * times, self.rest_s * times)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class WorkloadContext:
     """One life of one player."""
 
     mesh: MeshNode
     recorder: Recorder
     outside: Outside
-    chance: random.Random
+    rng: random.Random
     pace: Pace
-    players: tuple[str, ...]
+    nodes: tuple[str, ...]
     """The names of all, this one among them."""
     over: asyncio.Event
     """Set when no new work is to be begun."""
@@ -51,7 +51,7 @@ class Scene:
     @property
     def others(self) -> tuple[str, ...]:
         """The names of the other players."""
-        return tuple(each for each in self.players if each != self.who)
+        return tuple(each for each in self.nodes if each != self.who)
 
     async def rest(self, seconds: float) -> None:
         """Wait so long, or until all is over."""
@@ -61,11 +61,11 @@ class Scene:
         except TimeoutError:
             pass
 
-    async def turns(self) -> AsyncIterator[None]:
+    async def rounds(self) -> AsyncIterator[None]:
         """A turn for each deed, with a rest after it, until all is over."""
         while not self.over.is_set():
             yield
-            await self.rest(self.pace.rest_s * 2 * self.chance.random())
+            await self.rest(self.pace.rest_s * 2 * self.rng.random())
 
 
 class Workload(Protocol):
@@ -75,24 +75,24 @@ class Workload(Protocol):
     def name(self) -> str:
         """What it is called."""
 
-    async def act(self, scene: Scene, /) -> None:
-        """Do it until `scene.over`. It may be ended at any moment, and begun again in another life."""
+    async def run(self, context: WorkloadContext, /) -> None:
+        """Do it until `context.over`. It may be ended at any moment, and begun again in another life."""
 
-    async def drain(self, scene: Scene, /) -> None:
+    async def drain(self, context: WorkloadContext, /) -> None:
         """When all has healed: see what was begun to its end."""
 
 
-Act = Callable[[Scene], Coroutine[Any, Any, None]]
+WorkloadFunction = Callable[[WorkloadContext], Coroutine[Any, Any, None]]
 
 
-async def nothing(_scene: Scene) -> None:
+async def nothing(_context: WorkloadContext) -> None:
     """For a workload that leaves nothing behind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FunctionWorkload:
     """A workload made of two functions."""
 
     name: str
-    act: Act
-    drain: Act = nothing
+    run: WorkloadFunction
+    drain: WorkloadFunction = nothing

@@ -25,7 +25,7 @@ class Witness:
     """The columns that it takes over, as they are after the move."""
     moves: tuple[str, ...]
     """Those among them that make a change a move; none: every change is one."""
-    deeds: tuple[str, ...] = ("insert", "update", "delete")
+    actions: tuple[str, ...] = ("insert", "update", "delete")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -38,22 +38,22 @@ class Witness:
             f"CREATE TABLE IF NOT EXISTS {self.name} "
             f"(id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, deed TEXT NOT NULL, {', '.join(self.copied)})"
         )
-        for deed in self.deeds:
+        for action in self.actions:
             yield (
-                f"CREATE TRIGGER IF NOT EXISTS {self.name}_{deed} AFTER {deed.upper()} ON {self.watched} "
-                f"{self._condition(deed)}BEGIN {self._record(deed)}; END"
+                f"CREATE TRIGGER IF NOT EXISTS {self.name}_{action} AFTER {action.upper()} ON {self.watched} "
+                f"{self._condition(action)}BEGIN {self._record(action)}; END"
             )
 
-    def _condition(self, deed: str) -> str:
-        if deed != "update" or not self.moves:
+    def _condition(self, action: str) -> str:
+        if action != "update" or not self.moves:
             return ""
         return f"WHEN {' OR '.join(f'NEW.{each} IS NOT OLD.{each}' for each in self.moves)} "
 
-    def _record(self, deed: str) -> str:
-        row = "OLD" if deed == "delete" else "NEW"
+    def _record(self, action: str) -> str:
+        row = "OLD" if action == "delete" else "NEW"
         values = ", ".join(f"{row}.{each}" for each in self.copied)
         return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{deed}', {values})"
+            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{action}', {values})"
         )
 
 
