@@ -1,4 +1,4 @@
-"""What players did and saw, as lines of JSON that can be judged later, elsewhere, and more than once."""
+"""The operations and observations of nodes, as lines of JSON that can be checked later and repeatedly."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Data = dict[str, Any]
 
 
 class Step(StrEnum):
-    """What a line tells of a deed, or that it is a remark."""
+    """What a line records: the start of an operation, its outcome, or a note."""
 
     CALL = "call"
     OK = "ok"
     NO = "no"
     """It had no effect, and never will."""
     UNKNOWN = "unknown"
-    """It may have had its effect, or may have it yet."""
+    """Outcome unknown: it may have had its effect, or may still have it."""
     NOTE = "note"
 
 
@@ -35,50 +35,50 @@ class Event:
     """One line of a history."""
 
     at: float
-    """In seconds, by a clock that all players of a run share and that never steps."""
+    """In seconds, by a clock that all nodes of a run share and that never steps."""
     who: str
     incarnation: int
-    """How often this player had begun: what it knew before is gone."""
+    """How often this node had started: nothing in its memory survives a restart."""
     what: str
     step: Step
     number: int
-    """Of the deed, in this life."""
+    """The number of the operation in this incarnation."""
     data: Data
 
     def line(self) -> bytes:
-        """As it is written."""
+        """Return the line to write."""
         fields = (self.at, self.who, self.incarnation, self.what, self.step, self.number, self.data)
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
     def read(cls, line: bytes) -> Event:
-        """What was written as a line."""
+        """Parse a line."""
         at, who, incarnation, what, step, number, data = orjson.loads(line)
         return cls(at, who, incarnation, what, Step(step), number, data)
 
 
 @dataclass(slots=True)
 class OperationRecord:
-    """A deed that is under way: say how it ended."""
+    """An operation in progress: record its outcome with `ok`, `no` or `unknown`."""
 
     _write: Callable[[Step, Data], None]
     step: Step | None = None
 
     def ok(self, **data: Any) -> None:
-        """It took place."""
+        """Record that it took effect."""
         self._end(Step.OK, data)
 
     def no(self, **data: Any) -> None:
-        """It was refused, or never tried."""
+        """Record that it was rejected, or never attempted."""
         self._end(Step.NO, data)
 
     def unknown(self, **data: Any) -> None:
-        """Nobody can say yet."""
+        """Record that its outcome is unknown."""
         self._end(Step.UNKNOWN, data)
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is known to have taken place."""
+        """Whether it is known to have taken effect."""
         return self.step is Step.OK
 
     def _end(self, step: Step, data: Data) -> None:
@@ -88,7 +88,7 @@ class OperationRecord:
 
 
 class Recorder:
-    """Writes what one life of one player does, each line when it happens."""
+    """Write the events of one incarnation of a node, each when it happens."""
 
     def __init__(
         self, who: str, incarnation: int, now: Callable[[], float], keep: Callable[[Event], None]
@@ -100,14 +100,14 @@ class Recorder:
         self._numbers = count(1)
 
     def note(self, what: str, **data: Any) -> None:
-        """Remark on something."""
+        """Write a note."""
         self._write(what, Step.NOTE, 0, data)
 
     @contextmanager
     def operation(self, what: str, **data: Any) -> Iterator[OperationRecord]:
-        """Do something whose beginning and end matter. An error of the mesh is its end, and goes no further.
+        """Record an operation from start to outcome. A `MeshError` is its outcome, and is not raised again.
 
-        What ends otherwise without a word, because it was cancelled or broke, nobody knows the fate of.
+        An operation that ends otherwise without an outcome, because it was cancelled or crashed, is unknown.
         """
         number = next(self._numbers)
         self._write(what, Step.CALL, number, data)
@@ -133,7 +133,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A call and what came of it."""
+    """An operation and its outcome."""
 
     who: str
     incarnation: int
@@ -142,18 +142,18 @@ class Operation:
     began: float
     args: Data
     ended: float = float("inf")
-    """When its end was known; never, if its player died before."""
+    """When its outcome was known; never, if its process was killed first."""
     step: Step = Step.UNKNOWN
     result: Data = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is known to have taken place."""
+        """Whether it is known to have taken effect."""
         return self.step is Step.OK
 
     @property
     def may_have_happened(self) -> bool:
-        """Whether it took place, for all that is known."""
+        """Whether it may have taken effect."""
         return self.step is not Step.NO
 
     def __str__(self) -> str:
@@ -163,7 +163,7 @@ class Operation:
 
 
 class History:
-    """All lines of a run, in the order of their times."""
+    """All events of a run, in the order of their times."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: Final = sorted(events, key=lambda event: event.at)
@@ -173,23 +173,23 @@ class History:
 
     @classmethod
     def read(cls, folder: Path) -> History:
-        """What players wrote into a folder; a line that a killed one could not end is left out."""
+        """Read the histories in a folder; a line that a killed process could not complete is left out."""
         whole = (path.read_bytes() for path in sorted(folder.glob("*.jsonl")))
         lines = (line for each in whole for line in each.splitlines(keepends=True))
         return cls(Event.read(line) for line in lines if line.endswith(b"\n"))
 
     def notes(self, what: str) -> list[Event]:
-        """The remarks of this kind, in order."""
+        """Return the notes of this kind, in order."""
         return self._notes.get(what, [])
 
     def operations(self, *what: str) -> list[Operation]:
-        """The deeds of these kinds, in the order in which they began."""
+        """Return the operations of these kinds, in the order of their starts."""
         found = [operation for each in what for operation in self._operations.get(each, [])]
         return sorted(found, key=lambda operation: operation.began)
 
     @property
     def all_operations(self) -> list[Operation]:
-        """The deeds of every kind."""
+        """The operations of every kind."""
         return self.operations(*self._operations)
 
     def _sort(self) -> None:

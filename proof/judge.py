@@ -1,4 +1,4 @@
-"""Judge a history that was written before: `python -m proof.judge FOLDER`."""
+"""Check a stored history: `python -m proof.judge FOLDER`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from proof.verdicts import Verdict, evaluate
 
 
 def evaluate_all(history: History) -> list[Verdict]:
-    """On every promise."""
+    """Return the verdict of every check."""
     return [evaluate(check, history) for check in CHECKS]
 
 
 def main() -> None:
-    """Print the verdicts; exit with 1 if one is bad."""
+    """Print the verdicts; exit with 1 if a check failed."""
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
         sys.exit("name the folder of a history: python -m proof.judge FOLDER")
     results = evaluate_all(History.read(Path(sys.argv[1])))

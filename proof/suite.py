@@ -1,4 +1,4 @@
-"""All that is played, and all that must hold of it."""
+"""All workloads, and all checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
-"""Simulation plays these only where they are named: its seeds stay the same worlds. Chaos plays them all."""
+"""Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     *LOCK_CHECKS,

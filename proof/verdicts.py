@@ -1,4 +1,4 @@
-"""What a judge says of a history."""
+"""Checks of a history, and their verdicts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from proof.history import History
 
 _SHOWN: Final = 5
-"""Faults that a verdict tells; the history has the rest."""
+"""Faults that a verdict shows; the history has the rest."""
 
 CheckFunction = Callable[[History], Iterator[str | int]]
-"""Yields a line for each fault, and numbers: how much it looked at."""
+"""Yields a line for each fault, and numbers: how much it has examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A promise of the mesh, and who can tell whether it was kept."""
+    """A promise of the mesh, and the function that checks it."""
 
     name: str
     promise: str
@@ -31,7 +31,7 @@ class Verdict:
     name: str
     promise: str
     looks: int
-    """How much was looked at. A promise that nothing was seen of is not kept, only not broken."""
+    """How much was examined. A promise without anything to examine is not proven, only not broken."""
     faults: tuple[str, ...]
     count: int
 
@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def is_seen(self) -> bool:
-        """Whether anything was looked at."""
+        """Whether anything was examined."""
         return self.looks > 0
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def evaluate(check: Check, history: History) -> Verdict:
-    """The verdict on one promise."""
+    """Run one check on a history."""
     looks = count = 0
     faults: list[str] = []
     for item in check.judge(history):

@@ -1,4 +1,4 @@
-"""What a workload finds when it begins: a node of the mesh, and the world around it."""
+"""What a workload gets: a node of the mesh, and its surroundings."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from vox_mesh.node import MeshNode
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quick everything is. Long times are multiples of the short ones, as in earnest."""
+    """How fast everything runs. Long times are multiples of short ones, as in production."""
 
     tick_s: float
-    """Of the nodes' hearts."""
+    """The interval of heartbeats."""
     ttl_s: float
     """Of locks, and of leases of jobs and messages."""
     rest_s: float
-    """Between two deeds of one workload, on average."""
+    """Between two operations of one workload, on average."""
 
     def slow_down(self, times: float) -> Pace:
-        """So many times as slow."""
+        """Return a pace slower by this factor."""
         return Pace(self.tick_s * times, self.ttl_s * times, self.rest_s * times)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadContext:
-    """One life of one player."""
+    """One incarnation of one node."""
 
     mesh: MeshNode
     recorder: Recorder
@@ -39,22 +39,22 @@ class WorkloadContext:
     rng: random.Random
     pace: Pace
     nodes: tuple[str, ...]
-    """The names of all, this one among them."""
+    """The names of all nodes, including this one."""
     over: asyncio.Event
-    """Set when no new work is to be begun."""
+    """Set when no new operation may start."""
 
     @property
     def who(self) -> str:
-        """The name of this player."""
+        """The name of this node."""
         return self.recorder.who
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of the other players."""
+        """The names of the other nodes."""
         return tuple(each for each in self.nodes if each != self.who)
 
     async def rest(self, seconds: float) -> None:
-        """Wait so long, or until all is over."""
+        """Wait this long, or until `over`."""
         try:
             async with asyncio.timeout(seconds):
                 await self.over.wait()
@@ -62,31 +62,31 @@ class WorkloadContext:
             pass
 
     async def rounds(self) -> AsyncIterator[None]:
-        """A turn for each deed, with a rest after it, until all is over."""
+        """Yield once for each operation, with a pause after it, until `over`."""
         while not self.over.is_set():
             yield
             await self.rest(self.pace.rest_s * 2 * self.rng.random())
 
 
 class Workload(Protocol):
-    """Something that players do all the time."""
+    """Operations that nodes repeat all the time."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     async def run(self, context: WorkloadContext, /) -> None:
-        """Do it until `context.over`. It may be ended at any moment, and begun again in another life."""
+        """Run until `context.over`. It may be cancelled at any time; the next incarnation runs it again."""
 
     async def drain(self, context: WorkloadContext, /) -> None:
-        """When all has healed: see what was begun to its end."""
+        """After all faults have healed: complete all pending work."""
 
 
 WorkloadFunction = Callable[[WorkloadContext], Coroutine[Any, Any, None]]
 
 
 async def nothing(_context: WorkloadContext) -> None:
-    """For a workload that leaves nothing behind."""
+    """Do nothing: for a workload without pending work."""
 
 
 @dataclass(frozen=True, slots=True)

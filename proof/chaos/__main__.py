@@ -80,13 +80,13 @@ def _workloads() -> list[str]:
 
 
 def _planted() -> Iterable[str]:
-    from proof.mutants.planted_bugs import PLANTS  # nobody else need load them
+    from proof.mutants.planted_bugs import PLANTS  # only needed for this option
 
     return PLANTS
 
 
 def main() -> None:
-    """Play, judge, tell; exit with 1 if a promise was broken."""
+    """Run, check and report; exit with 1 if a promise was broken."""
     args = _parse_args()
     seed = secrets.randbelow(_SEEDS) if args.seed is None else args.seed
     kinds = select_kinds(args.faults, Kind, DEFAULT_FAULTS)

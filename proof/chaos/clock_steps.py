@@ -1,4 +1,4 @@
-"""The clock of the server, set while players run."""
+"""Steps of the server's clock while nodes run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FOLLOWED_MS: Final = 5_000
 
 
 class ClockSteps:
-    """Sets the clock of the server, forward or back, and later sets it right.
+    """Set the clock of the server, forward or back, and later set it right.
 
-    A process that starts between a step and the moment a node notices it can't know of the step, and goes by
+    A process that starts between a step and the moment a node notices it can't know of the step, and follows
     the stepped clock: that is a documented limit. So the clock is set when every process has joined, and no
     other one starts until the step is recorded in the database.
     """
@@ -47,7 +47,7 @@ class ClockSteps:
 
     @asynccontextmanager
     async def wrong(self, ahead_ms: int) -> AsyncIterator[None]:
-        """Have the clock be ahead by this, until the end of the block."""
+        """Set the clock ahead by this, until the end of the block."""
         await self._set(ahead_ms)
         try:
             yield
@@ -64,7 +64,7 @@ class ClockSteps:
             await _wait_until(partial(self._is_noticed, ahead_ms), _NOTICED_S)
 
     async def _have_all_joined(self) -> bool:
-        """Return whether every process that is alive has ticked: then it has heard the database's time."""
+        """Return whether every live process has sent a heartbeat: then it has heard the database's time."""
         joined: set[int] = set()
         with suppress(MeshError):
             joined = {row["pid"] for row in await self._ask(_PROCESSES)}
@@ -79,7 +79,7 @@ class ClockSteps:
 
 
 async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Ask until the answer is yes, or this time is over."""
+    """Poll until the condition holds, or this time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:

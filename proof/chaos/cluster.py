@@ -1,4 +1,4 @@
-"""The cast: each player through all of its lives, as the stage knows it."""
+"""The nodes of a chaos run, each with one process after another."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PRELOADED: Final = ("proof.suite", "proof.outside", "proof.chaos.points", "proo
 _RUN_WITH_BUG: Final = "proof.mutants.run_with_bug"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _RESTART_DELAY_S: Final = 0.3
-"""After a life that broke: the next may break for the same reason."""
+"""The delay after a process that failed: the next may fail for the same reason."""
 
 
 @dataclass
 class NodeProcess:
-    """One process of a player, from its beginning until its exit status is known."""
+    """One process of a node, from its start until its exit status is known."""
 
     number: int
     handle: AsyncProcess
@@ -42,15 +42,15 @@ class NodeProcess:
     how: str = ""
     """How it ended: `killed`, `left` or `broke`."""
     has_crashed: bool = False
-    """Whether it ended without the mesh having told it a reason."""
+    """Whether it ended without a reason given by the mesh."""
 
     @property
     def is_over(self) -> bool:
-        """Whether its process is known to be gone."""
+        """Whether its process has ended."""
         return self.handle.returncode is not None
 
     async def listen(self) -> None:
-        """Hear what it tells, until it is gone."""
+        """Read its signals until it ends."""
         async for line in self.handle.stdout:
             if (word := line.decode().strip()) in self.signals:
                 self.signals[word].set()
@@ -62,13 +62,13 @@ class NodeProcess:
         self.has_crashed = self.how == "broke" and code != EXIT_REFUSED
 
     def order(self, what: str, **more: Any) -> None:
-        """Tell it to do something."""
+        """Send it an order."""
         if not self.is_over:
             self.handle.stdin.write(json.dumps({"do": what, **more}).encode() + b"\n")
 
 
 class ClusterNode:
-    """A player. One task begins its lives, each when the exit status of the one before is known."""
+    """A node. One task starts its processes, each when the exit status of the previous one is known."""
 
     def __init__(
         self, spec: ProcessSpec, settings: Settings, recorder: Recorder, logs: Path, program: tuple[str, ...]
@@ -89,17 +89,17 @@ class ClusterNode:
         self._news = asyncio.Event()
         self._supervising: asyncio.Task[None] | None = None
 
-    # --- its lives -------------------------------------------------------------------------------
+    # --- its processes ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let it live, one life after another, until the end."""
+        """Keep a process running until the end."""
         self._supervising = asyncio.create_task(self._keep_running(), name=f"lives of {self.name}")
 
     async def _keep_running(self) -> None:
         while True:
             await self._may_run.wait()
             async with self._starting:
-                if not self._may_run.is_set():  # since we waited for our turn
+                if not self._may_run.is_set():  # cleared while this waited for the lock
                     continue
                 process = await self._start_process()
             await process.listen()
@@ -122,7 +122,7 @@ class ClusterNode:
         module, *arguments = self._program
         program = Program((*arguments, spec.argument), variables, module=module, folder=str(self._logs))
         with (self._logs / f"{self.name}-{number}.log").open("wb") as log:
-            # Whoever ends us in the middle of this must not leave a process that nobody knows of.
+            # Cancelled here, it must not leave a process that is not in the list.
             starting = asyncio.ensure_future(AsyncProcess.start(program, log.fileno()))
             try:
                 handle = await asyncio.shield(starting)
@@ -140,14 +140,14 @@ class ClusterNode:
 
     @asynccontextmanager
     async def kept_down(self) -> AsyncIterator[None]:
-        """Kill it, and have no other life begin until this is over."""
+        """Kill it, and start no process until the end of the block."""
         with self.without_restarts():
             await self.kill()
             yield
 
     @contextmanager
     def without_restarts(self) -> Iterator[None]:
-        """Have no other life begin until this is over."""
+        """Start no process until the end of the block."""
         self._holds += 1
         self._may_run.clear()
         try:
@@ -158,7 +158,7 @@ class ClusterNode:
                 self._may_run.set()
 
     async def kill(self) -> None:
-        """`kill -9`, and wait until its process is gone; one that is just being begun is killed, too."""
+        """`kill -9`, and wait until its process has ended; one that is just starting is killed, too."""
         async with self._starting:
             process = self.process
         if process is not None:
@@ -166,17 +166,17 @@ class ClusterNode:
             await self.ended(process)
 
     async def ended(self, process: NodeProcess) -> None:
-        """Wait until a life is over; or nobody can tell any more."""
+        """Wait until a process has ended, or the supervising task has."""
         assert self._supervising is not None
         while self.process is process and not self._supervising.done():
             news = asyncio.create_task(self._news.wait())
             await asyncio.wait((news, self._supervising), return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
 
-    # --- what it is told and tells ---------------------------------------------------------------
+    # --- orders and signals ----------------------------------------------------------------------
 
     async def until(self, word: str) -> None:
-        """Wait until the life of then has said this; should it end before, until the next one has."""
+        """Wait until the current process has sent this signal; if it ends first, until the next one has."""
         while True:
             process, news = self.process, self._news
             waits = [asyncio.create_task(news.wait())]
@@ -192,29 +192,29 @@ class ClusterNode:
 
     @property
     def is_up(self) -> bool:
-        """Whether it lives, and its node is open."""
+        """Whether it runs, and its node is open."""
         return self.process is not None and self.process.signals[UP].is_set()
 
     def order(self, what: str, **more: Any) -> None:
-        """Tell it to do something, if it lives."""
+        """Send it an order, if it runs."""
         if self.process is not None:
             self.process.order(what, **more)
 
     async def order_and_wait(self, what: str, word: str) -> None:
-        """Tell it to do something, and wait for the word that it is done."""
+        """Send it an order, and wait for the signal that it is done."""
         if self.process is not None:
             self.process.signals[word].clear()
             self.process.order(what)
         await self.until(word)
 
     def pause(self) -> None:
-        """Stop it in its tracks."""
+        """Pause it (SIGSTOP)."""
         self._recorder.note("paused", player=self.name)
         if self.process is not None:
             self.process.handle.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         if self.process is not None:
             self.process.handle.send_signal(signal.SIGCONT)
         self._recorder.note("resumed", player=self.name)
@@ -222,21 +222,21 @@ class ClusterNode:
     # --- its end ---------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Have it leave in good order, and wait until it is gone."""
+        """Shut it down gracefully, and wait until it has ended."""
         if (process := self.process) is not None:
             process.is_asked_to_leave = True
             process.order("leave")
             await self.ended(process)
 
     async def remove(self) -> None:
-        """Kill it, for good."""
+        """Kill it, and start no other process."""
         self.is_removed = True
         self._holds += 1
         self._may_run.clear()
         await self.kill()
 
     async def close(self) -> None:
-        """Leave nothing of it, whatever became of the play."""
+        """End all of its processes, whatever happened."""
         if self._supervising is not None:
             self._supervising.cancel()
             (end,) = await asyncio.gather(self._supervising, return_exceptions=True)
@@ -248,7 +248,7 @@ class ClusterNode:
 
 
 def preload() -> None:
-    """Have what players are forked from loaded, while all else is made ready."""
+    """Preload the modules of node processes in the fork server."""
     load_first(*_PRELOADED)
     begin()
 
@@ -257,7 +257,7 @@ def preload() -> None:
 async def run_cluster(
     specs: dict[ProcessSpec, Settings], recorder: Recorder, logs: Path, plant: str = ""
 ) -> AsyncIterator[dict[str, ClusterNode]]:
-    """All players by their names, if need be with a planted bug; none of their processes outlives this."""
+    """Run all nodes, with a planted bug if one is named, until the end of the block. Yield them by name."""
     program = (_RUN_WITH_BUG, plant, _CLIENT_MODULE) if plant else (_CLIENT_MODULE,)
     async with AsyncExitStack() as ending:
         nodes = {
@@ -270,7 +270,7 @@ async def run_cluster(
 
 
 def assert_all_gone(nodes: dict[str, ClusterNode]) -> None:
-    """No process of any player is left: what is read from now on stays as it is."""
+    """Assert that no process is left: from now on the database does not change."""
     for node in nodes.values():
         left = [process.handle.pid for process in node.processes if not process.is_over]
         assert not left, f"{node.name} still lives: {left}"

@@ -1,4 +1,4 @@
-"""The stage: a play from the first curtain to the verdicts, step by step."""
+"""The environment of a chaos run, from its start to the verdicts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SCHEDULE: Final = "schedule.json"
 VERDICTS: Final = "verdicts.json"
 PICTURE: Final = "chaos.svg"
 LOGS: Final = "logs"
-"""The folder of what the players logged, in that of the run."""
+"""The folder of the processes' logs, in that of the run."""
 
 _MEND_S: Final = 120.0
-"""For what was still going wrong when the time was over."""
+"""The time for faults to end after the scheduled time."""
 _UP_S: Final = 90.0
 _LONG_S: Final = 60.0
-"""A run of so long goes on, when all is well again, until everybody must have written."""
+"""A run at least this long continues after all faults have healed, until every node must have written."""
 _OVER_S: Final = 90.0
 _DRAIN_S: Final = 180.0
 _LEAVE_S: Final = 45.0
@@ -48,7 +48,7 @@ _LOOK_S: Final = 0.5
 
 
 class Environment:
-    """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
+    """One run: its nodes and infrastructure, and a folder that keeps the results."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Environment:
         self._recorder = Recorder("stage", 1, time.monotonic, append_events_to(folder / "stage.jsonl"))
 
     async def run(self) -> None:
-        """Everything but the judging. Whatever happens, nothing is left of it but the folder."""
+        """Run everything but the checks. Nothing is left afterwards but the folder."""
         preload()
         async with (
             open_infrastructure(self.schedule) as infrastructure,
@@ -93,7 +93,7 @@ class Environment:
             await record_end_state(ask, infrastructure, self._recorder)
 
     def evaluate(self) -> tuple[History, list[Verdict]]:
-        """What is to be said of it; written down, and drawn."""
+        """Check the history; write the verdicts and the picture."""
         history = History.read(self.folder)
         verdicts = evaluate_all(history)
         documents = [asdict(each) | {"holds": each.holds} for each in verdicts]
@@ -130,20 +130,20 @@ class Environment:
 
     @asynccontextmanager
     async def _marking(self, marks: Marks) -> AsyncIterator[None]:
-        """Only where the store goes back: nobody else asks what was kept."""
+        """Write marks, but only where the store is rolled back."""
         if ROLLBACKS.isdisjoint(fault.kind for fault in self.schedule.faults):
             yield
             return
         async with _in_background(marks.run()):
             yield
 
-    # --- the acts of the play --------------------------------------------------------------------
+    # --- the phases of a run ---------------------------------------------------------------------
 
     async def _begin(self) -> None:
         await self._all(_come_up, _UP_S, "to come up")
 
     async def _run_faults(self, infrastructure: Infrastructure, marks: Marks, ask: Ask) -> None:
-        """All that goes wrong, until all is well again and everybody is back."""
+        """Inject all faults, until they have healed and every node is back."""
         async with self._with_fuzzers(infrastructure):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
                 await Nemesis(infrastructure, self._nodes, self._recorder, marks, ask).run(self.schedule)
@@ -161,14 +161,14 @@ class Environment:
         self._recorder.note("fault.ended", **about)
 
     async def _continue_and_stop(self) -> None:
-        """Play for a while when all is well, and come to an end."""
+        """Continue for a while without faults, then stop."""
         is_long = self.schedule.seconds >= _LONG_S
         await asyncio.sleep(PACE.ttl_s + RECOVERY_S + 1 if is_long else 1.5 * PACE.ttl_s)
         self._recorder.note("over")
         await self._all(lambda node: node.order_and_wait("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:
-        """Twice: what one has kept in its spool may be for another, who had drained before it came."""
+        """Drain twice: a spooled message may be for a node that had drained before it was sent."""
         for _ in range(2):
             await self._all(lambda node: node.order_and_wait("drain", DRAINED), _DRAIN_S, "to drain")
         for node in self._nodes.values():
@@ -180,7 +180,7 @@ class Environment:
         assert_all_gone(self._nodes)
 
     async def _all(self, do: Callable[[ClusterNode], Awaitable[None]], seconds: float, what: str) -> None:
-        """Have all do it at once, within this time; whoever does not is killed, and that is a fault."""
+        """Apply this to all nodes at once. A node that is late is killed, which counts as a fault."""
         left = [node for node in self._nodes.values() if not node.is_removed]
         await asyncio.gather(*(self._in_time(node, do, seconds, what) for node in left))
 
@@ -202,7 +202,7 @@ async def _come_up(node: ClusterNode) -> None:
 
 @asynccontextmanager
 async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have something done meanwhile that ends only when it is ended; should it fail, so does this."""
+    """Run a coroutine in the background until the end of the block; its error is raised."""
     task = asyncio.create_task(work)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Strangers: all the time they call the services of players with what must be refused, come what may."""
+"""Fuzzing clients: they keep sending requests that nodes must reject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import orjson
 from proof.history import Recorder
 
 MARK: Final = "a-stranger-was-here"
-"""In all that they want to be written: found anywhere in the database, it tells that something was."""
+"""In everything they try to write: if it is found anywhere in the database, a request had an effect."""
 
 _REST_S: Final = 0.08
 _PATIENCE_S: Final = 2.0
@@ -29,7 +29,7 @@ _MESSAGE: Final = orjson.dumps({"sender": MARK, "receiver": MARK, "payload": MAR
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a stranger says."""
+    """A request of a fuzzing client."""
 
     name: str
     method: str = "POST"
@@ -69,11 +69,11 @@ NOISE: Final = (
     b"POST /v1/locks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
 )
-"""What is no request at all, or none that anybody may send."""
+"""Bytes that are no request, or no permitted one."""
 
 
 class FuzzingClients:
-    """Call one player after another, and note each answer."""
+    """Send requests to one node after another, and note each response."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class FuzzingClients:
         self._rest_s = rest_s
 
     async def run(self) -> None:
-        """Until cancelled: say all there is to say, in any order, and again."""
+        """Send all requests in random order, again and again, until cancelled."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE_S)) as client:
             while True:
                 said: list[Request | bytes] = [*REQUESTS, *NOISE]
                 self._rng.shuffle(said)
                 for each in said:
                     node = self._rng.choice(list(self._urls))
-                    # Who is dead or stopped does not answer; nobody expects that.
+                    # a node that is dead or paused does not respond
                     with suppress(aiohttp.ClientError, OSError, TimeoutError):
                         if isinstance(each, Request):
                             await self._send(client, node, each)
@@ -123,7 +123,7 @@ class FuzzingClients:
                 line = await reader.readline()
             finally:
                 writer.transport.abort()
-        if line.startswith(b"HTTP/"):  # it may as well hang up
+        if line.startswith(b"HTTP/"):  # the node may hang up
             self._note(node, "noise", int(line.split()[1]))
 
     def _note(self, node: str, request: str, status: int) -> None:

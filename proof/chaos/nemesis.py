@@ -1,4 +1,4 @@
-"""The nemesis: does what the schedule says, and mends it again when it is over."""
+"""The nemesis: it injects the faults of a schedule, and heals each one at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CUTS_S: Final = 0.4
 """Between two cuts of the same link."""
 _MANY: Final = 10**6
 _GREETINGS: Final = 2
-"""Answers with which a connection begins; after them come those to what was asked."""
+"""Responses with which a connection begins, before those to requests."""
 
 
 _OF_THE_LIVING: Final = (
@@ -38,17 +38,17 @@ _OF_THE_LIVING: Final = (
     Kind.CLOCK_DRIFT,
     Kind.WRITER_STORM,
 )
-"""What can befall only those who are up."""
+"""Faults that need a running node."""
 
 _HELD_LOOK_S: Final = 0.002
 
 
 class LeftOut(Exception):
-    """It can't be done here and now."""
+    """The fault is impossible here and now."""
 
 
 class Nemesis:
-    """Knows how each kind of fault is brought about."""
+    """Injects each kind of fault."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Nemesis:
         }
 
     async def run(self, schedule: Schedule) -> None:
-        """Do all that is in the schedule; when this returns, all of it is mended."""
+        """Run the whole schedule; when this returns, all faults have healed."""
         began = asyncio.get_running_loop().time()
         lanes: dict[tuple[Lane, str], list[Fault]] = defaultdict(list)
         for fault in schedule.faults:
@@ -114,7 +114,7 @@ class Nemesis:
         self._recorder.note("storm.began" if phase.is_storm else "calm.began")
 
     async def _carry_out(self, faults: list[Fault], began: float, over: float) -> None:
-        """What befalls the same, one after the other: on a slow machine some come late, or never."""
+        """Run the faults of one target in sequence: on a slow machine some are late, or skipped."""
         for fault in faults:
             await _until(began + fault.at)
             about = {"kind": fault.kind, "id": fault.id, "player": fault.node}
@@ -130,7 +130,7 @@ class Nemesis:
                 await asyncio.sleep(fault.lasting)
             self._recorder.note("fault.ended", **about)
 
-    # --- players ---------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------
 
     def _node(self, fault: Fault) -> ClusterNode:
         return self._nodes[fault.node]
@@ -150,7 +150,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _killed_at_point(self, fault: Fault) -> AsyncIterator[None]:
-        """It kills itself when it comes to the point; if it never does, it is killed in the end."""
+        """Tell it to kill itself at a point of the code; if it never gets there, kill it at the end."""
         node = self._node(fault)
         process = node.process
         assert process is not None
@@ -172,7 +172,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _torn(self, fault: Fault) -> AsyncIterator[None]:
-        """Kill it, and tear its files before it lives again."""
+        """Kill it, and damage its files before it starts again."""
         rng = random.Random(fault.detail["chance"])
         node = self._node(fault)
         async with node.kept_down():
@@ -210,7 +210,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _file_held(self, _fault: Fault) -> AsyncIterator[None]:
-        """Somebody else writes to the file and does not come to an end, as a backup tool may."""
+        """Hold a write transaction on the file, as a backup tool may."""
         path = self._infrastructure.own_settings.file_path
         with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as connection:
             while not connection.in_transaction:
@@ -219,11 +219,11 @@ class Nemesis:
                 await asyncio.sleep(_HELD_LOOK_S)
             yield
 
-    # --- the database itself ---------------------------------------------------------------------
+    # --- the database ----------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _put_back(self, fault: Fault) -> AsyncIterator[None]:
-        """Copy the store now, and put the copy in its place when this is over."""
+        """Copy the store now, and restore the copy at the end."""
         lost: rollback.Lost = {}
         if self._infrastructure.server is not None:
             links = self._infrastructure.links.values()
@@ -240,7 +240,7 @@ class Nemesis:
         steps = ClockSteps(self._infrastructure.clock, self._nodes.values(), self._ask, self._recorder)
         return steps.wrong(fault.detail["ahead_ms"])
 
-    # --- the way to the server -------------------------------------------------------------------
+    # --- the link to the server ------------------------------------------------------------------
 
     @property
     def _server(self) -> Server:
@@ -267,7 +267,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _cut(self, fault: Fault) -> AsyncIterator[None]:
-        """Again and again all connections are cut, and none can be made for a moment."""
+        """Cut all connections again and again, and refuse new ones for a moment."""
         over = asyncio.Event()
         cutting = asyncio.create_task(_keep_cutting(self._infrastructure.links[fault.node], over))
         try:

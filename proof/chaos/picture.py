@@ -1,4 +1,4 @@
-"""A picture of a run: what went wrong and when, under what was achieved meanwhile."""
+"""A picture of a run: faults over time, under the throughput."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GAP: Final = 14
 _LETTER_WIDTH: Final = 5
 _MARKS_S: Final = (5, 20, 60, 300, 1_800)
 _MOST_MARKS: Final = 20
-"""On the axis of time."""
+"""Labels on the time axis."""
 
 _COLOURS: Final = {Step.OK: "#2f9e63", Step.NO: "#e3a72f", Step.UNKNOWN: "#d1495b"}
 _NAMES: Final = {Step.OK: "done", Step.NO: "refused", Step.UNKNOWN: "unknown"}
@@ -36,7 +36,7 @@ text { font: 11px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 
 
 class _Picture:
-    """Collects the parts of the picture; times become places."""
+    """Collects the parts of the picture, and maps times to coordinates."""
 
     def __init__(self, history: History, schedule: Schedule) -> None:
         self._history = history
@@ -48,20 +48,20 @@ class _Picture:
         self._y = float(_TOP)
 
     def x(self, at: float) -> float:
-        """Where a moment is."""
+        """Return the x coordinate of a moment."""
         part = (min(at, self._ended) - self._began) / self._length
         return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
 
     def add(self, part: str) -> None:
-        """Draw this over what there is."""
+        """Add a part on top."""
         self._parts.append(part)
 
     def text(self, x: float, y: float, words: str, kind: str = "") -> None:
-        """Write."""
+        """Add text."""
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>')
 
     def bar(self, began: float, ended: float, y: float, kind: str, tooltip: str = "") -> None:
-        """A bar in a lane, from one moment to another; what is told of it is seen on pointing at it."""
+        """Add a bar to a lane, from one moment to another, with a tooltip."""
         x = self.x(began)
         width = max(self.x(ended) - x, 1.5)
         self.add(
@@ -69,10 +69,10 @@ class _Picture:
             f"<title>{escape(tooltip)}</title></rect>"
         )
 
-    # --- from above to below ---------------------------------------------------------------------
+    # --- from top to bottom ----------------------------------------------------------------------
 
     def draw(self, verdicts: list[Verdict]) -> str:
-        """The whole picture."""
+        """Return the whole picture."""
         self._draw_title(verdicts)
         self._draw_throughput()
         self._draw_processes()
@@ -161,7 +161,7 @@ class _Picture:
     def _label(self, words: str) -> None:
         self.text(_LEFT - 6, self._y + 9, words, "lane")
 
-    # --- behind and before -----------------------------------------------------------------------
+    # --- background and foreground ---------------------------------------------------------------
 
     def _storms(self) -> Iterator[str]:
         turns = sorted(
@@ -191,5 +191,5 @@ class _Picture:
 
 
 def draw_picture(history: History, schedule: Schedule, verdicts: list[Verdict]) -> str:
-    """The picture as SVG."""
+    """Return the picture as SVG."""
     return _Picture(history, schedule).draw(verdicts)

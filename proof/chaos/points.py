@@ -1,4 +1,4 @@
-"""Named places in the code at which a player can be told to kill itself, as `kill -9` would."""
+"""Named points in the code at which a node can be ordered to kill itself, as `kill -9` would."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ ON_SERVER: Final = (*_EVERYWHERE, Point.KEPT, Point.REPLAYED, Point.APPLIED)
 
 
 class Points:
-    """Knows at which point this process is to die, if at any. It is the only one in its process."""
+    """The point at which this process is to die, if any. There is one instance in a process."""
 
     def __init__(self) -> None:
         self.wanted: Point | None = None
 
     def reach(self, point: Point) -> None:
-        """Whoever was told to die here does not come back from this."""
+        """Kill this process if it was ordered to die at this point."""
         if point is self.wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Have the classes of the store, in this process, tell what they reach."""
+        """Instrument the classes of the store, in this process."""
         self._around_requests(FileEngine)
         self._around_requests(CountedEngine)
         self._after(Store, "write", Point.ANSWERED)
@@ -115,21 +115,21 @@ class Points:
 
 
 class OutsideWithPoints:
-    """The world outside, for a player that may have to die before or after it changes that."""
+    """The outside resource, for a process that may have to die before or after it writes there."""
 
     def __init__(self, outside: Outside, points: Points) -> None:
         self._outside = outside
         self._points = points
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
-        """Write under a token; whether it was taken."""
+        """Write under a token; return whether it was accepted."""
         self._points.reach(Point.BEFORE_EFFECT)
         taken = self._outside.write(recorder, key, token)
         self._points.reach(Point.AFTER_EFFECT)
         return taken
 
     def effect(self, recorder: Recorder, key: str) -> None:
-        """Have an effect that must be had once for each key."""
+        """Have an effect that must happen once for each key."""
         self._points.reach(Point.BEFORE_EFFECT)
         self._outside.effect(recorder, key)
         self._points.reach(Point.AFTER_EFFECT)

@@ -1,4 +1,4 @@
-"""What the stage and its players know of each other: roles, words, and how a history is written."""
+"""What the environment and its node processes share: arguments, signals, and the format of histories."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from proof.history import Event
 UP: Final = "up"
 OVER: Final = "over"
 DRAINED: Final = "drained"
-"""What a player tells of itself."""
+"""Signals of a node process."""
 
 EXIT_REFUSED: Final = 3
-"""The exit status of a player whom the mesh has fields why it can't go on, or whose stage is gone."""
+"""The exit status of a process that the mesh refused with a reason, or whose environment is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """Who a process is to be."""
+    """The arguments of a node process."""
 
     who: str
     incarnation: int
     seed: int
     nodes: tuple[str, ...]
     folder: str
-    """Of the history."""
+    """The folder of the history."""
     outside: str
     rest_s: float
-    """Between two deeds of a workload, on average."""
+    """Between two operations of a workload, on average."""
     workloads: tuple[str, ...] = ()
-    """What it plays; all that are usual, if nothing is said."""
+    """The names of its workloads; empty: the default ones."""
 
     @property
     def argument(self) -> str:
-        """As it is given to the process."""
+        """The command-line argument."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_arguments(cls) -> ProcessSpec:
-        """That of this process."""
+        """Return that of this process."""
         fields = json.loads(sys.argv[1])
         return cls(**fields | {name: tuple(fields[name]) for name in ("nodes", "workloads")})
 
 
 def append_events_to(path: Path) -> Callable[[Event], None]:
-    """A keeper of events: when it returns, the line is in the file, whatever becomes of the process."""
+    """Return a function that appends events to a file; the line survives a crash of the process."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def keep(event: Event) -> None:

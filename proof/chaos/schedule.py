@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when: drawn beforehand, all of it, from one number."""
+"""The faults of a run and their times: all drawn from the seed in advance."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _STORM_S: Final = 8.0
 _CALM_S: Final = 4.0
 _LONG_CALM_S: Final = 20.0
 _LONG_EVERY: Final = 6
-"""Every so many calms are long: in those everybody must get on again."""
+"""Every n-th calm is long: in those every node must make progress again."""
 _FIRST_S: Final = 1.0
-"""Of calm, before the first storm."""
+"""Calm before the first storm."""
 _UNEVEN: Final = 0.25
 _RATE: Final = 0.7
-"""Faults in a second, on average over storms and calm."""
+"""Faults per second, on average over storms and calms."""
 _GAPS: Final = (0.3, 1.7)
-"""Between two of them, as parts of the average."""
+"""Between two faults, as parts of the average."""
 _RECOVERY_S: Final = 1.0
-"""In which nothing new befalls what has just been through something."""
+"""The time without a new fault for a target after one has ended."""
 
 
 class StoreKind(StrEnum):
@@ -38,12 +38,12 @@ class StoreKind(StrEnum):
 
 
 class Kind(StrEnum):
-    """What can go wrong."""
+    """The kinds of faults."""
 
     KILL = "kill"
     KILL_AT_POINT = "kill-at-point"
     ABSENCE = "absence"
-    """Killed, and away for so long that all must know it."""
+    """Killed, and down for so long that every node must notice."""
     PAUSE = "pause"
     SERVER_KILL = "server-kill"
     SERVER_PAUSE = "server-pause"
@@ -62,13 +62,13 @@ class Kind(StrEnum):
     FILE_HELD = "file-held"
     WRITER_STORM = "writer-storm"
     STORE_BACK = "store-back"
-    """The store is put back to a copy of some seconds ago."""
+    """The store is rolled back to a copy of some seconds ago."""
     COMMITS_LOST = "commits-lost"
-    """The store is put back to a copy of a moment ago."""
+    """The store is rolled back to a copy of a moment ago."""
     SLOW_ANSWERS = "slow-answers"
-    """Answers come after seconds, later than anybody waits for them."""
+    """Responses come after seconds, later than any client waits for them."""
     SERVER_STALL = "server-stall"
-    """The server stands still for longer than deadlines, and goes on."""
+    """The server is paused for longer than deadlines, and resumes."""
     WRITE_HELD = "write-held"
     """A foreign client holds a write transaction open."""
     READ_HELD = "read-held"
@@ -82,7 +82,7 @@ class Kind(StrEnum):
 
 
 class Lane(StrEnum):
-    """What a fault befalls; there is one fault at a time for each."""
+    """What a fault affects; each target has one fault at a time."""
 
     NODE = "player"
     CLOCK = "clock"
@@ -99,7 +99,7 @@ class Sort:
     longest_s: float
     stores: tuple[StoreKind, ...] = tuple(StoreKind)
     is_away: bool = False
-    """Whether the player does nothing meanwhile."""
+    """Whether the node is inactive meanwhile."""
 
 
 _ON_SQLD: Final = (StoreKind.SQLD,)
@@ -134,28 +134,28 @@ SORTS: Final = {
 }
 ROLLBACKS: Final = frozenset((Kind.STORE_BACK, Kind.COMMITS_LOST))
 DEFAULT_FAULTS: Final = frozenset(Kind)
-"""What goes wrong unless something else is asked for."""
+"""The kinds that a run draws from by default."""
 _OFTEN: Final = (Kind.KILL, Kind.KILL_AT_POINT, Kind.PAUSE)
-"""In the deck twice."""
+"""Kinds that are in the deck twice."""
 
 
 def lane_of(kind: Kind, store: StoreKind) -> Lane:
-    """What it befalls: on the file home all players have one disk."""
+    """Return what a kind affects: on a file, all nodes share one disk."""
     if kind is Kind.DISK_FULL and store is StoreKind.FILE:
         return Lane.DATABASE
     return SORTS[kind].lane
 
 
 def kinds_on(store: StoreKind, faults: Set[Kind] = DEFAULT_FAULTS) -> tuple[Kind, ...]:
-    """What can go wrong there, of these."""
+    """Return those of these kinds that apply to a store."""
     return tuple(kind for kind, sort in SORTS.items() if store in sort.stores and kind in faults)
 
 
 def of_seed(seed: int, store: StoreKind, kinds: Set[Kind]) -> Set[Kind]:
     """Return the kinds that a seed draws from: rollbacks or steps of the database's clock, never both.
 
-    A rollback also puts back what the nodes have agreed on about the clock. What follows from both together
-    no check could tell from a fault.
+    A rollback also undoes what the nodes have agreed on about the clock. No check could tell the result of
+    both together from a fault.
     """
     rollbacks = ROLLBACKS & kinds
     if not rollbacks or Kind.DATABASE_CLOCK not in kinds_on(store, kinds):
@@ -174,13 +174,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong; times are in seconds from the beginning."""
+    """One fault; times are in seconds from the start."""
 
     id: int
     at: float
     kind: Kind
     node: str
-    """Whom it befalls; nobody, if it is the database."""
+    """The affected node; empty, if it is the database."""
     lasting: float
     detail: dict[str, Any]
 
@@ -192,7 +192,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All of a run."""
+    """All faults of a run."""
 
     seed: int
     seconds: float
@@ -204,7 +204,7 @@ class Schedule:
     """Whether the server compacts its replication log every few seconds."""
 
     def document(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return it as a JSON document."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -218,7 +218,7 @@ def draw_schedule(
     nodes: tuple[str, ...],
     kinds: Set[Kind] = DEFAULT_FAULTS,
 ) -> Schedule:
-    """The schedule of a run: the same for the same arguments, everywhere and for ever."""
+    """Return the schedule of a run: always the same for the same arguments."""
     kinds = of_seed(seed, store, kinds)
     rng = random.Random(f"{seed} {seconds} {store} {nodes}")
     phases = tuple(_phases(rng, seconds))
@@ -239,7 +239,7 @@ def _phases(rng: random.Random, seconds: float) -> Iterator[Phase]:
 
 
 class _Drawing:
-    """Draws kinds from a deck, so that each has its turn, for what nothing else befalls just then."""
+    """Draw kinds from a deck, so that each has its turn, for targets without a current fault."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class _Drawing:
                 at += self._rng.uniform(*_GAPS) / rate
 
     def _fault(self, number: int, at: float) -> Fault | None:
-        """What goes wrong now: the next in the deck that can."""
+        """Return the next fault: the next kind in the deck that is possible."""
         fault = self._next(number, at)
         if fault is None:
             self._refill()
@@ -287,13 +287,13 @@ class _Drawing:
         return None
 
     def _refill(self) -> None:
-        """Add the kinds that have had their turn, behind those that still wait for a place."""
+        """Put the kinds back that were drawn, behind those that still wait."""
         more = [kind for kind in (*self._kinds, *self._often) if kind not in self._deck]
         self._rng.shuffle(more)
         self._deck += more
 
     def _places(self, kind: Kind, at: float) -> list[str]:
-        """Whom it can befall now, and be over in time."""
+        """Return the targets that are free for this fault until its end."""
         sort, lane = SORTS[kind], lane_of(kind, self._store)
         if at + sort.shortest_s > self._seconds:
             return []

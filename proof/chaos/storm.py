@@ -1,4 +1,4 @@
-"""A storm of writers: one player writes as much as it can, and all of it can be counted afterwards."""
+"""A storm of writers: one node writes as much as it can, and every write can be counted afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNT: Final = f"INSERT INTO {TABLE} VALUES (?, 1) ON CONFLICT (name) DO UPDATE
 
 
 async def storm(context: WorkloadContext, number: int, seconds: float) -> None:
-    """Have many callers write for so long, each to a row of its own that says how often."""
+    """Run many writers for this long, each with its own row that counts its writes."""
     names = (f"{context.who}.{context.recorder.incarnation}.{number}.{writer}" for writer in range(_WRITERS))
     await asyncio.gather(*(_count(context, name, seconds) for name in names))
 

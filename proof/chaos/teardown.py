@@ -1,4 +1,4 @@
-"""The end of a run, when nobody writes any more: what the database holds, and whether the replicas do too."""
+"""The end of a run, when no node writes any more: the final state of the database and of the replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAGE: Final = 2_000
 
 @asynccontextmanager
 async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
-    """The database itself, asked by the stage."""
+    """Open the database itself, for the environment."""
     async with await open_store(settings, Role.COMMAND) as store:
 
         async def ask(sql: str) -> list[dict[str, Any]]:
@@ -41,13 +41,13 @@ async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
 
 
 async def prepare(store: Store) -> None:
-    """Make what a run has of its own in the database: tables of the workloads, and a witness."""
+    """Create the tables of the workloads, and the witnesses."""
     for statement in (*tables.CREATE, *witness.INSTALL, storm.DDL, marks.DDL):
         await store.write(Script(Statement(statement)))
 
 
 async def record_end_state(ask: Ask, infrastructure: Infrastructure, recorder: Recorder) -> None:
-    """Write into the history all that judges want to know of the end."""
+    """Write the final state that checks need into the history."""
     await record_final_state(ask, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
         recorder.note("final.storm", **row)
@@ -69,7 +69,7 @@ async def _note_fuzzers(ask: Ask, recorder: Recorder) -> None:
 
 
 async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump, recorder: Recorder) -> None:
-    """Have the player's replica, as it was left, catch up; then it must be the same as the primary."""
+    """Let the node's replica, as it was left, catch up; then it must equal the primary."""
     try:
         async with asyncio.timeout(_SYNC_S):
             await sync_replica(infrastructure.settings[node], lambda done, total: None)
@@ -87,7 +87,7 @@ async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump
 
 
 async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, bool]:
-    """What a player's replica holds, and whether SQLite takes it for whole."""
+    """Return the rows of a node's replica, and the result of its integrity check."""
     address = f"{infrastructure.replica_of(node).absolute().as_uri()}?immutable=1&mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.row_factory = sqlite3.Row
@@ -99,7 +99,7 @@ async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, boo
 
 
 async def _dump(ask: Ask) -> Dump:
-    """All rows of all tables, page by page: a server gives no answer of any size."""
+    """Return all rows of all tables, page by page: a server limits the size of a response."""
     dump: Dump = {}
     for row in await ask(_TABLES):
         rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Files as a crash of the machine may leave them: with bytes that are cut off, wrong, or half written."""
+"""Files as a crash of the machine may leave them: truncated, corrupted or half written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MOST_BYTES: Final = 4_096
 
 
 def tear_replica(replica: Path, rng: random.Random) -> list[str]:
-    """Spoil one of a replica's files, whatever is in it: all of it can be had again. What was done."""
+    """Damage one of a replica's files: a replica can be rebuilt. Return what was done."""
     files = [each for each in (replica, Path(f"{replica}.redo"), mark_of(replica)) if _size(each)]
     return [rng.choice((_cut, _flip))(rng.choice(files), rng)] if files else []
 
 
 def tear_spools(home: Path, rng: random.Random) -> list[str]:
-    """Have the last write to each spool be one that never came to its end. What was done.
+    """Damage the last write to each spool, as if it had not completed. Return what was done.
 
-    What was kept before it is on disk, and no crash takes it away again: only the end is spoiled.
+    Earlier writes are on disk, and no crash removes them: only the end is damaged.
     """
     logs = (Path(f"{spool}-wal") for spool in spools(home))
     return [_begin_write(log, rng) for log in logs if _size(log)]

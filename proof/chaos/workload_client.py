@@ -1,8 +1,7 @@
-"""A player: a node in a process of its own that plays all workloads, and writes down what it does and sees.
+"""A node process that runs all workloads, and records its operations and observations.
 
-`python -m proof.chaos.workload_client ROLE`, with the settings in the environment. The stage tells it on
-stdin, in lines of JSON, what to do; it tells on stdout how it stands. When the stage is gone, so is the
-player.
+`python -m proof.chaos.workload_client SPEC`, with the settings in the environment. The parent sends orders on
+stdin, as lines of JSON; the process reports its state on stdout, and ends when its parent is gone.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime import open_store as opening
 
 _LAST_OPERATIONS_S: Final = 60.0
-"""What is under way when all is over has deadlines of its own, and those are shorter."""
+"""Operations in progress at the end have deadlines of their own, which are shorter."""
 _AGAIN_S: Final = 0.5
 _NICE: Final = 5
-"""Who plays leaves the processor to the stage: what that does late, spoils the schedule."""
+"""Leave the processor to the parent process: if that is late, it disturbs the schedule."""
 _SHOWN: Final = 1_500
 
 
 class Clock:
-    """The wall clock of this player: it can be set wrong, and run too fast or too slowly."""
+    """The wall clock of this node: it can be set wrong, and run too fast or too slowly."""
 
     def __init__(self) -> None:
         self._offset_ms, self._rate, self._since = 0, 1.0, 0.0
 
     def set(self, offset_ms: int = 0, rate: float = 1.0) -> None:
-        """From now on it is so far off, and gains or loses."""
+        """Set its offset and rate from now on."""
         self._offset_ms, self._rate, self._since = offset_ms, rate, time.monotonic()
 
     def wall_ms(self) -> int:
-        """What it shows."""
+        """Return its reading."""
         gained_ms = (time.monotonic() - self._since) * (self._rate - 1) * 1_000
         return time.time_ns() // 1_000_000 + self._offset_ms + int(gained_ms)
 
@@ -71,7 +70,7 @@ def _report(word: str) -> None:
 
 
 class WorkloadClient:
-    """One life: it acts until all is over, drains, and leaves; or dies in between."""
+    """One process: it runs workloads until `over`, drains and leaves, or dies in between."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class WorkloadClient:
         self._others: set[asyncio.Task[None]] = set()
 
     async def follow(self, orders: AsyncIterator[dict[str, Any]]) -> None:
-        """Do what the stage says, until it says to leave."""
+        """Follow orders until the one to leave."""
         async for order in orders:
             match order.pop("do"):
                 case "over":
@@ -113,7 +112,7 @@ class WorkloadClient:
         task.add_done_callback(self._others.discard)
 
     async def _run_workload(self, workload: Workload) -> None:
-        """Act until all is over; an error of the mesh that a workload lets through is no reason to stop."""
+        """Run a workload until `over`; an error of the mesh that it lets through is no reason to stop."""
         while not self._context.over.is_set():
             await self._through(workload, workload.run)
             await self._context.rest(_AGAIN_S)
@@ -149,18 +148,18 @@ async def _orders() -> AsyncIterator[dict[str, Any]]:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
         yield json.loads(line)
-    os._exit(EXIT_REFUSED)  # nobody is there any more to play for
+    os._exit(EXIT_REFUSED)  # the parent process is gone
 
 
 async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
-    """No node of a play is ever replaced while it lives: what breaks one is no part of the play."""
+    """End the process if its node breaks: that does not happen in a run without a bug."""
     error = await mesh.broken()
     _note_unexpected(recorder, "the node", error)
     os._exit(EXIT_REFUSED)
 
 
 def _watch_breakers(recorder: Recorder) -> None:
-    """Have breakers rest for a time that fits a play, and tell of their probes."""
+    """Give circuit breakers a reset timeout that suits a run, and note their probes."""
     watched = partial(WatchedBreaker, probed=lambda beside: recorder.note("probe", beside=beside))
     setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
 
@@ -200,7 +199,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
 
 
 def main() -> None:
-    """Live until told to leave."""
+    """Run until told to leave."""
     os.nice(_NICE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:

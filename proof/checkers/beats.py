@@ -1,4 +1,4 @@
-"""Beats: each node tells each downbeat once, and each bar is reported once."""
+"""Beats: each node reports each downbeat once, and each bar has a report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from proof.losses import Losses, lost_ms
 from proof.verdicts import Check
 
 _MOST_BARS: Final = 1_000
-"""A clock that jumps further than this begins anew."""
+"""A clock that jumps by more bars than this starts over."""
 
 
 _CLOCK_FAULTS: Final = ("clock", "clock-step")
-"""Faults that set the wall clock of one player."""
+"""Faults that set the wall clock of one node."""
 
 
 def downbeats_once(history: History) -> Iterator[str | int]:
-    """Follow the beats of each life, and then the reports."""
+    """Check the beats of each incarnation, and then the bar reports."""
     incarnations: dict[tuple[str, int], list[Event]] = {}
     for event in history.notes("beat.down"):
         incarnations.setdefault((event.who, event.incarnation), []).append(event)
@@ -33,7 +33,7 @@ def downbeats_once(history: History) -> Iterator[str | int]:
 
 
 def _own_clock_steps(history: History) -> dict[str, list[float]]:
-    """Return when the wall clock of each player was set."""
+    """Return when the wall clock of each node was set."""
     steps: dict[str, list[float]] = {}
     for note in (*history.notes("fault.began"), *history.notes("fault.ended")):
         if note.data["kind"] in _CLOCK_FAULTS:
@@ -46,7 +46,7 @@ def _beat_faults(beats: list[Event], own_clock_steps: Iterable[float]) -> Iterat
         epoch_ms, next_ms, bar_ms = before.data["epoch_ms"], now.data["epoch_ms"], before.data["bar_ms"]
         if next_ms <= epoch_ms:
             was_first_set = now.data["is_set"] and not before.data["is_set"]
-            # Before it has heard the database's time, a node goes by its own wall clock.
+            # Before it has heard the database's time, a node uses its own wall clock.
             by_own_clock = not now.data["is_set"] and any(before.at <= at <= now.at for at in own_clock_steps)
             if not (was_first_set or by_own_clock) and _set_back_ms(before, now) < bar_ms:
                 yield f"downbeat {next_ms} was told at {now.at:.3f}, after {epoch_ms}"
@@ -57,15 +57,15 @@ def _beat_faults(beats: list[Event], own_clock_steps: Iterable[float]) -> Iterat
 
 
 def _set_back_ms(before: Event, now: Event) -> float:
-    """By how much the node's clock was set back meanwhile."""
+    """Return by how much the node's clock was set back meanwhile."""
     shown_ms: int = now.data["now_ms"] - before.data["now_ms"]
     return (now.at - before.at) * 1_000 - shown_ms
 
 
 def _reports(history: History) -> Iterator[str | int]:
-    """There is no bar between two reports; one that stands for many may come apart later.
+    """Check that no bar lies between two reports; a report of many bars may be split later.
 
-    Of bars before the first life there need be none: only a clock that is off speaks of them.
+    Bars before the first incarnation need no report: only a clock that is off refers to them.
     """
     until_ms: int | None = None
     first_ms = _began_ms(history)
@@ -80,12 +80,12 @@ def _reports(history: History) -> Iterator[str | int]:
 
 
 def _is_lost(lost: list[tuple[float, float]], until_ms: int, row: Row) -> bool:
-    """Whether what was reported between may have been lost with the store."""
+    """Return whether a report in between may have been lost with the store."""
     return any(since < row["until_ms"] and until_ms < back for since, back in lost)
 
 
 def _began_ms(history: History) -> float:
-    """When the first life began, by the database's clock."""
+    """Return when the first incarnation began, by the database's clock."""
     began = min((note.at for note in history.notes("life.began")), default=0.0)
     beats = (note for note in history.notes("beat.down") if note.data["is_set"])
     return min((note.data["now_ms"] - (note.at - began) * 1_000 for note in beats), default=0.0)

@@ -1,4 +1,4 @@
-"""Rows that all write: what was told of each can have been so, and no update of a counter is lost."""
+"""Rows that all nodes write: their reads and writes are linearizable, and no increment is lost."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ Row = tuple[Value, ...]
 
 _ANYTHING: Final[Row] = (_ANY,) * len(COLUMNS)
 _NEW: Final[Row] = (0, None, None)
-"""A row that nobody has written to, or that is not there yet."""
+"""A row that was never written, or does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowAction:
-    """One thing done to one row: what it was done over, and what it makes of it; `_ANY` is what it leaves."""
+    """One action on one row: the values it was based on, and the values it writes; `_ANY` leaves a column as
+    it was."""
 
     began: float
     ended: float
@@ -46,13 +47,13 @@ class RowAction:
 
 
 class _Register:
-    """What can be told of a row."""
+    """A row as a register."""
 
     def __init__(self, start: Row) -> None:
         self.start = start
 
     def after(self, state: Row, each: RowAction) -> Row | None:
-        """The row after one more operation; `None` if it is not what that was done over."""
+        """Return the row after one more action; `None` if the action was based on another state."""
         found = tuple(_found(over, now) for over, now in zip(each.over, state, strict=True))
         if any(
             over is not _ANY and over != now and now is not _ANY
@@ -62,15 +63,15 @@ class _Register:
         return tuple(now if to is _ANY else to for to, now in zip(each.to, found, strict=True))
 
     def is_moot(self, _state: Row, _each: RowAction) -> bool:
-        """Whatever is under way here has an end: that of whoever has seen what it did."""
+        """Return False: every action here has an end, that of the first read of its effect."""
         return False
 
     def effect(self, _each: RowAction) -> None:
-        """And so none of it may come at any time."""
+        """Return None, for the same reason."""
 
 
 def counters_linearizable(history: History) -> Iterator[str | int]:
-    """For each row there is an order of all reads and writes that explains what everybody was told."""
+    """For each row, some order of all reads and writes explains all results."""
     rows: dict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations("counter.read", "counter.write", "counter.update"):
         rows[operation.args["key"]].append(operation)
@@ -94,7 +95,7 @@ def counters_linearizable(history: History) -> Iterator[str | int]:
 
 
 def _part(each: RowAction, era: int, losses: Losses) -> Iterator[RowAction]:
-    """What of an operation lies in an era; one that reaches into two may lie in either."""
+    """Yield the part of an action in an era; one that reaches into two eras may belong to either."""
     first, last = losses.span(each.began, each.ended)
     if first == last == era:
         yield each
@@ -106,12 +107,12 @@ def _part(each: RowAction, era: int, losses: Losses) -> Iterator[RowAction]:
 
 
 def _found(over: Value, now: Value) -> Value:
-    """A value of which nothing was known is what was found there."""
+    """Return the value found; an unknown value is the expected one."""
     return over if now is _ANY else now
 
 
 def _known_actions(operation: Operation) -> Iterator[RowAction]:
-    """What its caller was told of a deed."""
+    """Yield the actions that the result of an operation proves."""
     seen = operation.result.get("row")
     if seen is not None:
         yield RowAction(operation.began, operation.ended, tuple(seen), _ANYTHING, str(operation))
@@ -121,7 +122,7 @@ def _known_actions(operation: Operation) -> Iterator[RowAction]:
 
 
 def _made(operation: Operation, over: Row) -> Row:
-    """What a write makes of a row."""
+    """Return the values that a write leaves in a row."""
     if operation.what == "counter.update":
         count = over[0]
         assert isinstance(count, int)
@@ -133,9 +134,9 @@ def _made(operation: Operation, over: Row) -> Row:
 def _seen_at_last(
     operations: Iterable[Operation], known: Iterable[RowAction], since: float
 ) -> Iterator[RowAction]:
-    """Those of unknown outcome whose mark was seen, and so took place before; others nobody can tell of.
+    """Yield the actions of unknown outcome whose mark was seen, and which therefore took effect before.
 
-    What began before the era may be in what it began with.
+    One from before the era may be part of the era's initial state.
     """
     seen: dict[Value, RowAction] = {}
     for action in known:
@@ -159,7 +160,7 @@ def _mark(operation: Operation) -> str:
 
 
 def _supposed(operation: Operation, seen: RowAction) -> RowAction:
-    """What a deed did of which all that is known is that somebody has seen it."""
+    """Return the action of an operation of which only its effect was seen."""
     ended = max(operation.began, seen.ended)
     if operation.what == "counter.update":
         to: Row = (*seen.over[:2], _ANY)
@@ -170,7 +171,7 @@ def _supposed(operation: Operation, seen: RowAction) -> RowAction:
 
 
 def no_lost_update(history: History) -> Iterator[str | int]:
-    """A counter has been added to as often as was told, and no more than may have been."""
+    """A counter was incremented as often as was acknowledged, and at most as often as it may have been."""
     if not history.notes("final"):
         return
     counts = {row[KEY]: row[COLUMNS[0]] for row in final_rows(history, TABLE)}

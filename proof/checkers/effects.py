@@ -1,4 +1,4 @@
-"""Effects and small writes: nothing that was told is lost, and nothing is had twice."""
+"""Effects and small writes: nothing acknowledged is lost, and nothing is applied twice."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from proof.workloads.effects import PARTS
 from proof.workloads.jobs import attempt_key
 
 _Try = tuple[str, int, str]
-"""A player, its life and the key of the effect."""
+"""The node, its incarnation and the key of the effect."""
 
 _ANSWERED_S: Final = 20.0
-"""An answer that comes later than this after its request is not taken any more."""
+"""A response that comes later than this after its request is ignored."""
 
 
 def effect_once(history: History) -> Iterator[str | int]:
-    """However often it was tried, by however many lives, an effect is had once for its key, and whole."""
+    """However often it was tried, in however many incarnations, an effect is applied once for its key, and
+    whole."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row in final_rows(history, tables.EFFECTS):
         rows[row["effect"]].append(row["part"])
@@ -50,11 +51,11 @@ def effect_once(history: History) -> Iterator[str | int]:
 
 
 class _Unrecorded:
-    """Lives whose registration a rollback lost, so that the life before them could join again in between."""
+    """Incarnations whose registration a rollback lost, so that their predecessor could join again meanwhile."""
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
-        wrote: dict[tuple[str, int], float] = {}  # by then it had registered
+        wrote: dict[tuple[str, int], float] = {}  # it had registered by then
         for operation in history.operations("effect.last"):
             if operation.is_ok:
                 wrote.setdefault((operation.who, operation.incarnation), operation.ended)
@@ -67,13 +68,15 @@ class _Unrecorded:
         }
 
     def excuses(self, first: Event, second: Event) -> bool:
-        """Return whether the first was had by an older life, after the newer one's registration was lost."""
+        """Return whether the first was applied by an older incarnation, after the newer registration was
+        lost."""
         lost_at = self._lost_at.get((second.who, second.incarnation), math.inf)
         return first.who == second.who and first.incarnation < second.incarnation and lost_at < first.at
 
 
 def _is_forgotten(losses: Losses, first: Event, second: Event, args: dict[_Try, float]) -> bool:
-    """Whether a rollback may have lost the first: also if its answer, from before that, came after it."""
+    """Return whether a rollback may have lost the first, also if its earlier response came after the
+    rollback."""
     if losses.may_forget(first.at, second.at, first.who):
         return True
     since = args.get((first.who, first.incarnation, first.data["key"]), first.at)
@@ -84,7 +87,7 @@ def _is_forgotten(losses: Losses, first: Event, second: Event, args: dict[_Try, 
 
 
 def _asked_at(history: History) -> dict[_Try, float]:
-    """Return when each life first tried to have an effect that it was then told of."""
+    """Return when each incarnation first tried an effect that was then acknowledged."""
     args: dict[_Try, float] = {}
     for operation in history.operations("effect"):
         if operation.is_ok:
@@ -93,7 +96,7 @@ def _asked_at(history: History) -> dict[_Try, float]:
 
 
 def _superseded_attempts(history: History, losses: Losses) -> set[str]:
-    """Attempts at jobs whose claim may be gone: another one may have the same token."""
+    """Return attempts at jobs whose claim may be lost: another claim may have the same token."""
     return {
         attempt_key(note.data["job"], note.data["token"])
         for note in history.notes("job.began")
@@ -102,7 +105,7 @@ def _superseded_attempts(history: History, losses: Losses) -> set[str]:
 
 
 def effect_none_lost(history: History) -> Iterator[str | int]:
-    """What was told as done is there; what was only ever refused is not."""
+    """Every acknowledged effect exists; one that was only ever rejected does not."""
     if not history.notes("final"):
         return
     there = {row["effect"] for row in final_rows(history, tables.EFFECTS)}
@@ -123,7 +126,7 @@ def effect_none_lost(history: History) -> Iterator[str | int]:
 
 
 def writes_none_lost(history: History) -> Iterator[str | int]:
-    """The last small write of each player is the last that it was told of, or a later one."""
+    """The last small write of each node is the last acknowledged one, or a later one."""
     if not history.notes("final"):
         return
     last = {row["player"]: (row["life"], row["number"]) for row in final_rows(history, tables.WRITES)}

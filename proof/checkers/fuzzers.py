@@ -1,4 +1,4 @@
-"""What strangers must not achieve, and what a storm of writers must: from the answers and the rows alone."""
+"""What fuzzing clients must not achieve, and what a storm of writers must: from responses and rows alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proof.losses import Losses
 from proof.verdicts import Check
 
 _LONGEST_S: Final = 15.0
-"""So long a storm lasts at the most, with its last writes."""
+"""The maximum duration of a storm, including its last writes."""
 
 
 def _no_5xx(history: History) -> Iterator[str | int]:
@@ -32,7 +32,7 @@ def _refused(history: History) -> Iterator[str | int]:
 
 
 def _storms(history: History) -> Iterator[str | int]:
-    """Of those that were seen to their end: who died before that did not tell how much it knew of."""
+    """Check the storms that completed: a process that died did not report how many writes were acknowledged."""
     found = {note.data["name"]: note.data["n"] for note in history.notes("final.storm")}
     losses = Losses(history)
     for storm in history.notes("storm.wrote"):

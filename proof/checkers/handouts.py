@@ -1,6 +1,6 @@
-"""Messages as their consumers saw them: in one pair of hands at a time, done with once, and never left lying.
+"""Messages as their consumers saw them: handed to one at a time, acknowledged once, and never late.
 
-Judged are the consumers of an inbox that several receive from, which note all that they are handed.
+Examined are the consumers of an inbox with several receivers, which note every hand-out.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
 
 _SLACK_S: Final = 0.5
-"""A node may take the database's clock for so much behind."""
+"""How far a node's clock may be behind the database's."""
 
 _STIRS_S: Final = 3.0
-"""A player that was stopped notes what it was handed before within this time."""
+"""A node that was paused notes an earlier hand-out within this time after it resumes."""
 
 _LATE_S: Final = RECOVERY_S
-"""Nothing lies for so long on a healthy database."""
+"""On a healthy database a message waits no longer than this."""
 
 _OF_PROCESSES: Final = frozenset(
     (
@@ -33,16 +33,16 @@ _OF_PROCESSES: Final = frozenset(
         *("rollback", "store-back", "commits-lost"),
     )
 )
-"""Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
+"""Faults that may leave messages claimed without a consumer, until the lease is over."""
 
 _REPEATING: Final = frozenset(("duplicate",))
-"""Faults in which a claim can be applied again after it was answered: what it takes then is held by none
-until the lease is over."""
+"""Faults in which a claim can be applied again after it was answered: messages that it takes then have no
+consumer until the lease is over."""
 
 _ALWAYS: Final = frozenset(("strangers", "compaction"))
 
 Consumer = tuple[str, int, int]
-"""The player, its life, and which of its consumers."""
+"""The node, its incarnation, and the number of the consumer."""
 
 
 def _consumer(each: Event | Operation) -> Consumer:
@@ -51,7 +51,7 @@ def _consumer(each: Event | Operation) -> Consumer:
 
 
 def _handed(history: History) -> dict[str, list[Event]]:
-    """The hand-outs of each message, in order."""
+    """Return the hand-outs of each message, in order."""
     handed: dict[str, list[Event]] = defaultdict(list)
     for event in history.notes("message.handed"):
         if "consumer" in event.data:
@@ -60,7 +60,7 @@ def _handed(history: History) -> dict[str, list[Event]]:
 
 
 def _acks(history: History) -> dict[str, list[Operation]]:
-    """The acknowledgements of each message that were told as made, in the order of their ends."""
+    """Return the successful acknowledgements of each message, in the order of their ends."""
     acks: dict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations("message.ack"):
         if "consumer" in operation.args and operation.is_ok and not operation.result["spooled"]:
@@ -74,7 +74,7 @@ def _acks(history: History) -> dict[str, list[Operation]]:
 
 
 def handed_to_one(history: History) -> Iterator[str | int]:
-    """From when a message is handed out until its consumer lets go of it, no other one is handed it."""
+    """From a hand-out until its consumer is done with it, a message is handed to no other."""
     losses, ends = Losses(history), _ends(history)
     fenced = _fenced(history)
     for key, events in _handed(history).items():
@@ -95,7 +95,7 @@ def handed_to_one(history: History) -> Iterator[str | int]:
 
 
 def _fenced(history: History) -> dict[tuple[str, int], float]:
-    """When each life of a player ended, or the next one began, which takes over its claims."""
+    """Return when each incarnation ended, or the next one began, which takes over its claims."""
     incarnations = incarnations_of(history)
     began = {(incarnation.node, incarnation.number): incarnation.began for incarnation in incarnations}
     return {
@@ -112,7 +112,7 @@ def _describe(event: Event) -> str:
 
 
 def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
-    """When each consumer was about to be done with a message: it acknowledged, rejected or dropped it."""
+    """Return when each consumer was about to acknowledge, reject or drop a message."""
     ends: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
     for operation in history.operations("message.ack", "message.nack"):
         if "consumer" in operation.args:
@@ -125,7 +125,7 @@ def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
 
 
 def acked_once(history: History) -> Iterator[str | int]:
-    """That it was acknowledged is told to one consumer of a message alone."""
+    """The acknowledgement of a message succeeds for one consumer only."""
     losses = Losses(history)
     for key, operations in _acks(history).items():
         yield len(operations)
@@ -137,7 +137,7 @@ def acked_once(history: History) -> Iterator[str | int]:
 
 
 def acked_stays(history: History) -> Iterator[str | int]:
-    """What was acknowledged is not handed out any more."""
+    """An acknowledged message is not handed out again."""
     losses, handed = Losses(history), _handed(history)
     stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
     for key, operations in _acks(history).items():
@@ -155,9 +155,9 @@ def acked_stays(history: History) -> Iterator[str | int]:
 
 
 def handed_in_time(history: History) -> Iterator[str | int]:
-    """No message that was sent lies, while nothing is wrong, for so long as to be late.
+    """While nothing is wrong, no message waits for so long as to be late.
 
-    When all is over, consumers are ended in the middle of their work: from then on their leases count.
+    At the end, consumers are stopped in the middle of their work: from then on their leases count.
     """
     pace, over = pace_of(history, PACE_NOTE), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
@@ -176,7 +176,7 @@ def handed_in_time(history: History) -> Iterator[str | int]:
 
 
 def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]:
-    """When something was wrong, or may still have had its effect."""
+    """Return when something was wrong, or may still have had an effect."""
     ends = {event.data["id"]: event.at for event in history.notes("fault.ended")}
     for event in history.notes("fault.began"):
         kind = event.data["kind"]
@@ -192,7 +192,7 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
 
 
 def _rests(history: History, pace: Pace) -> Iterator[tuple[float, float]]:
-    """When somebody's circuit was open: it rests for a while after all is well again."""
+    """Return when a circuit was open: it stays so for a while after all faults have healed."""
     for operation in history.all_operations:
         if operation.result.get("error") == CircuitOpen.__name__:
             yield operation.began, operation.ended + 2 * pace.rest_s + _SLACK_S
@@ -209,7 +209,7 @@ def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _calms(troubles: list[tuple[float, float]], since: float, until: float) -> Iterator[tuple[float, float]]:
-    """The times between troubles, from one moment to another."""
+    """Return the times between troubles, from one moment to another."""
     for began, ended in troubles:
         if since < began:
             yield since, min(began, until)

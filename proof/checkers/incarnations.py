@@ -1,4 +1,4 @@
-"""Who lived when, and how quick everything was, as the history tells it."""
+"""The incarnations of nodes and the pace of a run, from the history."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from proof.history import History
 from proof.workload import Pace
 
 RECOVERY_S = 10.0
-"""So long after a time to live at the latest, what was held up goes on."""
+"""Within a TTL and this time, delayed work continues."""
 
 
 @dataclass(slots=True)
 class Incarnation:
-    """One life of a player, in the times of the history."""
+    """One incarnation of a node, in the times of the history."""
 
     node: str
     number: int
     node_id: str
     began: float
     up: float = math.inf
-    """When its node was open; never, perhaps."""
+    """When its node was open; infinity, if never."""
     ended: float = math.inf
     how: str = ""
 
@@ -32,7 +32,7 @@ class Incarnation:
 
 
 def incarnations_of(history: History) -> list[Incarnation]:
-    """All lives, in the order in which they began."""
+    """Return all incarnations, in the order of their starts."""
     incarnations = {}
     for note in history.notes("life.began"):
         node, number = note.data["player"], note.data["life"]
@@ -47,7 +47,7 @@ def incarnations_of(history: History) -> list[Incarnation]:
 
 
 def pace_of(history: History, what: str = "pace") -> Pace | None:
-    """How quick everything was, by the notes of one workload; `None` if there is no such note."""
+    """Return the pace, from the notes of one workload; `None` if there is no such note."""
     notes = history.notes(what)
     if not notes:
         return None
@@ -55,7 +55,7 @@ def pace_of(history: History, what: str = "pace") -> Pace | None:
 
 
 def writes_of(history: History) -> dict[str, Sequence[tuple[float, float]]]:
-    """When the small writes of each player began and ended that succeeded, in the order of their ends."""
+    """Return when the successful small writes of each node began and ended, in the order of their ends."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for operation in history.operations("write"):
         if operation.is_ok:

@@ -1,4 +1,4 @@
-"""Jobs: each comes to one end, is worked on under one claim at a time, and only after what it needs."""
+"""Jobs: each ends once, is held under one claim at a time, and starts only after its dependencies."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Moves = dict[str, list[Row]]
 
 
 def _moves(history: History) -> _Moves:
-    """What became of each job, as the witness saw it."""
+    """Return the transitions of each job, as the witness saw them."""
     return grouped(final_rows(history, "proof_job_moves"), "job_id")
 
 
 def _ops(history: History) -> dict[str, Row]:
-    """The accepted ops of the log, by their ids."""
+    """Return the accepted ops of the log, by id."""
     return {row["op_id"]: row for row in final_rows(history, "agent_oplog") if row["accepted"]}
 
 
@@ -40,7 +40,7 @@ def _text(row: Row) -> str:
 
 
 def one_end(history: History) -> Iterator[str | int]:
-    """Every job has ended, and its end was its only one."""
+    """Every job has ended, once."""
     moves = _moves(history)
     for job in final_rows(history, "jobs"):
         yield 1
@@ -58,7 +58,7 @@ def one_end(history: History) -> Iterator[str | int]:
 
 
 def one_completion(history: History) -> Iterator[str | int]:
-    """Of each job one completion was accepted at the most, that of whoever held it; and its work was done."""
+    """At most one completion of a job was accepted, from the holder of its claim; and its work was done."""
     completions: dict[str, list[tuple[Row, int]]] = {}
     for op in _ops(history).values():
         if op["kind"] == COMPLETE:
@@ -84,7 +84,7 @@ def one_completion(history: History) -> Iterator[str | int]:
 
 
 def claims_apart(history: History) -> Iterator[str | int]:
-    """By the database's clock no claim began, or was taken back, before the one before it was over."""
+    """By the database's clock, no claim began, or was revoked, before the previous one was over."""
     ops = _ops(history)
     for name, seen in _moves(history).items():
         yield len(seen)
@@ -118,7 +118,7 @@ def _kind_of(ops: dict[str, Row], move: Row) -> str | None:
     return None if op is None else op["kind"]
 
 
-# --- what was asked for ---------------------------------------------------------------------------
+# --- submissions ----------------------------------------------------------------------------------
 
 
 def _key(job: Row) -> str | None:
@@ -127,7 +127,7 @@ def _key(job: Row) -> str | None:
 
 
 def submitted_once(history: History) -> Iterator[str | int]:
-    """Submitted once or often under one key, there is one job; and none where every answer was no."""
+    """Submitted once or several times under one key, a job exists once; and not at all if all were rejected."""
     jobs = grouped(({**job, "key": _key(job)} for job in final_rows(history, "jobs")), "key")
     operations: dict[str, list[Operation]] = {}
     losses = Losses(history)
@@ -149,7 +149,7 @@ def submitted_once(history: History) -> Iterator[str | int]:
 
 
 def _needs(history: History) -> Iterator[tuple[str, str]]:
-    """The jobs that are there, each with one that it was submitted to come after."""
+    """Return the jobs that exist, each with the one it was submitted to follow."""
     jobs = {_key(job): job["job_id"] for job in final_rows(history, "jobs")}
     args = {operation.args["key"]: operation.args["needs"] for operation in history.operations("job.submit")}
     for key, needs in args.items():
@@ -158,7 +158,7 @@ def _needs(history: History) -> Iterator[tuple[str, str]]:
 
 
 def in_order(history: History) -> Iterator[str | int]:
-    """Nobody began a job before what it needs, as whoever submitted it said, had succeeded."""
+    """No attempt at a job began before its dependency, as given at submission, had succeeded."""
     moves = _moves(history)
     done: dict[str, float] = {}
     for event in history.notes("job.done"):

@@ -1,6 +1,6 @@
-"""What was done to locks, era by era: a rollback takes holds away, and brings others back.
+"""Actions on locks by era: a rollback removes some holds and restores others.
 
-Tokens are judged across eras elsewhere. Here each era is judged by itself, by the holds that began in it.
+Tokens are checked across eras elsewhere. Here each era is checked by itself, by the holds that began in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proof.losses import Losses
 
 
 def in_eras(actions: Sequence[LockAction], losses: Losses) -> list[list[LockAction]]:
-    """The operations of each era; left out is what was done to holds of another one."""
+    """Return the actions of each era, without those on holds of another era."""
     if not losses:
         return [list(actions)]
     eras: list[list[LockAction]] = [[] for _ in losses.eras]
@@ -28,7 +28,7 @@ def in_eras(actions: Sequence[LockAction], losses: Losses) -> list[list[LockActi
         first, last = losses.span(each.began, each.ended)
         if each.kind is Kind.ACQUIRE and each.text is not Step.OK:
             for era in range(first, last + 1):
-                eras[era].append(each)  # a look may find what nobody knows of
+                eras[era].append(each)  # a look may find an unknown hold
             continue
         home = homes.get(each.token, first)
         if home != first:

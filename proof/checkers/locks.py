@@ -1,4 +1,4 @@
-"""Locks: their tokens rise, the outside is safe, and what was told of each key can have been so."""
+"""Locks: their tokens rise, the outside resource is safe, and each key is linearizable."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from vox_mesh.errors import StaleFence, StaleIncarnation
 from vox_mesh.model.locks.patterns import is_pattern, overlap
 
 FADES: Final = 0.05
-"""So much faster or slower the time of the mesh runs while a correction of the database's clock fades."""
+"""The rate by which the time of the mesh differs while a correction of the database's clock fades."""
 
 NOTICED_S: Final = 10.0
-"""Within this time it is noticed that the database's clock was set: for so much longer a hold may last."""
+"""A step of the database's clock is noticed within this time: a hold may last that much longer."""
 
 
 SETTLED: Final = "database.clock.settled"
 """The note that the time of the mesh is right again after a step: the nodes have agreed on it."""
 
 _AGREED_S: Final = 60.0
-"""Within this time nodes agree, even if most of them do not reach the database for a while."""
+"""Nodes agree within this time, even if most of them do not reach the database for a while."""
 
 
 class _Cells:
-    """The keys that are no patterns. What is done to a pattern is done to all of them that it matches."""
+    """The keys that are not patterns. An action on a pattern applies to all keys that it matches."""
 
     def __init__(self, history: History) -> None:
         keys = {key for operation in history.operations("lock.take") for key in operation.args["keys"]}
@@ -40,12 +40,12 @@ class _Cells:
         self._of = {key: [cell for cell in self.all if overlap(key, cell)] for key in keys}
 
     def of(self, keys: Iterable[str]) -> set[str]:
-        """Those that these keys have to do with."""
+        """Return the keys that these cover."""
         return {cell for key in keys for cell in self._of.get(key, ())}
 
 
 def tokens_rise(history: History) -> Iterator[str | int]:
-    """Grants of what they have in common: their order is that of their tokens."""
+    """Grants with a common key are in the order of their tokens."""
     cells = _Cells(history)
     grants: dict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations("lock.take"):
@@ -63,7 +63,7 @@ def tokens_rise(history: History) -> Iterator[str | int]:
 
 
 def _falling(operations: Sequence[Operation]) -> Iterator[tuple[Operation, Operation]]:
-    """Those that began when one with a higher token had ended, and that one; the deeds are in order."""
+    """Return the operations that began after one with a higher token had ended, with that one."""
     by_end = sorted(operations, key=lambda operation: operation.ended)
     highest: Operation | None = None
     ended = 0
@@ -83,7 +83,7 @@ def _token(operation: Operation) -> int:
 
 
 def outside_takes_no_older(history: History) -> Iterator[str | int]:
-    """Only who was granted a token writes under it, in the order of tokens; whoever holds a lock can."""
+    """Writes outside use granted tokens, in rising order; and the holder of a lock can write."""
     grants: dict[tuple[str, int, int], list[Operation]] = defaultdict(list)
     for operation in history.operations("lock.take"):
         if operation.is_ok:
@@ -114,12 +114,12 @@ def _puts_in_order(history: History) -> Iterator[str]:
 
 
 def _holders_refused(history: History) -> Iterator[str]:
-    """Those who were turned away while they held the lock, however the clock of the database went.
+    """Yield the holders that were rejected, whatever the clock of the database showed.
 
-    A rollback takes holds away, and nobody can tell their holders before the lock is another's.
+    A rollback removes holds, and their holders can't know before the lock has another one.
     """
     had_until: dict[str, float] = {}
-    """By hold: its time counts from when it, or its last renewal, was asked for."""
+    """By hold: its TTL counts from the request of the grant, or of the last renewal."""
     losses = Losses(history)
     for operation in history.operations("lock.take", "lock.renew", "lock.put", "lock.release"):
         if operation.what == "lock.release":
@@ -136,7 +136,7 @@ def _holders_refused(history: History) -> Iterator[str]:
 
 
 def _taken_away(losses: Losses, operation: Operation) -> float:
-    """When the first rollback after this was asked for took away what was granted."""
+    """Return when the first rollback after this request removed its grant."""
     return min((loss.lost_at for loss in losses.all if operation.began < loss.back_at), default=math.inf)
 
 
@@ -148,7 +148,7 @@ def _hold(operation: Operation) -> str:
 
 
 def locks_linearizable(history: History) -> Iterator[str | int]:
-    """For each key there is an order of all that was done to it that explains what everybody was told."""
+    """For each key, some order of all actions explains all results."""
     cells = _Cells(history)
     actions: dict[str, list[LockAction]] = {cell: [] for cell in cells.all}
     for keys, action in _actions(history):
@@ -179,7 +179,7 @@ _REPLACED: Final = StaleIncarnation.__name__
 
 
 def _actions(history: History) -> Iterator[tuple[Sequence[str], LockAction]]:
-    """All that was done to locks and changed or told something, with the keys that it was done to."""
+    """Yield all actions on locks that changed or returned something, with their keys."""
     steps, unsettled = _clock_steps(history), _unsettled(history)
     for operation in history.operations(*_KINDS):
         kind, step = _KINDS[operation.what], operation.step
@@ -190,7 +190,7 @@ def _actions(history: History) -> Iterator[tuple[Sequence[str], LockAction]]:
         if kind in (Kind.RENEW, Kind.RELEASE) and step is Step.NO and not _is_told_over(operation):
             if operation.result.get("error") != _REPLACED:
                 continue  # it was never tried
-            step = Step.UNKNOWN  # carried twice, a copy may have come before the node's next life
+            step = Step.UNKNOWN  # duplicated, a copy may have arrived before the node's next incarnation
         if kind is Kind.LOOK:
             token = next(iter(operation.result["tokens"]), None)
         else:
@@ -203,7 +203,7 @@ def _actions(history: History) -> Iterator[tuple[Sequence[str], LockAction]]:
                 f"{operation.who}.{operation.incarnation}#{operation.number}",
             ),
         )
-    for note in history.notes("lock.kept"):  # it is released after that, if it can be
+    for note in history.notes("lock.kept"):  # it is released after that, if possible
         yield (
             note.data["keys"],
             LockAction(
@@ -220,7 +220,7 @@ def _clock_steps(history: History) -> list[float]:
 
 
 def _unsettled(history: History) -> list[tuple[float, float]]:
-    """Return from when until when reads may be off: until the nodes have agreed, if the history has notes."""
+    """Return when reads may be off: until the nodes have agreed, if the history has notes of that."""
     settled = [note.at for note in history.notes(SETTLED)]
     spans = []
     for at in _clock_steps(history):
@@ -230,24 +230,24 @@ def _unsettled(history: History) -> list[tuple[float, float]]:
 
 
 def _is_unsettled(operation: Operation, spans: Sequence[tuple[float, float]]) -> bool:
-    """Whether a step of the clock may not be agreed on yet: what is only read may be off until then."""
+    """Return whether a step of the clock may not be agreed on yet: plain reads may be off until then."""
     return any(operation.began <= until and since <= operation.ended for since, until in spans)
 
 
 def _grace(operation: Operation, steps: Sequence[float]) -> float:
-    """By how much a hold may last too long, if the clock of the database was set meanwhile."""
+    """Return how much too long a hold may last, if the clock of the database was set meanwhile."""
     until = operation.ended + float(operation.args.get("ttl", 0.0))
     return NOTICED_S if any(operation.began <= at <= until for at in steps) else 0.0
 
 
 def _fading(operation: Operation, steps: Sequence[float]) -> float:
-    """By how much a hold may end too soon, if the clock of the database was ever set."""
+    """Return how much too early a hold may end, if the clock of the database was ever set."""
     ttl = float(operation.args.get("ttl", 0.0))
     return FADES * ttl if any(at <= operation.ended + ttl for at in steps) else 0.0
 
 
 def _is_told_over(operation: Operation) -> bool:
-    """Whether its caller was told that the hold is not there."""
+    """Return whether the caller was answered that the hold is gone."""
     return operation.result.get("error") == _NO_HOLD or operation.result.get("was_held") is False
 
 
@@ -255,7 +255,7 @@ def _is_told_over(operation: Operation) -> bool:
 
 
 def guarded_in_order(history: History) -> Iterator[str | int]:
-    """What was written under locks is there as it was told, and in the order of their tokens."""
+    """Acknowledged writes under locks exist, and are in the order of their tokens."""
     if not history.notes("final"):
         return
     highest: dict[str, int] = {}

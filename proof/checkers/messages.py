@@ -1,4 +1,4 @@
-"""Messages: none is lost or doubled, those of a pair come in order, and none is handed out too late."""
+"""Messages: none is lost or duplicated, each pair's come in order, and none is handed out after its expiry."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from vox_mesh.model.messages.records import MessageState
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
 _ON_ARRIVAL: Final = "arrival:"
 _LOOKED_AT: Final = 8
-"""A message that comes late waits for so many of those behind it that somebody has in hand."""
+"""A late message waits for at most this many later ones that are claimed already."""
 
 _NOTED_MS: Final = 2_000
-"""Within this time of its being handed out, a player that is not stopped notes a message."""
+"""A node that is not paused notes a hand-out within this time."""
 
 _EARLY_S: Final = 0.5
-"""By so much the clock that its sender went by may be behind the database's."""
+"""How far the clock of a sender may be behind the database's."""
 
 _STIRS_S: Final = 3.0
-"""A player that was stopped goes on within this time."""
+"""A node that was paused goes on within this time."""
 
 
 def _sends(history: History) -> dict[str, list[Operation]]:
-    """What was sent, by key."""
+    """Return the sends, by key."""
     sends: dict[str, list[Operation]] = {}
     for operation in history.operations("message.send", "message.broadcast"):
         for key in (
@@ -49,7 +49,7 @@ def _sends(history: History) -> dict[str, list[Operation]]:
 
 
 def acked(history: History) -> Iterator[str | int]:
-    """What was sent is there, and has come to an end as the rules have it."""
+    """Every message that was sent exists, and has ended according to the rules."""
     rows = {row["message_uuid"]: row for row in final_rows(history, "a2a_messages")}
     acks, losses = _by_key(history.operations("message.ack")), Losses(history)
     for key, sends in _sends(history).items():
@@ -84,7 +84,7 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
     elif state == MessageState.EXPIRED and not (row["expires_ms"] and row["expires_ms"] <= row["ended_ms"]):
         yield f"had expired at {row['ended_ms']}, before its time: {row['expires_ms']}"
     for operation in acks:
-        # What the relay brought is nobody's at the database, where it may expire while it is worked on.
+        # A relayed message is not claimed in the database, and may expire there while it is processed.
         is_late = state == MessageState.EXPIRED and str(operation.args["owner"]).startswith(_ON_ARRIVAL)
         is_told = operation.is_ok and not operation.result["spooled"] and not losses.may_have_lost(operation)
         if is_told and state != MessageState.ACKED and not is_late:
@@ -92,7 +92,7 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
 
 
 def once(history: History) -> Iterator[str | int]:
-    """Sent once or often under one key, it is one message; and none, where every answer was no."""
+    """Sent once or several times under one key, a message exists once; and not at all if all were rejected."""
     by_key: dict[str, list[str]] = {}
     for row in final_rows(history, "a2a_messages"):
         body = orjson.loads(row["payload"])
@@ -122,12 +122,12 @@ class _Letter:
     hlc: str
     expires_ms: int | None
     came: int
-    """Which move it came with."""
+    """The index of its first transition."""
     state: str
     owner: str | None = None
     until_ms: int = 0
     claimed: int = 0
-    """Which move its last claim was."""
+    """The index of its last claim."""
 
     def has_expired(self, at_ms: int) -> bool:
         return self.expires_ms is not None and self.expires_ms <= at_ms
@@ -156,7 +156,7 @@ def in_order(history: History) -> Iterator[str | int]:
 
 
 class _Acks:
-    """Acknowledgements that the database does not show: they wait in a spool, or a rollback has lost them."""
+    """Acknowledgements that the database does not show: they are spooled, or a rollback has lost them."""
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
@@ -213,7 +213,7 @@ def _moved(
     elif move["state"] == MessageState.ACKED and not str(owner).startswith(_ON_ARRIVAL):
         for other in letters.values():
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
-            is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
+            is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has no defined order
             is_owed = is_earlier and not is_together and not other.has_expired(at_ms)
             if is_owed and not acks.explain(other, letter, owner):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
@@ -221,7 +221,7 @@ def _moved(
 
 
 def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]) -> Iterator[str]:
-    """Others who hold earlier messages of the pair."""
+    """Yield other holders of earlier messages of the pair."""
     before = sorted((each for each in letters.values() if each.hlc < letter.hlc), key=lambda each: each.hlc)
     for other in before[:_LOOKED_AT]:
         if other.is_held(at_ms) and other.owner != owner and not _is_successor(owner, other.owner):
@@ -232,7 +232,7 @@ def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]
 
 
 def _is_successor(owner: str, other: str | None) -> bool:
-    """Whether a claim is of a later life of the same node: what that had is its own."""
+    """Return whether a claim is of a later incarnation of the same node, which takes over the claims."""
     node, _, incarnation = owner.rpartition(":")[0].rpartition("#")
     other_node, _, other_incarnation = str(other).rpartition(":")[0].rpartition("#")
     return (
@@ -244,7 +244,7 @@ def _is_successor(owner: str, other: str | None) -> bool:
 
 
 def by_holder(history: History) -> Iterator[str | int]:
-    """A message was acknowledged by whoever had it, while its claim was valid."""
+    """A message was acknowledged by its holder, while its claim was valid."""
     holders: dict[str, str] = {}
     for key, moves in grouped(final_rows(history, "proof_message_moves"), "message_uuid").items():
         for before, now in pairwise(moves):
@@ -273,7 +273,7 @@ def by_holder(history: History) -> Iterator[str | int]:
 
 
 def never_after_expiry(history: History) -> Iterator[str | int]:
-    """By the witness nothing was claimed that had expired; and nobody was handed such a thing."""
+    """No expired message was claimed, by the witness, or handed to a consumer."""
     owners: dict[str, str | None] = {}
     for move in final_rows(history, "proof_message_moves"):
         key, expires_ms = move["message_uuid"], move["expires_ms"]
@@ -295,7 +295,7 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
 
 
 def never_before_expiry(history: History) -> Iterator[str | int]:
-    """Nothing was seen as expired before its time had truly passed, whatever the database's clock showed."""
+    """No message expired before its TTL had truly passed, whatever the database's clock showed."""
     seen = {event.data["key"]: event.at for event in history.notes("monitor.expired")}
     first: dict[str, Operation] = {}
     for operation in history.operations("message.send"):

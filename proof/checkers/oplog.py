@@ -1,4 +1,4 @@
-"""The op log: chains without a gap, with all that was appended, and as the monitor saw them grow."""
+"""The op log: chains without gaps, complete, and append-only as the monitor saw them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _APPEND: Final = "log.append"
 
 
 def _chains(history: History) -> dict[str, list[LogEntry]]:
-    """The entries of each chain, by their numbers."""
+    """Return the entries of each chain, by sequence number."""
     rows = grouped(final_rows(history, "agent_oplog"), "node_id")
     chains = {node: [LogEntry(**row) for row in its] for node, its in rows.items()}
     return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
 
 
 def chains_whole(history: History) -> Iterator[str | int]:
-    """Recompute every chain; and nobody has found a fault in one meanwhile, or changed an entry."""
+    """Recompute every chain; and no node has found a fault in one, or changed an entry."""
     for node, chain in _chains(history).items():
         prev = NO_HASH
         for seq, entry in enumerate(chain, start=1):
@@ -46,7 +46,7 @@ def chains_whole(history: History) -> Iterator[str | int]:
 
 
 def chains_complete(history: History) -> Iterator[str | int]:
-    """What was appended is there once; what may have been, at most once; what was not, nowhere."""
+    """An acknowledged op is in the log once; an unknown one at most once; a rejected one is not."""
     entries = grouped(final_rows(history, "agent_oplog"), "op_id")
     operations: dict[str, list[Operation]] = {}
     for operation in history.operations(_APPEND):
@@ -64,9 +64,9 @@ def chains_complete(history: History) -> Iterator[str | int]:
 
 
 def heads_kept(history: History) -> Iterator[str | int]:
-    """Every head that the monitor saw is in its chain, and none was before one that it had seen.
+    """Every head that the monitor saw is in its chain, and no head went back.
 
-    What it read in a lost window, or across a rollback, may be gone.
+    Heads read in a lost window, or across a rollback, may be gone.
     """
     losses = Losses(history)
     entries = {(node, entry.seq): entry.hash for node, its in _chains(history).items() for entry in its}
@@ -84,7 +84,7 @@ def heads_kept(history: History) -> Iterator[str | int]:
 
 
 def goes_on(history: History) -> Iterator[str | int]:
-    """Whoever was there in the end could append once more, when all was over."""
+    """Every node that was there at the end could append once more."""
     drained = {note.data["player"] for note in history.notes("drained")}
     last: dict[str, list[Operation]] = {}
     for operation in history.operations(_APPEND):

@@ -1,4 +1,4 @@
-"""The circuit breaker: when it has rested, one call finds out for all whether the database is back."""
+"""The circuit breaker: after the reset timeout, one probe decides whether the database is back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proof.verdicts import Check
 
 
 def one_probe(history: History) -> Iterator[str | int]:
-    """No call was let through beside a probe."""
+    """No other call was admitted during a probe."""
     for event in history.notes("probe"):
         yield 1
         if event.data["beside"]:

@@ -1,4 +1,4 @@
-"""Progress: when all has healed, everybody can write again soon; and nothing happens that nobody foresaw."""
+"""Progress: after faults have healed, every node can soon write again; and no unexpected error occurs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vox_mesh.errors import CircuitOpen
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
 _RESTS: Final = CircuitOpen.__name__
 _PAUSE_S: Final = 3.0
-"""Whoever has not tried for so long does not want to write any more."""
+"""A node that has not tried for this long does not want to write any more."""
 _ALWAYS: Final = "strangers"
-"""They come in calms, too."""
+"""The fuzzing clients run during calms, too."""
 
 
 def progress(history: History) -> Iterator[str | int]:
-    """After each heal, and after it has come up, each player that lives writes within a bound."""
+    """After each heal, and after its start, each live node writes within a bound."""
     pace = pace_of(history)
     if pace is None:
         return
@@ -49,7 +49,7 @@ def progress(history: History) -> Iterator[str | int]:
 
 
 def _tries_on(operations: Sequence[Operation], at: float, may_rest: bool) -> bool:
-    """Whether somebody still wants to write then; who waits for a circuit that rests may not count."""
+    """Return whether a node still tries to write then; waiting for an open circuit may not count."""
     return any(
         operation.began < at < operation.ended + _PAUSE_S
         for operation in operations
@@ -58,9 +58,9 @@ def _tries_on(operations: Sequence[Operation], at: float, may_rest: bool) -> boo
 
 
 def _calms(history: History) -> Iterator[tuple[float, float, bool]]:
-    """When all had healed, until when nothing disturbed it, and whether circuits may rest as long as that.
+    """Yield when all had healed, until when nothing disturbed it, and whether circuits may stay open as long.
 
-    In the end they may not: there whoever has healed all waits for them.
+    At the end they may not: there the environment waits for them.
     """
     last = history.events[-1].at if history.events else 0.0
     disturbed = sorted(note.at for what in _DISTURBANCES for note in history.notes(what))
@@ -82,7 +82,7 @@ def _has_written(writes: Sequence[tuple[float, float]], since: float, until: flo
 
 
 def _never_up(history: History, incarnations: Sequence[Incarnation]) -> Iterator[str]:
-    """Those who lived until the end, were not replaced, and never came so far as to play."""
+    """Yield the incarnations that ran until the end, were not replaced, and never opened their node."""
     healed = max((note.at for note in history.notes("healed")), default=None)
     if healed is None:
         return
@@ -96,7 +96,7 @@ def _never_up(history: History, incarnations: Sequence[Incarnation]) -> Iterator
 
 
 def _is_replaced(incarnation: Incarnation, incarnations: Sequence[Incarnation]) -> bool:
-    """Whether its node was begun again while it lived."""
+    """Return whether its node was started again while it ran."""
     return any(
         each.node_id == incarnation.node_id and incarnation.began < each.began < incarnation.ended
         for each in incarnations
@@ -104,7 +104,7 @@ def _is_replaced(incarnation: Incarnation, incarnations: Sequence[Incarnation]) 
 
 
 def nothing_unexpected(history: History) -> Iterator[str | int]:
-    """No error but those that the mesh tells of."""
+    """The mesh raises only its own errors."""
     yield len(history.notes("life.began"))
     for note in history.notes("unexpected"):
         yield f"{note.data.get('player', note.who)} at {note.at:.3f}: {note.data.get('error')}"

@@ -1,4 +1,4 @@
-"""Have every planted bug found: `python -m proof.mutants [--only NAME …] [--seeds N] [--json FILE]`."""
+"""Find every planted bug: `python -m proof.mutants [--only NAME …] [--seeds N] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Print who found which; exit with 1 if one was not found."""
+    """Print which check found which bug; exit with 1 if one was not found."""
     options = _options()
     if options.list:
         print(_listed(options.only))

@@ -1,4 +1,4 @@
-"""Bugs in what a node keeps on its own disk: the replica and the spool. Only real processes have those."""
+"""Bugs in the files of a node: the replica and the spool. Only real processes have those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hunt for a planted bug: the instruments run with it, in a process of their own, until they find it."""
+"""The hunt for a planted bug: the instruments run with it, in a subprocess, until they find it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
 class InstrumentFailed(Exception):
-    """A bug left an instrument unable to say anything: that is not to find it."""
+    """A bug made an instrument fail without a verdict: that does not count as found."""
 
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """What came of a hunt."""
+    """The result of a hunt."""
 
     name: str
     description: str
@@ -33,7 +33,7 @@ class HuntResult:
     by: tuple[str, ...]
     """The checks that found it, of those that should; empty if none did."""
     otherwise: tuple[str, ...]
-    """The checks that found something else in it."""
+    """Other checks that failed."""
     effort: str
     seconds: float
 
@@ -64,7 +64,7 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
 
 
 def _run_simulation(plant: PlantedBug, seeds: int) -> tuple[Sequence[str], str]:
-    """Which checks broke first, of those that should; and in how many seeds."""
+    """Return the checks that failed first, and the number of seeds that took."""
     output = _run(
         "proof.mutants.run_with_bug", plant.name, "proof.simulate", *_simulation_arguments(plant, seeds)
     )
@@ -96,7 +96,7 @@ def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
             folder,
         ]
         arguments += _selection(plant)
-        _run("proof.chaos", *arguments, "--plant", plant.name)  # whose stage, and judge, know nothing of it
+        _run("proof.chaos", *arguments, "--plant", plant.name)  # its checks run without the bug
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():
             raise InstrumentFailed("it came to no verdict")

@@ -1,4 +1,4 @@
-"""Bugs in the log, and in who lives."""
+"""Bugs in the op log, and in membership."""
 
 from __future__ import annotations
 

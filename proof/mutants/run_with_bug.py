@@ -9,7 +9,7 @@ from proof.mutants.planted_bugs import PLANTS
 
 
 def main() -> None:
-    """Plant the bug, and be the other module from then on."""
+    """Plant the bug, then run the other module in this process."""
     if len(sys.argv) < 3 or sys.argv[1] not in PLANTS:
         sys.exit("name a planted bug and a module: python -m proof.mutants.run_with_bug PLANT MODULE …")
     _, plant, module, *arguments = sys.argv

@@ -1,4 +1,4 @@
-"""Bugs in the store: keys, answers, and what callers are told."""
+"""Bugs in the store: idempotency keys, responses and reported outcomes."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from proof.simulate.trial import SECONDS, Trial, run_seed
 
 _PROGRESS_S: Final = 10.0
 _AT_A_TIME: Final = 4
-"""Seeds that a process is given together."""
+"""Seeds that a worker process gets at a time."""
 
 
 def main() -> None:
-    """Try the seeds that the arguments name; exit with 1 if one of them broke a promise."""
+    """Run the seeds that the arguments name; exit with 1 if one of them broke a promise."""
     args = _parser().parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
     tally = Tally(partial(_command, args))
@@ -71,7 +71,7 @@ def _should_stop(args: argparse.Namespace, trial: Trial) -> bool:
 
 
 def _command(args: argparse.Namespace, seed: int) -> str:
-    """What plays a seed again."""
+    """Return the command that runs a seed again."""
     seconds = "" if args.seconds == SECONDS else f" --seconds {args.seconds:g}"
     slow = "" if args.slow == 1.0 else f" --slow {args.slow:g}"
     only = f" --with {' '.join(args.only)}" if args.only else ""
@@ -81,7 +81,7 @@ def _command(args: argparse.Namespace, seed: int) -> str:
 
 @contextmanager
 def _run_trials(seeds: Iterable[int], args: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
-    """The trials of seeds, in their order."""
+    """Yield the trials of the seeds, in their order."""
     faults = select_kinds(args.faults, Kind, DEFAULT_FAULTS)
     run_one = partial(run_seed, seconds=args.seconds, only=args.only, slowness=args.slow, faults=faults)
     attempt = partial(_run_or_give_up, run_one=run_one, folder=args.history)
@@ -93,7 +93,7 @@ def _run_trials(seeds: Iterable[int], args: argparse.Namespace) -> Iterator[Iter
 
 
 def _leave_interrupts() -> None:
-    """Whoever began this process ends it."""
+    """Ignore Ctrl-C: the parent process stops this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -107,7 +107,7 @@ def _run_or_give_up(seed: int, run_one: Callable[..., Trial], folder: Path | Non
 def _report_progress(
     trials: Iterator[Trial | StuckSeed], tally: Tally, is_quiet: bool
 ) -> Iterator[Trial | StuckSeed]:
-    """Say now and then how far it is."""
+    """Print the progress from time to time."""
     due = time.monotonic() + _PROGRESS_S
     for trial in trials:
         yield trial

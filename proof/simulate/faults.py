@@ -1,4 +1,4 @@
-"""What befalls a world, and when: drawn beforehand from its seed, in storms with calm between them."""
+"""The faults of a simulated run: drawn from its seed in advance, in storms with calm between them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GAP_S: Final = (0.2, 3.0)
 """Between two faults of a storm."""
 
 _FUSE: Final = 60
-"""A house that is to be razed makes so many more steps, at the most: those are made where it is busy."""
+"""A process that is to be killed makes up to this many more steps, so that it dies while it is busy."""
 
 PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
 _QUICK: Final = Pace(tick_s=2.0, ttl_s=6.0, rest_s=2.0)
-"""Where somebody dies, so that it can be told before the end."""
+"""For runs with a crash, so that it is detected before the end."""
 
 _DEATHS: Final = 0.05
-"""The share of worlds in which somebody dies, and nothing else goes wrong."""
+"""The share of runs with one crash and no other fault."""
 
 _DIES_AT_S: Final = (2.0, 8.0)
 _BREAKERS: Final = 0.2
@@ -34,27 +34,27 @@ _AHEAD_S: Final = 5_000.0
 
 
 class Kind(StrEnum):
-    """What can befall a world."""
+    """The kinds of faults."""
 
     KILL = "kill"
     LEAVE = "leave"
     PAUSE = "pause"
     REPLACE = "replace"
-    """It is paused, another life takes its place, and then it goes on."""
+    """A node is paused, another process takes over its identity, and then it resumes."""
     LINE = "line"
-    """The line from a player to the database is bad."""
+    """The connection of a node to the database is bad."""
     RELAY = "relay"
-    """The lines from a player to the others are bad."""
+    """The connections of a node to the others are bad."""
     NETWORK = "network"
-    """The lines from all to the database are bad."""
+    """The connections of all nodes to the database are bad."""
     DATABASE = "database"
-    """The database stands still."""
+    """The database is paused."""
     CLOCK = "clock"
-    """The wall clock of a player is set."""
+    """The wall clock of a node is set."""
     ROLLBACK = "rollback"
-    """The database is put back to what it held a while ago."""
+    """The database is rolled back to an earlier state."""
     SLOW = "slow"
-    """The database answers after seconds: to all, or to one player."""
+    """The database answers after seconds: to all nodes, or to one."""
     HELD = "held"
     """A foreign client holds a write transaction open: writes wait for it, reads do not."""
     DATABASE_CLOCK = "database-clock"
@@ -62,14 +62,14 @@ class Kind(StrEnum):
     UNSEEN_ROLLBACK = "unseen-rollback"
     """A rollback in which every node is killed and loses its memory: none is left that could notice."""
     UNREACHABLE = "unreachable"
-    """One player cannot connect to the database."""
+    """One node cannot connect to the database."""
 
 
 DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
-"""What befalls worlds unless others are asked for."""
+"""The kinds of faults that a run draws from by default."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
-"""A world has one of these or the other: no check could tell which of the two explains what it sees."""
+"""A run has one of these or the other: no check could tell which of the two explains what it sees."""
 
 
 _NODE_FAULTS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
@@ -94,26 +94,26 @@ _EXTRA: Final = {
     Kind.UNSEEN_ROLLBACK: (0.02, 15.0),
     Kind.UNREACHABLE: (8.0, 20.0),
 }
-"""Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
+"""Drawn separately, so that the other faults are the same with and without these; and how long each lasts."""
 
 _TIMES: Final = (1, 1, 2, 3)
-"""How often each of them befalls a world."""
+"""How often each of them happens in a run."""
 
 _SLOW_S: Final = 10.0
 _STEPS_MS: Final = (20_000, 60_000, 3_600_000)
-"""How far the clock of the database is set at the most, and half of that at the least. Smaller steps are
-followed by the mesh, and make leases so much shorter or longer."""
+"""The maximum step of the database's clock; the minimum is half of it. The mesh follows smaller steps, which
+make leases shorter or longer by that much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, for a while."""
+    """One fault, for a while."""
 
     kind: Kind
     at: float
     seconds: float
     node: int
-    """Whom it befalls, by its place among the players; -1: all."""
+    """The index of the affected node; -1: all."""
     conditions: NetworkConditions | None = None
     fuse: int = 0
     skew_ms: int = 0
@@ -121,7 +121,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How wrong the clocks of one player are, from the beginning."""
+    """The initial errors of a node's clocks."""
 
     skew_ms: int
     rate: float
@@ -130,7 +130,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All that befalls one world."""
+    """All faults of one run."""
 
     nodes: int
     seconds: float
@@ -139,17 +139,17 @@ class FaultPlan:
     has_breaker: bool
     faults: tuple[Fault, ...]
     storms: tuple[tuple[float, bool], ...]
-    """When the weather changes, and whether it is a storm that begins."""
+    """When storms and calms begin, and whether it is a storm."""
     slowness: float = 1.0
-    """How many times as slow as others everything is in this world, but for what the mesh itself decides."""
+    """The factor by which everything is slower, except for what the mesh itself decides."""
 
     @property
     def is_crash_only(self) -> bool:
-        """Whether it is about somebody who dies."""
+        """Whether the run has one crash and no other fault."""
         return not self.storms
 
     def slow_down(self, times: float) -> FaultPlan:
-        """The same, so many times as slow: then what the mesh does by the minute or hour is seen, too."""
+        """Return the plan slower by this factor, to cover what the mesh does by the minute or hour."""
         return replace(
             self,
             seconds=self.seconds * times,
@@ -163,7 +163,7 @@ class FaultPlan:
 
 
 def draw_plan(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> FaultPlan:
-    """The fate of a seed, of which only faults of these kinds are left."""
+    """Return the fault plan of a seed, with only these kinds of faults."""
     if faults >= set(_APART):
         faults = faults - {random.Random(f"apart {seed}").choice(_APART)}
     if Kind.DATABASE_CLOCK in faults:
@@ -195,7 +195,7 @@ def _extra_conditions(kind: Kind, share: float) -> NetworkConditions | None:
 
 
 def _draw_base_plan(seed: int, seconds: float) -> FaultPlan:
-    """All but the faults that are drawn apart."""
+    """Draw all but the separately drawn faults."""
     rng = random.Random(f"fate {seed}")
     nodes = rng.choice((3, 3, 3, 3, 4, 5))
     clocks = tuple(_clock(rng) for _ in range(nodes))
@@ -236,7 +236,7 @@ def _faults(rng: random.Random, at: float, end: float, nodes: int) -> Iterator[F
 
 
 def _draw_conditions(rng: random.Random) -> NetworkConditions:
-    """One thing wrong with a line, or a little of everything."""
+    """Draw one problem of a connection, or a little of all of them."""
     share = rng.choice((0.1, 0.3, 0.6, 1.0))
     match rng.randrange(8):
         case 0:

@@ -1,5 +1,7 @@
-"""The lines between houses: from each node to the database, and from node to node. What goes over them may be
-lost, with its answer or without, come late, come twice, or overtake another."""
+"""The network between simulated processes: nodes to database, and node to node.
+
+A request may be lost, with or without its response, delayed, duplicated or reordered.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +27,41 @@ from vox_mesh.store.watch.changes import Changes
 T = TypeVar("T")
 
 _TRIED: Final = "half-open"
-"""The circuit of a breaker that has rested."""
+"""The state of a circuit breaker that probes."""
 
 _QUICK_S: Final = (0.0002, 0.004)
-"""How long something is on its way, when nothing is wrong."""
+"""The latency when nothing is wrong."""
 
 _DOUBLE_S: Final = 2.0
-"""What comes twice comes again within this time."""
+"""A duplicate arrives within this time."""
 
 _OVERTAKES: Final = 0.5
-"""The share of what comes twice of which the answer to the second is the one that is heard."""
+"""The share of duplicates of which the second response is the one that counts."""
 
 _NOTIFY_S: Final = 1.0
-"""Within this time everybody knows of a commit; of several, at once."""
+"""Every node learns of a commit within this time; several commits are announced at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConditions:
-    """How bad a line is: the shares of what goes over it to which these things happen."""
+    """The quality of a connection: the shares of requests to which these things happen."""
 
     refused: float = 0.0
-    """It can't even be sent."""
+    """It can't be sent."""
     lost: float = 0.0
-    """It is sent, and never comes."""
+    """It is sent, and never arrives."""
     unanswered: float = 0.0
-    """It comes, and the answer does not."""
+    """It arrives, and the response does not."""
     broken: float = 0.0
-    """It comes, and the connection breaks before the answer."""
+    """It arrives, and the connection breaks before the response."""
     doubled: float = 0.0
-    """It comes twice."""
+    """It arrives twice."""
     late: float = 0.0
-    """It comes, or its answer does, after `late_s` seconds at the most."""
+    """It, or its response, arrives up to `late_s` seconds late."""
     late_s: float = 0.0
 
     def can_repeat(self, timeout: float) -> bool:
-        """Whether a request can be applied again after it was answered: it came twice, or was sent again."""
+        """Return whether a request can be applied again after it was answered: duplicated, or retried."""
         return self.doubled > 0 or (self.late > 0 and self.late_s > timeout)
 
 
@@ -67,7 +69,7 @@ HEALTHY: Final = NetworkConditions()
 
 
 class Channel:
-    """One direction of traffic: from a house to another one, and back with the answer."""
+    """Requests from one process to others, with their responses."""
 
     def __init__(
         self, loop: SimulatedLoop, client: SimulatedProcess, rng: random.Random, timeout: float
@@ -79,7 +81,7 @@ class Channel:
         self._timeout = timeout
 
     async def ask(self, to: SimulatedProcess, work: Callable[[Answer], object]) -> Any:
-        """Have something done in another house; it tells its answer, which is what comes back."""
+        """Run a function in another process, and return its response."""
         loop, rng, conditions = self._loop, self._rng.random, self.conditions
         if conditions is not HEALTHY and rng() < conditions.refused:
             await asyncio.sleep(self._quick())
@@ -125,11 +127,11 @@ class Channel:
 
 
 Answer = Callable[[Any], None]
-"""Takes what came of it; an error is raised where it was asked."""
+"""Takes the response; an error is raised at the caller."""
 
 
 def _ignore(_result: Any) -> None:
-    """Nobody hears this."""
+    """Ignore the response."""
 
 
 def _settle(reply: asyncio.Future[Any], answer: Any) -> None:
@@ -147,7 +149,7 @@ def _give_up(reply: asyncio.Future[Any], seconds: float) -> None:
 
 
 class Database:
-    """The one database, in a house of its own, and all lines to it."""
+    """The database, in its own process, and all connections to it."""
 
     def __init__(self, loop: SimulatedLoop, memory: SharedMemory, rng: random.Random) -> None:
         self.process: Final = SimulatedProcess("database")
@@ -159,30 +161,30 @@ class Database:
         self._waiting: list[Callable[[], None]] = []
 
     def hold(self) -> None:
-        """Have a foreign client begin a write transaction."""
+        """Let a foreign client begin a write transaction."""
         self._held += 1
 
     def release(self) -> None:
-        """Have it end, and the writes that waited for it run."""
+        """End that transaction, and run the writes that waited for it."""
         self._held -= 1
         while self._waiting and not self._held:
             self._waiting.pop(0)()
 
     def restore(self, image: bytes) -> None:
-        """Have the database be as it was."""
+        """Restore an earlier state."""
         self.memory.restore(image)
         for connect in self._lines:
             connect.changes.bump()
 
     def connect(self, client: SimulatedProcess, timeout: float) -> DatabaseConnection:
-        """A line from a house."""
+        """Return a connection for a process."""
         self._lines = [connect for connect in self._lines if not connect.client.is_killed]
         connect = DatabaseConnection(self, client, Channel(self._loop, client, self._rng, timeout))
         self._lines.append(connect)
         return connect
 
     def run(self, batch: Batch, by: DatabaseConnection, answer: Answer) -> None:
-        """Run a batch, and have everybody know that there was one; who gets the answer knows by that."""
+        """Run a batch, and notify all other connections; the caller learns of it from the response."""
         if self._held:
             self._waiting.append(partial(self.run, batch, by, answer))
             return
@@ -204,7 +206,7 @@ class Database:
 
 
 class DatabaseConnection:
-    """The database as one life of a node sees it."""
+    """The database as one node sees it."""
 
     max_scripts = SharedMemory.max_scripts
 
@@ -219,12 +221,12 @@ class DatabaseConnection:
         self._is_notifying = False
         self._probes = 0
         self.circuit: Callable[[], str] = lambda: "off"
-        """How the breaker of whoever lives there stands."""
+        """Returns the state of the node's circuit breaker."""
         self.probed: Callable[[int], None] = lambda beside: None
-        """Called when a circuit is tried, with how many calls were let through beside that."""
+        """Called for each probe of a circuit, with the number of other calls in progress."""
 
     def notify_soon(self, loop: SimulatedLoop, seconds: float) -> None:
-        """Have those who wait there know of a commit."""
+        """Notify those who wait for a commit."""
         if not self._is_notifying:
             self._is_notifying = True
             loop.send(seconds, self.client, self._notify)
@@ -234,12 +236,12 @@ class DatabaseConnection:
         self.changes.bump()
 
     async def run(self, batch: Batch) -> BatchResult:
-        """Have a batch's transaction run."""
+        """Run a batch in a transaction."""
         result: BatchResult = await self._ask(partial(self._database.run, batch, self))
         return result
 
     async def query(self, statement: Statement) -> Rows:
-        """Have a query answered."""
+        """Answer a query."""
         rows: Rows = await self._ask(partial(self._database.query, statement))
         return rows
 
@@ -255,22 +257,22 @@ class DatabaseConnection:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment."""
+        """Run several queries on one snapshot."""
         async with self._database.memory.snapshot() as ask:
             yield ask
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return facts about the engine."""
         return await self._database.memory.facts()
 
     async def close(self) -> None:
-        """The database stays for the others."""
+        """Do nothing: the others still use the database."""
 
 
 def served(
     loop: SimulatedLoop, process: SimulatedProcess, serve: Callable[[], Coroutine[Any, Any, T]]
 ) -> Callable[[Answer], object]:
-    """What a house does that takes its time, for whoever asks over a way to it."""
+    """Return a function that runs a coroutine in a process, for requests from others."""
 
     async def work(answer: Answer) -> None:
         try:

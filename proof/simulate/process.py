@@ -1,4 +1,4 @@
-"""One life of one player: a node in a house of its own, and the workloads that it plays."""
+"""One run of a simulated node: a process with a mesh node and its workloads."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from vox_mesh.store.script import keys_from
 from vox_mesh.testing.harness import IsolatedSettings
 
 EPOCH_MS: Final = 1_800_000_000_000 - 30_000
-"""What all clocks would show in the beginning, if they were right: half a minute before a full one, when
-crons are due."""
+"""The initial reading of all correct clocks: half a minute before a full minute, when crons are due."""
 
 REQUEST_S: Final = 3.0
 _DEADLINE_S: Final = 8.0
 _RESTART_DELAY_S: Final = 1.0
 _NOWHERE: Final = Path("/nonexistent")
-"""Nothing is written to disk."""
+"""A home directory that must not be used: nothing is written to disk."""
 
 _TEMPO: Final = Path(__file__).with_name("tempo.yaml")
 
 
 @cache
 def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> IsolatedSettings:
-    """The settings of a player's node."""
+    """Return the settings of a node."""
     return IsolatedSettings(
         node_id=name,
         agent_id=name,
@@ -56,7 +55,7 @@ def settings_of(name: str, tick_s: float, *, has_breaker: bool) -> IsolatedSetti
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What all lives of a play have in common."""
+    """The state that all nodes of a simulation share."""
 
     loop: SimulatedLoop
     database: Database
@@ -71,7 +70,7 @@ class SharedState:
 
 
 class NodeRun:
-    """Begun when it is made."""
+    """One run of a node. It starts when it is created."""
 
     def __init__(self, shared: SharedState, recorder: Recorder, clock: Clock, seed: str) -> None:
         self._shared = shared
@@ -88,13 +87,13 @@ class NodeRun:
         self.is_drained = asyncio.Event()
         self.is_leaving = asyncio.Event()
         self.ended: Final[asyncio.Future[tuple[str, str | None]]] = shared.loop.create_future()
-        """How, and with what error. Whoever razes its house says so here."""
+        """How the run ended, and with what error. Set by `kill` as well."""
         self._active = len(shared.workloads)
         shared.loop.begin(self.process, self._open_and_run()).add_done_callback(self._end)
 
     @property
     def knows_time(self) -> bool:
-        """Whether the database has told its node the time."""
+        """Whether the node has heard the database's time."""
         return self._knows_time()
 
     def _wall_ms(self) -> int:
@@ -111,7 +110,7 @@ class NodeRun:
             self.ended.set_result(("left", None) if error is None else ("broke", error.line))
 
     async def _open_and_run(self) -> MeshError | None:
-        """Live until it is to leave; why it could not, if so."""
+        """Run until told to leave; return the error if it could not."""
         dependencies = Dependencies(
             self._wall_ms,
             self._shared.loop.time,
@@ -131,7 +130,7 @@ class NodeRun:
                 self.recorder.note("up")
                 self._knows_time = lambda: mesh.clock.is_set
                 return await self._run_workloads(mesh)
-        except MeshError as error:  # it could not even begin
+        except MeshError as error:  # it could not start
             return error
 
     async def _run_workloads(self, mesh: MeshNode) -> MeshError | None:
@@ -164,7 +163,7 @@ class NodeRun:
                 group.create_task(self._run_one(context, each), name=each.name)
 
     async def _run_one(self, context: WorkloadContext, workload: Workload) -> None:
-        """Play one workload: until all is over, and then to its end."""
+        """Run one workload until `over`, then drain it."""
         while not context.over.is_set():
             await self._tolerate(context, workload, workload.run)
             await context.rest(_RESTART_DELAY_S)
@@ -177,7 +176,7 @@ class NodeRun:
     async def _tolerate(
         self, context: WorkloadContext, workload: Workload, function: WorkloadFunction
     ) -> None:
-        """An error of the mesh that a workload lets through is no reason to stop."""
+        """Run a function of a workload; note an error of the mesh that it lets through."""
         try:
             await function(context)
         except MeshError as error:

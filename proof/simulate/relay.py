@@ -1,4 +1,4 @@
-"""The relay between nodes of one process: messages are brought as over HTTP, over lines as bad as those."""
+"""The relay between simulated nodes: delivery as over HTTP, over equally bad connections."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from vox_mesh.node import MeshNode
 
 TIMEOUT_S: Final = 6.0
 _RETRYABLE: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
-"""Where the fault is not the message's."""
+"""Errors that are not the fault of the message."""
 
 
 class RelayReceiver:
-    """Where a life of a node takes what others bring."""
+    """The receiving end of a node's relay."""
 
     def __init__(self, loop: SimulatedLoop, process: SimulatedProcess, mesh: MeshNode) -> None:
         self.process: Final = process
@@ -35,7 +35,7 @@ class RelayReceiver:
         self._reception = Reception(mesh.store, mesh.bus, mesh.clock, monotonic=loop.time)
 
     async def receive(self, channel: Channel, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages here over a way."""
+        """Receive messages over a channel."""
 
         async def take() -> None:
             await self._reception.take(messages, stored=stored)
@@ -44,14 +44,14 @@ class RelayReceiver:
 
 
 class SimulatedRelay:
-    """Brings messages to the counters of others."""
+    """The sending end of a node's relay."""
 
     def __init__(self, channel: Channel, receiver_of: Callable[[str], RelayReceiver | None]) -> None:
         self._channel = channel
         self._receiver_of = receiver_of
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages to a node."""
+        """Deliver messages to a node."""
         receiver = self._receiver_of(peer.node_id)
         if receiver is None:
             raise RelayFailed(f"{peer.url} does not answer")
@@ -63,16 +63,16 @@ class SimulatedRelay:
             raise RelayRefused(error.line) from None
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing."""
 
 
 def _wire_form(message: Message) -> Message:
-    """What of a message travels."""
+    """Return the fields of a message that are sent."""
     return Message(**{name: getattr(message, name) for name in (*WIRE_FIELDS, "after")})
 
 
 def outbox_of(mesh: MeshNode, relay: SimulatedRelay, monotonic: Callable[[], float]) -> Outbox:
-    """Have a node's messages brought from now on, and its own address told to others."""
+    """Connect a node's outbox to the simulated relay, and publish its address."""
     outbox = Outbox(
         relay,
         mesh.bus.directory,

@@ -1,4 +1,4 @@
-"""What came of many seeds."""
+"""The results of many seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW: Final = 10
 
 
 class StuckSeed(NamedTuple):
-    """A seed that did not end, and why it was given up."""
+    """A seed that did not end, and why it was stopped."""
 
     seed: int
     why: str
@@ -23,7 +23,7 @@ class StuckSeed(NamedTuple):
 
 
 class Tally:
-    """All trials so far. `command` tells what plays a seed again."""
+    """The results so far. `command` returns the command that runs a seed again."""
 
     def __init__(self, command: Callable[[int], str]) -> None:
         self._command = command
@@ -34,7 +34,7 @@ class Tally:
         self.stuck: Final[list[StuckSeed]] = []
 
     def add(self, trial: Trial | StuckSeed) -> None:
-        """One more."""
+        """Add a result."""
         self._seeds += 1
         if isinstance(trial, StuckSeed):
             self.stuck.append(trial)
@@ -56,7 +56,7 @@ class Tally:
         )
 
     def report(self) -> str:
-        """All of it, for people."""
+        """Return the results as text."""
         lines = [str(self), *(f"  {name:<28}{looks:>10} looks" for name, looks in self._looks.items())]
         for trial in self.broken:
             lines += ["", f"seed {trial.seed} ({', '.join(trial.workloads)}), history {trial.digest}:"]
@@ -66,7 +66,7 @@ class Tally:
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the results as a JSON document."""
         return {
             "seeds": self._seeds,
             "simulated_s": round(self._seconds, 3),

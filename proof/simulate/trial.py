@@ -1,4 +1,4 @@
-"""A trial: one seed is played and judged."""
+"""A trial: one seed is run and checked."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from vox_mesh.model.base.keys import SigningKey
 
 SECONDS: Final = 40.0
 DEADLINE_S: Final = 20.0
-"""For one seed, of the processor's time: others may need it too."""
+"""CPU time for one seed: other processes may need the machine too."""
 
 _AT_ONCE: Final = (1, 1, 2, 2, 3)
-"""How many workloads are played in one trial."""
+"""How many workloads run in one trial."""
 
 _WITNESSES: Final = ("writes", "looks")
-"""What tells of a death."""
+"""The workloads that detect a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     workloads: tuple[str, ...]
     operations: int
     faults: int
     seconds: float
-    """That passed in its world."""
+    """Of simulated time."""
     digest: str
-    """Of its whole history: the same seed has the same."""
+    """The hash of its history: the same for every run of a seed."""
     verdicts: tuple[Verdict, ...]
 
     @property
@@ -71,10 +71,10 @@ def run_seed(
     slowness: float = 1.0,
     faults: Set[Kind] = DEFAULT_FAULTS,
 ) -> Trial:
-    """Play a seed and judge its history, which is written into the folder, if there is one.
+    """Run a seed and check its history, which is written into the folder, if there is one.
 
-    With `only`, these workloads and no others are played: it is another play than without. So is one that is
-    played slowly, though the same befalls its world. `faults`: the kinds of what may befall it.
+    With `only`, just these workloads run: that is another run than without. So is a slow run, though it has
+    the same faults. `faults` are the kinds that may happen.
     """
     plan = draw_plan(seed, seconds, faults).slow_down(slowness)
     if only is None:
@@ -113,7 +113,7 @@ def _image() -> bytes:
 
 @cache
 def _keys() -> dict[str, SigningKey]:
-    """The keys of all players: the same in every process."""
+    """Return the keys of all nodes: the same in every process."""
     seeds = {name: hashlib.sha256(name.encode()).digest() for name in NODES}
     return {name: SigningKey(Ed25519PrivateKey.from_private_bytes(seed)) for name, seed in seeds.items()}
 
@@ -130,10 +130,10 @@ def _watch(seconds: float) -> Callable[[], None]:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Nothing is forgotten when it depends on what else this process has done; but all in the end."""
+    """Disable garbage collection, which depends on what else this process has done; collect at the end."""
     gc.freeze()
     gc.disable()
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what is buried complains in vain
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # abandoned tasks may complain
     try:
         yield
     finally:
@@ -146,7 +146,7 @@ def _without_gc() -> Iterator[None]:
 
 @contextmanager
 def _quietly(world: World) -> Iterator[None]:
-    """Have the mesh say nothing, but note what it should never have to say."""
+    """Silence the log, but record tracebacks in the history."""
     log, crashes = logging.getLogger("vox_mesh"), CrashHandler(world.record_crash)
     level, propagates = log.level, log.propagate
     log.addHandler(crashes)

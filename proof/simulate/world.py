@@ -1,4 +1,4 @@
-"""A world: a database, a few players and what befalls them, from the first step to what is left."""
+"""A simulated world: a database, some nodes and their faults, from the first step to the final state."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from vox_mesh.store.write.breaker import RESET_TIMEOUT_S
 
 NODES: Final = ("ada", "bob", "cleo", "dan", "eve")
 _AFTER_S: Final = 10.0
-"""So long after a time to live, at the latest, everybody can do something again when all is well."""
+"""Within a TTL and this time every node can operate again, once all faults have healed."""
 
 _CALM_S: Final = 8.0
-"""How long all goes on then, at the least."""
+"""How long the run continues after all faults have healed, at least."""
 
 _LAST_S: Final = 240.0
-"""So long the last deeds may take, and then the draining."""
+"""The bound of the last operations, and of draining."""
 
 _LOOK_S: Final = 0.25
 _MONITOR_S: Final = 5.0
 _FUSE_S: Final = 10.0
-"""Whoever is to be killed in the middle of something, and has nothing to do for so long, is killed idle."""
+"""A node that is to be killed while busy, and is idle for this long, is killed anyway."""
 
 _FORGOTTEN_S: Final = 40.0
 """After this time every lease from before a step is over, even if no node is left that knows of the step."""
 
 _VISIBLE_MS: Final = MAX_STEP_MS + 10_000
-"""A heartbeat that is so far ahead of the clock still shows a step when a process has come up."""
+"""A heartbeat this far ahead of the clock still shows a step when a process has started."""
 
 _RECORDED: Final = """
 SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, EXISTS (
@@ -60,7 +60,7 @@ SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms,
 
 
 def prepare_database() -> bytes:
-    """A database in which nothing has happened yet."""
+    """Return the image of an empty database."""
     memory, loop = SharedMemory(lambda: EPOCH_MS), new_loop(random.random)
     loop.run_until_complete(ensure_schema(memory))
     loop.close()
@@ -71,7 +71,7 @@ def prepare_database() -> bytes:
 
 @dataclass
 class SimulatedNode:
-    """Somebody who lives more than once."""
+    """A node through all of its incarnations."""
 
     name: str
     clock: Clock
@@ -79,18 +79,18 @@ class SimulatedNode:
     run: NodeRun | None = None
     is_away: bool = False
     lines: list[NetworkConditions] = field(default_factory=list)
-    """What the line to the database suffers from; the last counts."""
+    """The conditions of the connection to the database; the last one counts."""
     relays: list[NetworkConditions] = field(default_factory=list)
 
     def apply_conditions(self) -> None:
-        """Have its lines be as they should."""
+        """Apply the current conditions to its connections."""
         if self.run is not None:
             self.run.connection.channel.conditions = self.lines[-1] if self.lines else HEALTHY
             self.run.channel.conditions = self.relays[-1] if self.relays else HEALTHY
 
 
 class World:
-    """One play of one seed."""
+    """One run of one seed."""
 
     def __init__(
         self,
@@ -103,16 +103,16 @@ class World:
     ) -> None:
         self.events: Final[list[Event]] = []
         self._successful: set[str] = set()
-        """Who has done something lately."""
+        """The nodes with a successful operation since the last reset."""
         self._is_over = False
         self._seed = seed
         self._plan = plan
         self.loop = loop = new_loop(random.Random(f"steps {seed}").random, watch)
         loop.failed = self._unexpected
         self._ahead_ms = 0
-        """By how much the clock of the database is ahead."""
+        """How far the clock of the database is ahead."""
         self._hidden_until = 0.0
-        """Until when a process that starts may not be able to know that it was set."""
+        """Until when a process that starts may be unable to know that the clock was set."""
         self._is_unsettled = False
         self._is_visible = False
         """Whether heartbeats show that it was set back."""
@@ -129,7 +129,7 @@ class World:
         self._recorder = self._recorder_of("stage", 1)
 
     def run(self) -> None:
-        """Play it; the history is in `events`."""
+        """Run it; the history is in `events`."""
         try:
             self.loop.run_until_complete(self._run())
         finally:
@@ -138,18 +138,18 @@ class World:
             self._database.memory.drop_now()
 
     def record_crash(self, where: str, error: BaseException) -> None:
-        """Whoever runs just now has said so."""
+        """Note a traceback of the running node."""
         self._unexpected(self.loop.running, error, where)
 
     def _unexpected(self, process: SimulatedProcess, error: BaseException, where: str = "a task") -> None:
-        """Something failed in a way that nothing that befalls a node accounts for."""
+        """Note a failure that no fault accounts for."""
         self._recorder.note("unexpected", player=process.name, where=where, error=repr(error))
 
     def _recorder_of(self, who: str, run: int) -> Recorder:
         return Recorder(who, run, self.loop.passing, self._write)
 
     def _write(self, event: Event) -> None:
-        if not self._is_over:  # what is buried has nothing more to say
+        if not self._is_over:  # abandoned tasks write nothing
             self.events.append(event)
             if event.step is Step.OK:
                 self._successful.add(event.who)
@@ -158,14 +158,14 @@ class World:
         run = next((each.run for each in self._nodes if each.name == name), None)
         return None if run is None else run.receiver
 
-    # --- the play --------------------------------------------------------------------------------
+    # --- the run ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         keeping = asyncio.create_task(self._restart_nodes())
         every_s = _MONITOR_S * self._plan.slowness
         monitoring = asyncio.create_task(Monitor(self._ask, self._recorder).run(every_s))
         await self._run_faults()
-        if self._plan.has_breaker:  # whoever has just opened its circuit does not know yet that all is well
+        if self._plan.has_breaker:  # circuits may have opened just now
             await asyncio.sleep(RESET_TIMEOUT_S + REQUEST_S)
         self._recorder.note("healed")
         await self._recover()
@@ -183,7 +183,7 @@ class World:
         await record_final_state(self._ask, self._recorder)
 
     async def _recover(self) -> None:
-        """Let all go on, until everybody has done something again, or should have."""
+        """Continue until every node has had a successful operation, or should have."""
         healed, calm_s = self.loop.now, _CALM_S * self._plan.slowness
         if CONSUMERS in self._shared.workloads:
             calm_s += RECOVERY_S  # or nothing could be late
@@ -194,7 +194,7 @@ class World:
                 return
 
     async def _wait_for_all(self, is_done: Callable[[NodeRun], bool], what: str) -> None:
-        """Wait until all lives stand so."""
+        """Wait until this holds for all nodes."""
         deadline = self.loop.now + _LAST_S * self._plan.slowness
         while late := [each for each in self._nodes if each.run is None or not is_done(each.run)]:
             if self.loop.now > deadline:
@@ -207,10 +207,10 @@ class World:
         rows = self._database.memory.query_now(Statement(sql))
         return [dict(zip(rows.columns, row, strict=True)) for row in rows]
 
-    # --- lives -----------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------
 
     async def _restart_nodes(self) -> None:
-        """Have all players live, again and again."""
+        """Restart nodes that have ended, until cancelled."""
         while True:
             self._check_clock()
             for node in self._nodes if self.loop.now >= self._hidden_until or self._is_visible else ():
@@ -236,10 +236,10 @@ class World:
     def _note(self, what: str, node: SimulatedNode, **data: Any) -> None:
         self._recorder.note(what, player=node.name, **data)
 
-    # --- what befalls them -----------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     async def _run_faults(self) -> None:
-        """Have everything happen that is to happen, and then have all be well again."""
+        """Run all faults of the plan, until all have healed."""
         faults = [
             asyncio.create_task(self._run_fault(number, each))
             for number, each in enumerate(self._plan.faults)
@@ -329,9 +329,9 @@ class World:
             self._database.release()
 
     async def _step_database_clock(self, fault: Fault) -> None:
-        """Set it, and set it right again after a while.
+        """Set the database's clock, and set it right again after a while.
 
-        A process that has not heard the time yet could not know, so there is none when the clock is set.
+        A process that has not heard the time yet could not notice, so this waits until there is none.
         """
         for _ in iter(self._is_any_node_new, False):
             await asyncio.sleep(_LOOK_S)
@@ -345,14 +345,14 @@ class World:
         return any(each.run is not None and not each.run.knows_time for each in self._nodes)
 
     def _set_database_clock(self, by_ms: int) -> None:
-        """Set the clock. A process that starts goes by it, unless heartbeats or a record show the step."""
+        """Set the clock. A process that starts follows it, unless heartbeats or a record show the step."""
         self._ahead_ms += by_ms
         self._is_unsettled, self._is_visible = True, False
         self._hidden_until = self.loop.now + _FORGOTTEN_S
         self._recorder.note("database.clock", ahead_ms=self._ahead_ms)
 
     def _check_clock(self) -> None:
-        """See whether the last step can be known, and whether the time of the mesh is right again."""
+        """Check whether the last step is known, and whether the time of the mesh is right again."""
         if not self._is_unsettled:
             return
         row = self._database.memory.query_now(Statement(_RECORDED))[0]

@@ -1,4 +1,4 @@
-"""Beats: each player listens to the downbeats of its node, and has something to report of each bar."""
+"""Beats: each node listens to its downbeats, and has activity to report in each bar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MINUTE_S: Final = 60.0
 
 
 def tempo_of(pace: Pace) -> str:
-    """A policy for the nodes of a run (`Settings.tempo_policy` names a file of it): a beat for each tick."""
+    """Return a tempo policy (a file for `Settings.tempo_policy`) with one beat for each tick."""
     return (
         f"cluster_id: proof\ninitial_bpm: {_MINUTE_S / pace.tick_s:g}\nbar_len_beats: {_BAR_BEATS}\n"
         "adaptation: {enable: false}\n"
@@ -22,7 +22,7 @@ def tempo_of(pace: Pace) -> str:
 
 
 async def run(context: WorkloadContext) -> None:
-    """Listen."""
+    """Listen to downbeats."""
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(_listen(context))
         await context.over.wait()

@@ -1,7 +1,7 @@
-"""Several consumers of one inbox: each message is one consumer's.
+"""Several consumers of one inbox: each message goes to one consumer.
 
-One inbox is received from by all processes. Each process also has an inbox that it alone receives from: it
-leases that, and may hand out relayed messages while it cannot reach the database.
+All processes receive from one shared inbox. Each process also has its own inbox: it leases that one, and may
+hand out relayed messages while it cannot reach the database.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from vox_mesh.errors import MeshError, NotHolder
 from vox_mesh.model.messages.records import Message, MessageState
 
 INBOX: Final = "proof-shared"
-"""Received from by all processes."""
+"""The inbox that all processes receive from."""
 
 PACE_NOTE: Final = "consumers.pace"
-"""What notes the pace of a play in which there are consumers."""
+"""The note of the pace in a run with consumers."""
 
 _OWN: Final = "proof-own-"
 _CONSUMERS: Final = 2
@@ -40,12 +40,12 @@ _MESSAGE: Final = "shared message"
 
 
 def lease_of(pace: Pace) -> float:
-    """For how long a consumer claims: longer than anything may take on a healthy database."""
+    """Return the lease of a claim: longer than any operation takes on a healthy database."""
     return _LEASES * pace.ttl_s
 
 
 def is_consumed(inbox: str) -> bool:
-    """Whether the consumers of this workload receive from an inbox."""
+    """Return whether consumers of this workload receive from an inbox."""
     return inbox == INBOX or inbox.startswith(_OWN)
 
 
@@ -87,7 +87,7 @@ def _receiver_of(context: WorkloadContext, number: int) -> str:
 
 
 class _Consumer:
-    """One of the consumers: works on a message, and acknowledges it until it knows what came of that."""
+    """One consumer: it processes a message, and acknowledges it until the outcome is known."""
 
     def __init__(self, context: WorkloadContext, inbox: str, number: int, *, drains: bool = False) -> None:
         self._context = context
@@ -130,7 +130,7 @@ class _Consumer:
             await self._context.rest(self._context.pace.rest_s)
 
     async def _ack(self, message: Message, about: dict[str, Any]) -> bool:
-        """Acknowledge it; whether it is known what came of that."""
+        """Acknowledge a message; return whether the outcome is known."""
         context, is_known = self._context, True
         with context.recorder.operation("message.ack", **about) as record:
             try:
@@ -151,7 +151,7 @@ class _Consumer:
         return is_rejected
 
     def _left_s(self, message: Message) -> float:
-        """For how long it is this consumer's, as far as that can know."""
+        """Return the seconds left of the claim, as far as this consumer knows."""
         if message.claim_until_ms is None:
             return self._lease_s
         return min(self._lease_s, (message.claim_until_ms - self._context.mesh.clock.now_ms) / 1_000)

@@ -1,7 +1,7 @@
-"""Rows that all write, each over the version that it has read: counters, and slates for what else there is.
+"""Rows that all nodes write, each based on the version it has read: counters and slates.
 
-A counter is only ever added to. On a slate, all that can become of a conflict is tried. Each write leaves a
-mark in the row that no other does: whoever reads it knows whose it is.
+A counter is only incremented. On a slate, all strategies for conflicts are used. Each write leaves a unique
+mark in the row, which identifies the writer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vox_mesh.occ.strategies import Result, Strategy
 TABLE: Final = "memories"
 KEY: Final = "memory_key"
 COLUMNS: Final = ("importance", "content", "agent_id")
-"""A number, the mark of whoever changed it last, and a place for a mark beside it."""
+"""A number, the mark of the last writer, and another column for a mark."""
 
 NAMED: Final = "counter:"
-"""How the keys of counters begin."""
+"""The prefix of the keys of counters."""
 _COUNTERS: Final = (f"{NAMED}1", f"{NAMED}2")
 _SLATES: Final = ("slate:1", "slate:2")
 _STRATEGIES: Final[tuple[Strategy, ...]] = (
@@ -32,14 +32,14 @@ Row = dict[str, Any]
 
 
 async def run(context: WorkloadContext) -> None:
-    """Count, and scribble."""
+    """Increment counters and write slates."""
     async for _ in context.rounds():
         way = context.rng.choices((_add, _update, _scribble), (4, 2, 3))[0]
         await way(context, f"{context.who}.{context.recorder.incarnation}.{context.rng.getrandbits(64):x}")
 
 
 async def _add(context: WorkloadContext, mark: str) -> None:
-    """Count by hand: read, and write one more over it, or nothing."""
+    """Increment explicitly: read, then write the next value over the version read, or nothing."""
     key = context.rng.choice(_COUNTERS)
     is_read, base = await _read(context, key)
     if is_read:
@@ -47,7 +47,7 @@ async def _add(context: WorkloadContext, mark: str) -> None:
 
 
 async def _update(context: WorkloadContext, mark: str) -> None:
-    """Have it counted, however often that has to be tried."""
+    """Increment with `update`, which retries."""
     key, over = context.rng.choice(_COUNTERS), list[Any]()
 
     def more(row: Row | None) -> Row:
@@ -60,7 +60,7 @@ async def _update(context: WorkloadContext, mark: str) -> None:
 
 
 async def _scribble(context: WorkloadContext, mark: str) -> None:
-    """Write what others write too, and have a strategy decide."""
+    """Write a row that others write too, and let a strategy decide."""
     key, strategy = context.rng.choice(_SLATES), context.rng.choice(_STRATEGIES)
     is_read, base = await _read(context, key)
     if not is_read:
@@ -76,11 +76,11 @@ async def _scribble(context: WorkloadContext, mark: str) -> None:
     await _write(context, key, values, base, strategy)
 
 
-# --- what is done to a row ---------------------------------------------------------------------------
+# --- operations on a row ---------------------------------------------------------------------------
 
 
 def _values(row: Row | None) -> list[Any]:
-    """What of a row is told; one that is not there is like one that nobody has written to."""
+    """Return the values of a row for the history; a missing row equals an untouched one."""
     return [0, None, None] if row is None else [row[column] for column in COLUMNS]
 
 
@@ -89,7 +89,7 @@ def _more(row: Row | None, mark: str) -> Row:
 
 
 async def _read(context: WorkloadContext, key: str) -> tuple[bool, Row | None]:
-    """Whether the row could be read, and what it is."""
+    """Return whether the row could be read, and its values."""
     row: Row | None = None
     with context.recorder.operation("counter.read", key=key) as record:
         row = await context.mesh.occ.read(TABLE, {KEY: key})
@@ -116,7 +116,7 @@ async def _send(
             raise
         try:
             return await occ.write(TABLE, place, values, base, script_key=unknown.key)
-        except MeshError:  # of the second time only
+        except MeshError:  # only of the second attempt
             raise unknown from None
 
 

@@ -1,7 +1,7 @@
-"""Effects that are wanted once: tried under one key until it is known what became of them.
+"""Effects that must happen once: retried under one key until the outcome is known.
 
-They are had by number, one after the other, so that a later life finds in the database how far it came, and
-goes on under the same keys.
+Effects are numbered in sequence, so that a later incarnation finds in the database how far the earlier one
+came, and continues under the same keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPOOLED_EVERY: Final = 3
 
 
 async def run(context: WorkloadContext) -> None:
-    """Have one effect after the other."""
+    """Apply one effect after another."""
     number = await _come_to(context) + 1
     async for _ in context.rounds():
         if await _have(context, number):
@@ -29,7 +29,7 @@ async def run(context: WorkloadContext) -> None:
 
 
 async def drain(context: WorkloadContext) -> None:
-    """Bring the last one to its end, whatever is known of it, and wait for what has waited."""
+    """Complete the last effect, even if it was applied already, and wait for the spool."""
     number = await _come_to(context) + 1
     is_known = await _have(context, number)
     while not is_known:
@@ -39,9 +39,9 @@ async def drain(context: WorkloadContext) -> None:
 
 
 async def _come_to(context: WorkloadContext) -> int:
-    """The number of the last effect that this player has had, in all its lives.
+    """Return the number of the last effect of this node, in all incarnations.
 
-    Whoever has written anything is known as the newest life, and no earlier one has an effect any more.
+    After its first write, an incarnation is registered as the newest, and no earlier one can write any more.
     """
     while True:
         with context.recorder.operation("effect.last") as record:
@@ -57,7 +57,7 @@ async def _come_to(context: WorkloadContext) -> int:
 
 
 async def _have(context: WorkloadContext, number: int) -> bool:
-    """Try it once; whether it is known by now what became of it."""
+    """Try it once; return whether its outcome is known."""
     script = _script(context.who, number)
     with context.recorder.operation("effect", key=script.key, number=number) as record:
         try:
@@ -67,13 +67,13 @@ async def _have(context: WorkloadContext, number: int) -> bool:
             return True
         record.ok(repeated=outcome.repeated, spooled=outcome.spooled)
         if not script.appendable:
-            # It is in the database, so that no later life comes here again.
+            # It is in the database, so no later incarnation reaches this again.
             context.outside.effect(context.recorder, script.key)
     return record.is_ok
 
 
 def _script(who: str, number: int) -> Script:
-    """The same for a number in each life."""
+    """Return the script of a number: the same in every incarnation."""
     key = key_of(who, "effect", number)
     statements = [
         Statement(

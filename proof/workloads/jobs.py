@@ -1,4 +1,4 @@
-"""Jobs that need each other, that fail, are given back and take longer than their leases, and crons."""
+"""Jobs that depend on each other, fail, yield or outlast their leases; and crons."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WORK: Final = "proof.work"
 _TICK: Final = "proof.tick"
 _JOB: Final = "job"
 _WAYS: Final = ("well", "well", "well", "stubborn", "stubborn", "long", "fails", "back", "hopeless")
-"""How the work on a job goes."""
+"""The ways an attempt can go."""
 
 _CRONS: Final = ("proof-odd", "proof-even")
 _EVERY_MINUTE: Final = "* * * * *"
 EVERY_MS: Final = 60_000
-"""From one time of a cron to the next."""
+"""The interval of crons."""
 _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
@@ -37,7 +37,7 @@ _AT_A_TIME: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A job as its player means it, in each of its lives."""
+    """A job as its node defines it, the same in every incarnation."""
 
     key: str
     way: str
@@ -53,7 +53,7 @@ class _Plan:
 
 
 async def run(context: WorkloadContext) -> None:
-    """Work on jobs, and have more of them done."""
+    """Work on jobs, and submit more."""
     await _work(context)
     for name in _CRONS:
         await _add_cron(context, name)
@@ -88,7 +88,7 @@ async def _abort(context: WorkloadContext, key: str) -> None:
 
 
 async def _take_back(context: WorkloadContext) -> None:
-    """Take a job from whoever works on it, for somebody else to do."""
+    """Release a running job, so that another worker takes it."""
     with suppress(MeshError):
         for job in await context.mesh.jobs.roster.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
             with context.recorder.operation("job.take_back", job=job.job_id) as record:
@@ -106,7 +106,7 @@ async def _add_cron(context: WorkloadContext, name: str) -> None:
 
 
 async def _work(context: WorkloadContext) -> None:
-    """Have this player's worker run, for as long as its node lives."""
+    """Run this node's worker while its process lives."""
     worker = context.mesh.worker
     if worker.is_running:
         return
@@ -120,12 +120,12 @@ async def _work(context: WorkloadContext) -> None:
 
 
 def attempt_key(job_id: str, claim_token: int) -> str:
-    """The key of the effect that an attempt at a job has outside of the mesh."""
+    """Return the key of the effect that an attempt at a job has outside of the mesh."""
     return f"job {job_id} attempt {claim_token}"
 
 
 class _Handler:
-    """The handler: notes each attempt, and has an effect outside of the mesh if it comes to its end."""
+    """The handler: note each attempt, and have an effect outside of the mesh if it completes."""
 
     def __init__(self, context: WorkloadContext) -> None:
         self._context = context
@@ -138,7 +138,7 @@ class _Handler:
             await self._do(job_context)
         except asyncio.CancelledError:
             context.recorder.note("job.stopped", **about)
-            if job_context.payload.get("way") != "stubborn":  # which ends as if the job were still its own
+            if job_context.payload.get("way") != "stubborn":  # which completes as if it still held the job
                 raise
         context.outside.effect(context.recorder, attempt_key(job.job_id, job.claim_token))
         context.recorder.note("job.done", **about)
@@ -163,7 +163,7 @@ class _Handler:
 
 
 async def drain(context: WorkloadContext) -> None:
-    """Have crons catch up and come to their end, and work until all jobs have come to theirs."""
+    """Let crons catch up and end, and work until all jobs are terminal."""
     await _work(context)
     for name in _CRONS:
         await settling.until(context, partial(_is_cron_gone, context, name))

@@ -1,4 +1,5 @@
-"""Locks that all want: taken, used inside and outside of the database, renewed, released, outstayed, left."""
+"""Locks under contention: acquired, used inside and outside of the database, renewed, released, overstayed,
+left."""
 
 from __future__ import annotations
 
@@ -12,37 +13,37 @@ from vox_mesh.model.locks.patterns import overlap
 from vox_mesh.model.locks.records import Lock
 
 CELLS: Final = ("task:deploy", "file:src/app.py", "file:src/lib/core.py")
-"""What the locks are about. Whatever two of them have in common is one of these."""
+"""What the locks cover. The overlap of any two locks is one of these cells."""
 
 _WANTED: Final = (
     *(("task:deploy",), ("file:src/app.py",), ("file:src/lib/core.py",)),
     *(("file:src/**",), ("file:src/lib/*.py",), ("task:deploy", "file:src/app.py")),
 )
 _WAITS: Final = (0.0, 0.0, 0.5, 2.0)
-"""In times of a lock."""
+"""In times of a lock's TTL."""
 _USES: Final = 3
 
 
 _AGENTS: Final = 2
-"""Of each player: those of one node hand locks over to each other."""
+"""Of each node: agents of one node hand locks to each other."""
 
 
 async def run(context: WorkloadContext) -> None:
-    """Have some agents that all want locks."""
+    """Run some agents that contend for locks."""
     async with asyncio.TaskGroup() as agents:
         for _ in range(_AGENTS):
             agents.create_task(_roam(context))
 
 
 async def _roam(context: WorkloadContext) -> None:
-    """Take a lock and do something with it, in one of the ways in which people do."""
+    """Acquire a lock and use it in a random way."""
     ways = {_use: 6, _keep: 3, _outstay: 1, _leave: 1, _look: 2}
     async for _ in context.rounds():
         (way,) = context.rng.choices(tuple(ways), tuple(ways.values()))
         await way(context)
 
 
-# --- the ways ----------------------------------------------------------------------------------------
+# --- ways to use a lock ------------------------------------------------------------------------------
 
 
 async def _use(context: WorkloadContext) -> None:
@@ -56,7 +57,7 @@ async def _use(context: WorkloadContext) -> None:
 
 
 async def _keep(context: WorkloadContext) -> None:
-    """Have it renewed for as long as the work lasts, and released after that."""
+    """Hold it with `hold`: renewed while the work lasts, then released."""
     lock = await _taken(context)
     if lock is None:
         return
@@ -78,7 +79,7 @@ async def _keep(context: WorkloadContext) -> None:
 
 
 async def _outstay(context: WorkloadContext) -> None:
-    """Go on as if no time had passed."""
+    """Continue after its TTL as if no time had passed."""
     lock = await _taken(context)
     if lock is not None:
         await context.rest(lock.ttl * (0.8 + 0.4 * context.rng.random()))
@@ -89,21 +90,21 @@ async def _outstay(context: WorkloadContext) -> None:
 
 
 async def _leave(context: WorkloadContext) -> None:
-    """Use it, and leave it to end by itself."""
+    """Use it, and let it expire."""
     lock = await _taken(context)
     if lock is not None:
         await _work(context, lock)
 
 
 async def _look(context: WorkloadContext) -> None:
-    """See who holds what."""
+    """List the holders."""
     key = context.rng.choice(CELLS)
     with context.recorder.operation("lock.look", keys=[key]) as record:
         holders = await context.mesh.locks.in_the_way(key)
         record.ok(tokens=[each.fence_token for each in holders])
 
 
-# --- what is done to a lock --------------------------------------------------------------------------
+# --- operations on a lock ----------------------------------------------------------------------------
 
 
 def _held(lock: Lock) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _held(lock: Lock) -> dict[str, Any]:
 
 
 async def _taken(context: WorkloadContext) -> Lock | None:
-    """A lock, if it is ours as far as we know."""
+    """Acquire a lock; yield it if it is known to be held."""
     keys, ttl = context.rng.choice(_WANTED), context.pace.ttl_s
     wait = ttl * context.rng.choice(_WAITS)
     with context.recorder.operation("lock.take", keys=keys, ttl=ttl, wait=wait) as record:
@@ -122,7 +123,7 @@ async def _taken(context: WorkloadContext) -> Lock | None:
 
 
 async def _renew(context: WorkloadContext, lock: Lock) -> MeshError | None:
-    """Hold it for longer; what kept us from it."""
+    """Renew it; return the error, if any."""
     fault: MeshError | None = None
     with context.recorder.operation("lock.renew", **_held(lock)) as record:
         try:
@@ -141,7 +142,7 @@ async def _release(context: WorkloadContext, lock: Lock) -> None:
 
 
 async def _work(context: WorkloadContext, lock: Lock) -> None:
-    """Write something under it, here and there."""
+    """Write under it, inside and outside of the database."""
     for _ in range(context.rng.randint(1, _USES)):
         await context.rest(lock.ttl * context.rng.random() / 8)
         await context.rng.choice((_put, _write))(context, lock)
@@ -155,7 +156,7 @@ async def _put(context: WorkloadContext, lock: Lock) -> None:
 
 
 async def _write(context: WorkloadContext, lock: Lock) -> None:
-    """Write a row of the database, if the lock is held at that moment."""
+    """Write a row of the database, guarded by the lock."""
     cell = _cell(context, lock)
     with context.recorder.operation("lock.write", **_held(lock), cell=cell) as record:
         row = Statement(

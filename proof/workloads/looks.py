@@ -1,4 +1,4 @@
-"""Looks at who is here."""
+"""Observations of the membership."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vox_mesh import MeshError
 
 
 async def run(context: WorkloadContext) -> None:
-    """Look now and then, and note how each node stands."""
+    """From time to time, note the state of each node."""
     while not context.over.is_set():
         with suppress(MeshError):
             since = context.recorder.now()

@@ -1,4 +1,5 @@
-"""Messages: sent singly and together, to one or to several, acknowledged, given back, or left to expire."""
+"""Messages: sent one by one or in batches, to one or several recipients, acknowledged, rejected or left to
+expire."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from vox_mesh.model.messages.records import Message, MessageState
 
 _ROLE: Final = "proof-crew"
 CREW: Final = f"role:{_ROLE}"
-"""The inbox that all players receive from, beside their own."""
+"""The inbox that all nodes receive from, in addition to their own."""
 
 _INBOX: Final = "proof-"
 _MESSAGE: Final = "message"
@@ -35,18 +36,18 @@ _KEEPS: Final = 0.1
 
 
 def inbox_of(who: str) -> str:
-    """Under which name a player sends and receives."""
+    """Return the agent id with which a node sends and receives."""
     return f"{_INBOX}{who}"
 
 
 def is_received(inbox: str) -> bool:
-    """Whether a player receives from an inbox; what is for everyone may be for others, too."""
+    """Return whether a node receives from an inbox; broadcasts may have other recipients too."""
     return inbox == CREW or inbox.startswith(_INBOX)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A message as its player means it, in each of its lives."""
+    """A message as its node defines it, the same in every incarnation."""
 
     key: str
     to: str
@@ -63,7 +64,7 @@ class _Plan:
 
 
 async def run(context: WorkloadContext) -> None:
-    """Send, and receive what others send."""
+    """Send, and receive."""
     async with asyncio.TaskGroup() as group:
         receiving = group.create_task(_Receiver(context).run())
         await _send_all_the_time(context)
@@ -102,7 +103,7 @@ async def _send(context: WorkloadContext, plan: _Plan) -> None:
 
 async def _broadcast(context: WorkloadContext) -> None:
     with context.recorder.operation("message.broadcast") as record:
-        ttl = 2 * context.pace.ttl_s  # some of them may be for agents that never look
+        ttl = 2 * context.pace.ttl_s  # some recipients may never receive
         sent = await context.mesh.bus.broadcast({}, sender=inbox_of(context.who), ttl=ttl)
         spooled = [each.message_uuid for each in sent if each.state == MessageState.SPOOLED]
         record.ok(keys=[each.message_uuid for each in sent], spooled=spooled)
@@ -112,7 +113,7 @@ async def _broadcast(context: WorkloadContext) -> None:
 
 
 class _Receiver:
-    """Receives from its player's inbox and the crew's. To drain them is to acknowledge all that comes."""
+    """Receive from the node's own inbox and the shared one. With `drains`, acknowledge everything."""
 
     def __init__(self, context: WorkloadContext, *, drains: bool = False) -> None:
         self._context = context
@@ -141,7 +142,7 @@ class _Receiver:
         if way < _GIVES_BACK:
             await self._give_back(message)
         elif way < _GIVES_BACK + _KEEPS:
-            self._kept.append(message)  # its acknowledgement comes late, perhaps too late
+            self._kept.append(message)  # acknowledged later, perhaps too late
             return
         else:
             if message.reply_to is None and rng.random() < _REPLIES:
@@ -180,7 +181,7 @@ def _about(message: Message) -> dict[str, str | int | None]:
 
 
 async def drain(context: WorkloadContext) -> None:
-    """Acknowledge all that is left."""
+    """Acknowledge all remaining messages."""
     async with asyncio.TaskGroup() as group:
         receiving = group.create_task(_Receiver(context, drains=True).run())
         await settling.until(context, partial(_is_all_done, context))
@@ -188,7 +189,8 @@ async def drain(context: WorkloadContext) -> None:
 
 
 async def _is_all_done(context: WorkloadContext) -> bool:
-    """Of those that have expired none is handed out any more, so that in this order no query misses one."""
+    """Return whether no message is left. Expired messages are not handed out, so this order of queries misses
+    none."""
     letters, inboxes = context.mesh.bus.letters, (inbox_of(context.who), CREW)
     if await letters.peek(inboxes, limit=1):
         return False

@@ -1,4 +1,4 @@
-"""The op log: entries that depend on others, anchors, and a look now and then at whether it is whole."""
+"""The op log: entries with dependencies, anchors, and occasional verification."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NOTE: Final = OpKind("proof.note", appendable=True)
 STEP: Final = OpKind("proof.step")
 
 LAST: Final = 2**31
-"""The number of what a player appends when all is over."""
+"""The number of the last op of a node, after all faults have healed."""
 
 RECOVERY_S: Final = 10.0
-"""So long after a time to live everybody can append again, when all is well."""
+"""Within a TTL and this time every node can append again, once all faults have healed."""
 
 _OP: Final = "op"
 _APPENDS: Final = 0.6
@@ -24,15 +24,15 @@ _DEPENDS: Final = 0.3
 _MOST_DEPS: Final = 3
 _AWAITS: Final = 0.15
 _AHEAD: Final = 3
-"""An op may depend on one that comes so much later, if it comes at all."""
+"""An op may depend on one at most this many numbers ahead, which may never come."""
 _ANCHORS: Final = 0.05
 _VERIFIES: Final = 0.04
 _APART: Final = 20.0
-"""Times as long as it took: the whole log is not looked at before that, however long it has become."""
+"""Multiples of the duration of a verification: the next one comes no earlier, however long the log is."""
 
 
 async def run(context: WorkloadContext) -> None:
-    """Append, and verify what is there."""
+    """Append, and verify the log."""
     _register(context)
     numbers, known, clock = Numbers(context), set[str](), context.recorder.now
     unverified_until = clock()
@@ -53,7 +53,7 @@ def _register(context: WorkloadContext) -> None:
 
 
 async def _append(context: WorkloadContext, number: int, known: set[str]) -> bool:
-    """Append an op; it may depend on some that are known to be there, and on one that may not be yet."""
+    """Append an op; it may depend on ops that exist, and on one that may not exist yet."""
     key, rng = key_of(context.who, _OP, number), context.rng
     deps: list[str] = []
     if known and rng.random() < _DEPENDS:
@@ -78,8 +78,8 @@ async def _verify(context: WorkloadContext) -> None:
 
 
 async def drain(context: WorkloadContext) -> None:
-    """Append once more, and have one of the players look at the whole log once more."""
-    _register(context)  # its process may have begun after the others had ended
+    """Append once more, and let one node verify the whole log once more."""
+    _register(context)  # its process may have started after the others had ended
     until = context.recorder.now() + context.pace.ttl_s + RECOVERY_S
     is_appended = await _append(context, LAST, set())
     while not is_appended and context.recorder.now() < until:

@@ -1,4 +1,4 @@
-"""Waiting, when all is over, until something has come to its end. The stage sees to it that this ends."""
+"""Waiting for the end of pending work after a run. The environment bounds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vox_mesh.errors import MeshError
 
 
 async def until(context: WorkloadContext, is_settled: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until the answer is yes, and nothing of this node waits to be written."""
+    """Poll until the condition holds, and this node has nothing left in its spool."""
     while True:
         if not context.mesh.store.is_spooling:
             with suppress(MeshError):

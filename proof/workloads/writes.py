@@ -1,4 +1,4 @@
-"""Small writes: one each turn, by which progress is measured."""
+"""Small writes, one each round: they measure progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proof.workload import FunctionWorkload, WorkloadContext
 from vox_mesh import Script, Statement
 
 _LAST: Final = 2**31
-"""The number of what a life writes when all is over."""
+"""The number of the last write of an incarnation."""
 
 _WRITE: Final = (
     f"INSERT INTO {tables.WRITES} (player, life, number) VALUES (?, ?, ?) "
@@ -22,7 +22,7 @@ _WRITE: Final = (
 
 
 async def run(context: WorkloadContext) -> None:
-    """Write, all the time."""
+    """Write all the time."""
     context.recorder.note("pace", **asdict(context.pace))
     numbers = count(1)
     async for _ in context.rounds():

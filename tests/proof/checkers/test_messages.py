@@ -52,7 +52,7 @@ def _good() -> Story:
     _row(story, "3", "dead", delivery_attempts=2, max_attempts=2)
     _row(story, "4", "acked")
     for key in ("1", "2", "3", "4"):
-        _move(story, key, 100, "stored", operation="insert", expires_ms=500 if key == "2" else None)
+        _move(story, key, 100, "stored", deed="insert", expires_ms=500 if key == "2" else None)
     _move(story, "1", 200, "delivered", ADA)
     _move(story, "1", 300, "acked", ADA)
     _move(story, "2", 600, "expired")
@@ -127,7 +127,7 @@ def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
 def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
     story = Story()
     for key in ("1", "2"):
-        _move(story, key, 100, "stored", operation="insert")
+        _move(story, key, 100, "stored", deed="insert")
     _move(story, "2", 200, "delivered", ADA)
     _move(story, "2", 300, "acked", ADA)
     assert "before 1, which is earlier" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
@@ -136,7 +136,7 @@ def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
 def test_two_consumers_of_one_pair_are_found() -> None:
     story = Story()
     for key in ("1", "2"):
-        _move(story, key, 100, "stored", operation="insert")
+        _move(story, key, 100, "stored", deed="insert")
     _move(story, "1", 200, "delivered", ADA)
     _move(story, "2", 300, "delivered", BOB)
     assert "while ada#1:x had 1" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
@@ -144,11 +144,11 @@ def test_two_consumers_of_one_pair_are_found() -> None:
 
 def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() -> None:
     story = Story()
-    _move(story, "2", 100, "stored", operation="insert")
+    _move(story, "2", 100, "stored", deed="insert")
     _move(story, "2", 200, "delivered", ADA)
-    _move(story, "1", 300, "stored", operation="insert")
+    _move(story, "1", 300, "stored", deed="insert")
     _move(story, "2", 400, "acked", ADA)
-    _move(story, "3", 450, "stored", operation="insert")
+    _move(story, "3", 450, "stored", deed="insert")
     _move(story, "1", 500, "delivered", ADA)
     _move(story, "1", 600, "delivered", "ada#2:z")
     _move(story, "3", 600, "delivered", "ada#2:z")
