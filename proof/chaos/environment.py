@@ -168,9 +168,13 @@ class Environment:
         await self._all(lambda node: node.order_and_wait("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:
-        """Drain twice: a spooled message may be for a node that had drained before it was sent."""
+        """Drain twice: a spooled message may be for a node that had drained before it was sent.
+
+        After a long run more is left, and draining may take as long as the run did.
+        """
+        seconds = max(_DRAIN_S, self.schedule.seconds)
         for _ in range(2):
-            await self._all(lambda node: node.order_and_wait("drain", DRAINED), _DRAIN_S, "to drain")
+            await self._all(lambda node: node.order_and_wait("drain", DRAINED), seconds, "to drain")
         for node in self._nodes.values():
             if not node.is_removed:
                 self._recorder.note("drained", player=node.name)

@@ -17,7 +17,7 @@ def watch_replicas(recorder: Recorder) -> None:
     """Have every replica of this process note when it drops its copy, and why that may be."""
     start_over: Any = Copy.start_over
 
-    async def told(this: Copy, log_id: str) -> None:
+    async def start_over_noted(this: Copy, log_id: str) -> None:
         about = {
             "held": this.next_frame,
             "was_damaged": this.is_damaged,
@@ -26,7 +26,7 @@ def watch_replicas(recorder: Recorder) -> None:
         recorder.note("replica.started_over", **about)
         await start_over(this, log_id)
 
-    setattr(Copy, "start_over", told)  # noqa: B010 - a method of a class, for all of its objects
+    setattr(Copy, "start_over", start_over_noted)  # noqa: B010 - a method of a class, for all of its objects
 
 
 class Compactions:

@@ -185,9 +185,9 @@ class Fault:
     detail: dict[str, Any]
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
+        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items())
         target = self.node or "-"
-        return f"{self.at:7.2f} s  {self.kind:<15} {target:<6} {self.lasting:5.2f} s  {told}".rstrip()
+        return f"{self.at:7.2f} s  {self.kind:<15} {target:<6} {self.lasting:5.2f} s  {detail}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class _Drawing:
         return None
 
     def _refill(self) -> None:
-        """Put the kinds back that were drawn, behind those that still wait."""
+        """Put the kinds back that were drawn, behind the ones that still wait."""
         more = [kind for kind in (*self._kinds, *self._often) if kind not in self._deck]
         self._rng.shuffle(more)
         self._deck += more

@@ -61,8 +61,8 @@ class Clock:
 
 
 def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
-    told = "".join(traceback.format_exception(error))[-_SHOWN:]
-    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=told)
+    trace = "".join(traceback.format_exception(error))[-_SHOWN:]
+    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=trace)
 
 
 def _report(word: str) -> None:
@@ -199,7 +199,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
 
 
 def main() -> None:
-    """Run until told to leave."""
+    """Run until ordered to leave."""
     os.nice(_NICE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:

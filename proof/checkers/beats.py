@@ -49,7 +49,7 @@ def _beat_faults(beats: list[Event], own_clock_steps: Iterable[float]) -> Iterat
             # Before it has heard the database's time, a node uses its own wall clock.
             by_own_clock = not now.data["is_set"] and any(before.at <= at <= now.at for at in own_clock_steps)
             if not (was_first_set or by_own_clock) and _set_back_ms(before, now) < bar_ms:
-                yield f"downbeat {next_ms} was told at {now.at:.3f}, after {epoch_ms}"
+                yield f"downbeat {next_ms} was reported at {now.at:.3f}, after {epoch_ms}"
         elif now.data["policy"] == before.data["policy"]:
             bars, rest = divmod(next_ms - epoch_ms, bar_ms)
             if rest or 1 < bars <= _MOST_BARS:
@@ -75,7 +75,7 @@ def _reports(history: History) -> Iterator[str | int]:
             continue
         yield 1
         if until_ms is not None and row["window_ms"] > until_ms and not _is_lost(lost, until_ms, row):
-            yield f"of the bars from {until_ms} to {row['window_ms']} nobody has reported"
+            yield f"the bars from {until_ms} to {row['window_ms']} have no report"
         until_ms = max(until_ms or 0, row["until_ms"])
 
 
@@ -92,7 +92,5 @@ def _began_ms(history: History) -> float:
 
 
 BEAT_CHECKS: Final = (
-    Check(
-        "downbeats-once", "a node tells each downbeat once, and of each bar there is a report", downbeats_once
-    ),
+    Check("downbeats-once", "a node reports each downbeat once, and each bar has a report", downbeats_once),
 )

@@ -50,7 +50,7 @@ def replica_keeps(history: History) -> Iterator[str | int]:
 
 
 DATABASE_CHECKS: Final = (
-    Check("integrity", "the database is whole", integrity),
+    Check("integrity", "the database passes SQLite's integrity check", integrity),
     Check("replica-equal", "a replica holds what the database holds", replica_equal),
     Check(
         "replica-keeps", "a replica does not start over because the server compacts its log", replica_keeps

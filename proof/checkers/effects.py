@@ -51,7 +51,7 @@ def effect_once(history: History) -> Iterator[str | int]:
 
 
 class _Unrecorded:
-    """Incarnations whose registration a rollback lost, so that their predecessor could join again meanwhile."""
+    """Incarnations whose registration a rollback lost, so that their predecessor could join again."""
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
@@ -122,7 +122,7 @@ def effect_none_lost(history: History) -> Iterator[str | int]:
             yield f"{done[0]}, and it is lost"
         if key in there and not any(operation.may_have_happened for operation in operations):
             yield f"{operations[-1]}, and it is there"
-    yield from (f"the effect {key} is there, and nobody tried to have it" for key in there - tries.keys())
+    yield from (f"the effect {key} is there, and was never tried" for key in there - tries.keys())
 
 
 def writes_none_lost(history: History) -> Iterator[str | int]:
@@ -130,21 +130,21 @@ def writes_none_lost(history: History) -> Iterator[str | int]:
     if not history.notes("final"):
         return
     last = {row["player"]: (row["life"], row["number"]) for row in final_rows(history, tables.WRITES)}
-    told: dict[str, tuple[int, int]] = {}
+    acknowledged: dict[str, tuple[int, int]] = {}
     losses = Losses(history)
     for operation in history.operations("write"):
         yield 1
         if operation.is_ok and not losses.may_have_lost(operation):
-            told[operation.who] = max(
-                told.get(operation.who, (0, 0)), (operation.incarnation, operation.args["number"])
+            acknowledged[operation.who] = max(
+                acknowledged.get(operation.who, (0, 0)), (operation.incarnation, operation.args["number"])
             )
-    for who, write in told.items():
+    for who, write in acknowledged.items():
         if last.get(who, (0, 0)) < write:
-            yield f"{who} was told of write {write}, and the last that is there is {last.get(who)}"
+            yield f"{who} had write {write} acknowledged, and the last one there is {last.get(who)}"
 
 
 EFFECT_CHECKS: Final = (
-    Check("effect-once", "under one key an effect is had once, and whole", effect_once),
-    Check("effect-none-lost", "an effect that was told is there; a refused one is not", effect_none_lost),
-    Check("writes-none-lost", "a write that was told is there", writes_none_lost),
+    Check("effect-once", "under one key an effect happens once, and completely", effect_once),
+    Check("effect-none-lost", "an acknowledged effect exists; a refused one does not", effect_none_lost),
+    Check("writes-none-lost", "an acknowledged write exists", writes_none_lost),
 )

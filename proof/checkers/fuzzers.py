@@ -24,7 +24,7 @@ def _refused(history: History) -> Iterator[str | int]:
     for call in history.notes("stranger.call"):
         yield 1
         if not call.data["refused"] and call.data["status"] < 500:
-            yield f"{call.data['player']} did as told by {call.data['call']!r}: {call.data['status']}"
+            yield f"{call.data['player']} obeyed {call.data['call']!r}: {call.data['status']}"
     for table in history.notes("final.strangers"):
         yield 1
         if table.data["rows"]:
@@ -32,7 +32,7 @@ def _refused(history: History) -> Iterator[str | int]:
 
 
 def _storms(history: History) -> Iterator[str | int]:
-    """Check the storms that completed: a process that died did not report how many writes were acknowledged."""
+    """Check the storms that completed: a process that died did not report its acknowledged writes."""
     found = {note.data["name"]: note.data["n"] for note in history.notes("final.storm")}
     losses = Losses(history)
     for storm in history.notes("storm.wrote"):
@@ -45,7 +45,7 @@ def _storms(history: History) -> Iterator[str | int]:
 
 
 FUZZER_CHECKS: Final = (
-    Check("no-5xx", "what must be refused is refused, and never fails the service", _no_5xx),
-    Check("refused-changes-nothing", "no call that was refused leaves a trace in the database", _refused),
-    Check("storms-counted", "of many writes at once each takes effect once, or not at all", _storms),
+    Check("no-5xx", "invalid requests are refused, and never make the service fail", _no_5xx),
+    Check("refused-changes-nothing", "no refused request leaves a trace in the database", _refused),
+    Check("storms-counted", "each of many concurrent writes takes effect once, or not at all", _storms),
 )

@@ -129,11 +129,12 @@ def acked_once(history: History) -> Iterator[str | int]:
     losses = Losses(history)
     for key, operations in _acks(history).items():
         yield len(operations)
-        told = {
+        acknowledged = {
             _consumer(operation): operation for operation in operations if not losses.may_have_lost(operation)
         }
-        if len(told) > 1:
-            yield f"message {key} was acknowledged by more than one: {' and '.join(map(str, told.values()))}"
+        if len(acknowledged) > 1:
+            several = " and ".join(map(str, acknowledged.values()))
+            yield f"message {key} was acknowledged by more than one: {several}"
 
 
 def acked_stays(history: History) -> Iterator[str | int]:
@@ -155,7 +156,7 @@ def acked_stays(history: History) -> Iterator[str | int]:
 
 
 def handed_in_time(history: History) -> Iterator[str | int]:
-    """While nothing is wrong, no message waits for so long as to be late.
+    """While nothing is wrong, no message waits so long that it is late.
 
     At the end, consumers are stopped in the middle of their work: from then on their leases count.
     """
@@ -220,8 +221,8 @@ def _calms(troubles: list[tuple[float, float]], since: float, until: float) -> I
 
 
 HANDOUT_CHECKS: Final = (
-    Check("handed-to-one", "a message is in one consumer's hands at a time", handed_to_one),
-    Check("acked-once", "an acknowledgement is told as made to one consumer alone", acked_once),
+    Check("handed-to-one", "a message is handed to one consumer at a time", handed_to_one),
+    Check("acked-once", "the acknowledgement of a message succeeds for one consumer only", acked_once),
     Check("acked-stays", "a message that was acknowledged is not handed out again", acked_stays),
-    Check("handed-in-time", "on a healthy database no message lies unhandled for long", handed_in_time),
+    Check("handed-in-time", "on a healthy database no message waits for long", handed_in_time),
 )

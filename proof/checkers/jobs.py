@@ -72,7 +72,7 @@ def one_completion(history: History) -> Iterator[str | int]:
         if len(accepted) > 1:
             yield f"job {name} was completed by {' and '.join(op['op_id'] for op, _ in accepted)}"
         if job["state"] == JobState.SUCCEEDED and (name, job["claim_token"]) not in done:
-            yield f"job {name} has succeeded under {job['claim_token']}, and nobody had done it"
+            yield f"job {name} has succeeded under {job['claim_token']}, and no attempt had completed"
         for op, token in accepted:
             for before, now in pairwise(moves.get(name, [])):
                 holder = before["claimer"], before["claim_token"]
@@ -127,7 +127,7 @@ def _key(job: Row) -> str | None:
 
 
 def submitted_once(history: History) -> Iterator[str | int]:
-    """Submitted once or several times under one key, a job exists once; and not at all if all were rejected."""
+    """A job submitted under one key, however often, exists once; if all were rejected, it does not."""
     jobs = grouped(({**job, "key": _key(job)} for job in final_rows(history, "jobs")), "key")
     operations: dict[str, list[Operation]] = {}
     losses = Losses(history)
@@ -180,11 +180,9 @@ def in_order(history: History) -> Iterator[str | int]:
 
 
 JOB_CHECKS: Final = (
-    Check("one-end", "every job comes to exactly one end", one_end),
-    Check(
-        "one-completion", "one completion of a job is accepted at the most, from its holder", one_completion
-    ),
+    Check("one-end", "every job ends exactly once", one_end),
+    Check("one-completion", "at most one completion of a job is accepted, from its holder", one_completion),
     Check("claims-apart", "no two claims of a job are valid at the same time", claims_apart),
-    Check("jobs-submitted-once", "submitted twice under one key, it is one job", submitted_once),
-    Check("jobs-in-order", "no job begins before what it needs has come to its end", in_order),
+    Check("jobs-submitted-once", "a job submitted twice under one key exists once", submitted_once),
+    Check("jobs-in-order", "no job starts before its dependencies have ended", in_order),
 )

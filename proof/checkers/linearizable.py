@@ -150,7 +150,7 @@ class _Search(Generic[S, O]):
         return found
 
     def _end(self, i: int, found: set[Explanation[S]]) -> None:
-        """Process the end of an action, and drop those that can have no effect any more."""
+        """Process the end of an action, and drop the ones that can have no effect any more."""
         gone = {i}
         for j in self._loose:
             if all(self._model.is_moot(state, self._under_way[j]) for state, _ in found):
@@ -163,12 +163,12 @@ class _Search(Generic[S, O]):
     def _describe(self, action: O) -> str:
         states = list(dict.fromkeys(str(state) for state, _ in self._explanations))
         others = [str(each) for each in self._under_way.values() if each is not action]
-        told = f"{action} can't have been, with {' or '.join(states[:_SHOWN])}"
-        return f"{told}, and under way {'; '.join(others[:_SHOWN])}" if others else told
+        text = f"{action} can't have been, with {' or '.join(states[:_SHOWN])}"
+        return f"{text}, and under way {'; '.join(others[:_SHOWN])}" if others else text
 
 
 def _moments(actions: Sequence[Action]) -> Iterator[tuple[bool, int]]:
-    """Return all starts and ends, in order; an action that ends when another starts may still come after it."""
+    """Yield all starts and ends, in order; an action that ends when another starts may come after it."""
     begins = ((each.began, False, i) for i, each in enumerate(actions))
     ends = ((each.ended, True, i) for i, each in enumerate(actions) if each.ended < math.inf)
     for _, is_end, i in sorted((*begins, *ends)):

@@ -138,7 +138,9 @@ def _is_as_bad(state: str | None, least: NodeState, incarnation: Incarnation) ->
 
 LIVENESS_CHECKS: Final = (
     Check(
-        "live-never-dead", "a node that lives and reaches the database is not told as dead", live_never_dead
+        "live-never-dead",
+        "a live node that reaches the database is not reported dead",
+        live_never_dead,
     ),
-    Check("dead-told", "a node that was killed and stays away is told as late, and then as dead", dead_told),
+    Check("dead-told", "a node that was killed and stays down is reported late, and then dead", dead_told),
 )

@@ -22,11 +22,11 @@ def in_eras(actions: Sequence[LockAction], losses: Losses) -> list[list[LockActi
     homes = {
         each.token: losses.era_of(each.began, each.ended)
         for each in actions
-        if each.kind is Kind.ACQUIRE and each.text is Step.OK
+        if each.kind is Kind.ACQUIRE and each.step is Step.OK
     }
     for each in actions:
         first, last = losses.span(each.began, each.ended)
-        if each.kind is Kind.ACQUIRE and each.text is not Step.OK:
+        if each.kind is Kind.ACQUIRE and each.step is not Step.OK:
             for era in range(first, last + 1):
                 eras[era].append(each)  # a look may find an unknown hold
             continue
@@ -36,5 +36,5 @@ def in_eras(actions: Sequence[LockAction], losses: Losses) -> list[list[LockActi
         if first == last:
             eras[first].append(each)
         elif each.kind in (Kind.RENEW, Kind.RELEASE):
-            eras[first].append(replace(each, text=Step.UNKNOWN, ended=math.inf))
+            eras[first].append(replace(each, step=Step.UNKNOWN, ended=math.inf))
     return eras

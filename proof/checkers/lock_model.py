@@ -41,7 +41,7 @@ class LockAction:
     """
 
     kind: Kind
-    text: Step
+    step: Step
     began: float
     ended: float = math.inf
     token: int | None = None
@@ -56,12 +56,12 @@ class LockAction:
     @property
     def is_optional(self) -> bool:
         """Whether it may have had no effect at all."""
-        return self.text is Step.UNKNOWN
+        return self.step is Step.UNKNOWN
 
     def __str__(self) -> str:
         return (
-            f"{self.kind} {self.token} by {self.actor or 'somebody'} "
-            f"({self.began:.3f}…{self.ended:.3f}: {self.text})"
+            f"{self.kind} {self.token} by {self.actor or 'an unknown agent'} "
+            f"({self.began:.3f}…{self.ended:.3f}: {self.step})"
         )
 
 
@@ -97,7 +97,7 @@ class _State(NamedTuple):
     highest: int = 0
 
     def __str__(self) -> str:
-        return f"nobody since token {self.highest}" if self.hold is None else str(self.hold)
+        return f"no holder since token {self.highest}" if self.hold is None else str(self.hold)
 
 
 def lock_fault(actions: Sequence[LockAction]) -> str | None:
@@ -107,11 +107,11 @@ def lock_fault(actions: Sequence[LockAction]) -> str | None:
 
 def _as_seen(each: LockAction) -> Iterator[LockAction]:
     # A rejected or unknown acquisition shows only in what others see, if at all.
-    if each.kind is not Kind.ACQUIRE or each.text is Step.OK:
+    if each.kind is not Kind.ACQUIRE or each.step is Step.OK:
         yield each
     # The response may have been lost, and the hold over when the request was sent again.
-    if each.kind is Kind.RENEW and each.text is Step.NO:
-        yield replace(each, text=Step.UNKNOWN)
+    if each.kind is Kind.RENEW and each.step is Step.NO:
+        yield replace(each, step=Step.UNKNOWN)
 
 
 class _Lock:
@@ -133,7 +133,7 @@ class _Lock:
         if each.kind is Kind.LOOK:
             return _without(state, each) if each.token is None else self._seen(state, each)
         is_held = state.hold is not None and state.hold.token == each.token
-        if each.text is Step.NO:
+        if each.step is Step.NO:
             if is_held and each.kind is Kind.RELEASE:
                 return _released(state, each)  # and sent again after a lost response, there was nothing left
             return _without(state, each) if is_held else state
@@ -184,7 +184,7 @@ class _Lock:
         """
         return any(
             each.began <= look.ended
-            and (each.text is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
+            and (each.step is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
             for each in self._acquisitions
         )
 

@@ -267,16 +267,16 @@ def guarded_in_order(history: History) -> Iterator[str | int]:
             yield f"{cell}: {node} wrote under {token} after {highest[cell]}"
         highest[cell] = max(token, highest.get(cell, 0))
         rows[cell, token, node] += 1
-    text: Counter[tuple[str, int, str]] = Counter()
+    acknowledged: Counter[tuple[str, int, str]] = Counter()
     possible: Counter[tuple[str, int, str]] = Counter()
     losses = Losses(history)
     for operation in history.operations("lock.write"):
         write = operation.args["cell"], _token(operation), operation.who
-        text[write] += operation.is_ok and not losses.may_have_lost(operation)
+        acknowledged[write] += operation.is_ok and not losses.may_have_lost(operation)
         possible[write] += operation.may_have_happened
     for write in rows.keys() | possible.keys():
-        if not text[write] <= rows[write] <= possible[write]:
-            wanted = f"{text[write]} to {possible[write]}"
+        if not acknowledged[write] <= rows[write] <= possible[write]:
+            wanted = f"{acknowledged[write]} to {possible[write]}"
             yield f"{write[0]}: {rows[write]} rows of {write[2]} under {write[1]}, not {wanted}"
 
 
@@ -284,17 +284,17 @@ LOCK_CHECKS: Final = (
     Check("tokens-rise", "the tokens of a key rise strictly in the order of its grants", tokens_rise),
     Check(
         "outside-takes-no-older",
-        "outside, who was granted a token writes under it, never after a newer one, and no holder is refused",
+        "outside writes use granted tokens, never after a newer one, and no holder is refused",
         outside_takes_no_older,
     ),
     Check(
         "locks-linearizable",
-        "what was told of each lock can have been so, one thing after the other; no two held it at once",
+        "all operations on a lock are linearizable; no two agents held it at once",
         locks_linearizable,
     ),
     Check(
         "guarded-in-order",
-        "what was written under locks is there as it was told, in the order of their tokens",
+        "acknowledged writes under locks exist, in the order of their tokens",
         guarded_in_order,
     ),
 )

@@ -1,4 +1,4 @@
-"""Messages: none is lost or duplicated, each pair's come in order, and none is handed out after its expiry."""
+"""Messages: none is lost or duplicated, those of a pair are in order, none is handed out after its expiry."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
         if is_received(row["receiver_agent"]):
             yield f"is {state}, and no more was to come: {row}"
     elif state == MessageState.ACKED and not any(operation.may_have_happened for operation in acks):
-        yield "is acked, and nobody acknowledged it"
+        yield "is acked, and no consumer acknowledged it"
     elif state == MessageState.DEAD and row["delivery_attempts"] < row["max_attempts"]:
         yield f"is dead after {row['delivery_attempts']} of {row['max_attempts']} attempts"
     elif state == MessageState.EXPIRED and not (row["expires_ms"] and row["expires_ms"] <= row["ended_ms"]):
@@ -92,7 +92,7 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
 
 
 def once(history: History) -> Iterator[str | int]:
-    """Sent once or several times under one key, a message exists once; and not at all if all were rejected."""
+    """A message sent under one key, however often, exists once; if all were rejected, it does not."""
     by_key: dict[str, list[str]] = {}
     for row in final_rows(history, "a2a_messages"):
         body = orjson.loads(row["payload"])
@@ -108,7 +108,7 @@ def once(history: History) -> Iterator[str | int]:
         if len(there) > 1 or came.get(key, 0) > 1:
             yield f"the key {key} has become {max(len(there), came.get(key, 0))} messages"
         if there and not any(operation.may_have_happened for operation in sends):
-            yield f"message {key} is there, and was not sent, as {sends[0].who} was told: {sends[0]}"
+            yield f"message {key} is there, and every send was refused: {sends[0]}"
 
 
 # --- the order ------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def by_holder(history: History) -> Iterator[str | int]:
             yield 1
             holders[key] = now["claim_owner"]
             if before["state"] != MessageState.DELIVERED or before["claim_until_ms"] <= now["at_ms"]:
-                yield f"message {key} was acknowledged at {now['at_ms']}, when nobody had it: {before}"
+                yield f"message {key} was acknowledged at {now['at_ms']}, without a holder: {before}"
     losses = Losses(history)
     for operation in history.operations("message.ack"):
         if losses.may_have_lost(operation):
@@ -309,10 +309,10 @@ def never_before_expiry(history: History) -> Iterator[str | int]:
 
 
 MESSAGE_CHECKS: Final = (
-    Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
-    Check("messages-once", "sent twice under one key, it is one message", once),
-    Check("acked-by-holder", "only who has a message can acknowledge it", by_holder),
+    Check("messages-acked", "every message sent is acknowledged, expires, or is a dead letter", acked),
+    Check("messages-once", "a message sent twice under one key exists once", once),
+    Check("acked-by-holder", "only the holder of a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
-    Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
+    Check("never-after-expiry", "no expired message is handed out", never_after_expiry),
     Check("never-before-expiry", "no message expires before its time has truly passed", never_before_expiry),
 )

@@ -60,7 +60,7 @@ def chains_complete(history: History) -> Iterator[str | int]:
         if any(operation.is_ok and not losses.may_have_lost(operation) for operation in tries) and not there:
             yield f"op {key} was appended and is not in the log: {tries[0]}"
         if there and there[0]["accepted"] and not any(operation.may_have_happened for operation in tries):
-            yield f"op {key} was not appended, as {tries[0].who} was told, and is in the log"
+            yield f"op {key} is in the log, and every append by {tries[0].who} was refused"
 
 
 def heads_kept(history: History) -> Iterator[str | int]:
@@ -97,10 +97,8 @@ def goes_on(history: History) -> Iterator[str | int]:
 
 
 OPLOG_CHECKS: Final = (
-    Check(
-        "chains-whole", "every chain of the log is without a gap, and hashed as it should be", chains_whole
-    ),
-    Check("chains-complete", "what was appended to the log is there, once", chains_complete),
-    Check("log-goes-on", "when all has healed, everybody can append to the log", goes_on),
-    Check("heads-kept", "the log only grows: what was seen of it once stays", heads_kept),
+    Check("chains-whole", "every chain of the log has no gaps and correct hashes", chains_whole),
+    Check("chains-complete", "every op appended to the log is there, once", chains_complete),
+    Check("log-goes-on", "when all faults have healed, every node can append to the log", goes_on),
+    Check("heads-kept", "the log only grows: an entry once seen stays", heads_kept),
 )

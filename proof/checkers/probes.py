@@ -14,9 +14,9 @@ def one_probe(history: History) -> Iterator[str | int]:
     for event in history.notes("probe"):
         yield 1
         if event.data["beside"]:
-            yield f"{event.who} let {event.data['beside']} more through beside its probe at {event.at:.3f}"
+            yield f"{event.who} admitted {event.data['beside']} more calls during its probe at {event.at:.3f}"
 
 
 PROBE_CHECKS: Final = (
-    Check("one-probe", "while a circuit is tried, one call goes through at a time", one_probe),
+    Check("one-probe", "while a circuit is half-open, one call goes through at a time", one_probe),
 )

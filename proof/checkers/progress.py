@@ -111,6 +111,6 @@ def nothing_unexpected(history: History) -> Iterator[str | int]:
 
 
 PROGRESS_CHECKS: Final = (
-    Check("progress", "when all has healed, everybody can soon write again", progress),
-    Check("nothing-unexpected", "nothing fails in a way that the mesh does not tell of", nothing_unexpected),
+    Check("progress", "when all faults have healed, every node can soon write again", progress),
+    Check("nothing-unexpected", "only the mesh's own errors occur", nothing_unexpected),
 )

@@ -9,7 +9,7 @@ from proof.mutants.planted_bug import Code, Instrument, PlantedBug
 DISK_PLANTS: Final = (
     PlantedBug(
         "half-applied",
-        "of the pages that a transaction has changed the last does not reach the replica",
+        "the last page of a transaction does not reach the replica",
         (
             Code(
                 "vox_mesh.store.replica.pages:PageFile.add",
@@ -38,14 +38,14 @@ DISK_PLANTS: Final = (
     ),
     PlantedBug(
         "spool-loses-some",
-        "of what the spool is to keep the last is not written",
+        "the last write of a batch is not spooled",
         (Code("vox_mesh.store.spool.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),
         ("chains-complete", "messages-acked"),
         instrument=Instrument.SERVER,
     ),
     PlantedBug(
         "spool-renames",
-        "what comes out of the spool has another key than it went in with",
+        "a replayed write has another idempotency key",
         (Code("vox_mesh.store.spool.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),
         ("chains-complete", "messages-acked", "messages-once"),
         instrument=Instrument.SERVER,

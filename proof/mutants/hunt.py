@@ -31,7 +31,7 @@ class HuntResult:
     description: str
     instrument: str
     by: tuple[str, ...]
-    """The checks that found it, of those that should; empty if none did."""
+    """The checks that found it, of the expected ones; empty if none did."""
     otherwise: tuple[str, ...]
     """Other checks that failed."""
     effort: str

@@ -39,7 +39,7 @@ JOB_PLANTS: Final = (
     ),
     PlantedBug(
         "claimed-by-two",
-        "a job that somebody has claimed meanwhile is claimed again",
+        "a claimed job is claimed again",
         (
             Sql("jobs", "take", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
             Sql("jobs", "claim", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
@@ -49,7 +49,7 @@ JOB_PLANTS: Final = (
     ),
     PlantedBug(
         "lease-cut-short",
-        "a lease is taken from its holder before it is over",
+        "a lease is revoked before it is over",
         (
             Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),
             Sql("jobs", "overdue", "lease_until_ms < ?3", "lease_until_ms < ?3 + 60000"),
@@ -59,14 +59,14 @@ JOB_PLANTS: Final = (
     ),
     PlantedBug(
         "needs-ignored",
-        "a job begins before those that it waits for have ended",
+        "a job starts before its dependencies have ended",
         (Sql("jobs", "schedule", "coalesce(json_array_length(i.value, '$.after'), 0)", "0"),),
         ("jobs-in-order",),
         ("jobs",),
     ),
     PlantedBug(
         "cron-fired-twice",
-        "a cron is fired by every node that sees that it is due",
+        "a cron is fired by every node that finds it due",
         (Sql("crons", "move_on", "next_ms = ?6", "next_ms = next_ms"),),
         ("crons-once",),
         ("jobs",),

@@ -12,7 +12,7 @@ _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
 MESSAGE_PLANTS: Final = (
     PlantedBug(
         "acked-by-anyone",
-        "a message is acknowledged by one who does not have it",
+        "a message is acknowledged by a consumer that does not hold it",
         (
             Sql(
                 "messages",
@@ -38,7 +38,7 @@ MESSAGE_PLANTS: Final = (
     ),
     PlantedBug(
         "handed-out-expired",
-        "a message is handed out after its time",
+        "a message is handed out after its expiry",
         (
             Sql(
                 "messages",
@@ -55,7 +55,7 @@ MESSAGE_PLANTS: Final = (
     ),
     PlantedBug(
         "given-back-overtaken",
-        "what was written after a message that waits to be tried again is handed out before it",
+        "a message is handed out before an earlier one that waits for its retry",
         (
             Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
             *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "look")),
@@ -65,7 +65,7 @@ MESSAGE_PLANTS: Final = (
     ),
     PlantedBug(
         "dropped-when-handed-out",
-        "a message is done with when it is handed out, whatever becomes of it",
+        "a message is acknowledged when it is handed out",
         (
             Sql("messages", "claim", "state = 'delivered',", "state = 'acked', ended_ms = chosen.now,"),
             Sql("messages", "claim_one", "state = 'delivered',", "state = 'acked', ended_ms = NOW_MS,"),
@@ -75,7 +75,7 @@ MESSAGE_PLANTS: Final = (
     ),
     PlantedBug(
         "acked-in-vain",
-        "an acknowledgement that found nothing to acknowledge is told as made",
+        "an acknowledgement without effect is reported as successful",
         (
             Code(
                 "vox_mesh.messages.claims:Claims.ack",
@@ -103,7 +103,7 @@ MESSAGE_PLANTS: Final = (
     ),
     PlantedBug(
         "batch-stranded",
-        "what was claimed together with a message that was lost stays claimed, and is not handed out",
+        "messages claimed in a batch with a lost one stay claimed, and are not handed out",
         (
             Code(
                 "vox_mesh.messages.consumer:Consumer.release_lost",

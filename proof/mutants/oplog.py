@@ -9,7 +9,7 @@ from proof.mutants.planted_bug import Code, PlantedBug, Sql
 LOG_PLANTS: Final = (
     PlantedBug(
         "link-skipped",
-        "an entry is linked to the one before the last",
+        "an entry links to the one before the last",
         (
             Code(
                 "vox_mesh.oplog.writer:OpLogWriter._entries",
@@ -22,14 +22,14 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "payload-not-hashed",
-        "the hash of an entry says nothing of what was done",
+        "the hash of an entry does not cover its payload",
         (Code("vox_mesh.model.oplog.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
         ("chains-whole",),
         ("oplog",),
     ),
     PlantedBug(
         "entry-left-out",
-        "of entries that are written together the last is not",
+        "the last entry of a batch is not written",
         (
             Code(
                 "vox_mesh.oplog.writer:OpLogWriter._entries",
@@ -42,7 +42,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "chain-cut-off",
-        "a node that begins again cuts off the end of its chain",
+        "a node that restarts cuts off the end of its chain",
         (
             Sql(
                 "nodes",
@@ -58,7 +58,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "applied-before-its-time",
-        "an op is applied though what it depends on is not there",
+        "an op is applied before its dependencies exist",
         (
             Code(
                 "vox_mesh.oplog.pending_ops:Deferral.standing_of",
@@ -71,7 +71,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "dead-never-told",
-        "a node that is silent is taken for alive",
+        "a silent node counts as alive",
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
@@ -84,7 +84,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "dead-by-own-clock",
-        "the silence of others is counted by this machine's clock",
+        "the silence of other nodes is measured by this machine's clock",
         (
             Code(
                 "vox_mesh.nodes.clock:MeshClock.now_ms",
@@ -97,7 +97,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "live-told-dead",
-        "half a tick that did not come makes a node dead",
+        "half a missed heartbeat makes a node dead",
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
@@ -110,7 +110,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "downbeat-twice",
-        "every beat is told twice",
+        "every beat is reported twice",
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
@@ -123,7 +123,7 @@ LOG_PLANTS: Final = (
     ),
     PlantedBug(
         "downbeat-swallowed",
-        "beats that began while a process was away are left out, downbeats too",
+        "beats missed while a process was paused are skipped, downbeats too",
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",

@@ -13,7 +13,7 @@ _FAULTS: Final = ("rollback",)
 ROLLBACK_PLANTS: Final = (
     PlantedBug(
         "token-without-time",
-        "a token is above those that the database knows of, and not above the time",
+        "a token is above the tokens in the database, but not above the time",
         (
             *(Sql("locks", name, _NOW, "0") for name in ("take_free", "take_one", "take_if_next", "pass_on")),
             Sql("locks", "raise_generation", f"max(generation + 1, {_NOW})", "generation + 1"),
@@ -25,7 +25,7 @@ ROLLBACK_PLANTS: Final = (
     ),
     PlantedBug(
         "rollback-not-noticed",
-        "a node takes a database that went back in time for the one that it knows",
+        "a node does not notice that the database was rolled back",
         (
             Code(
                 "vox_mesh.oplog.rollback:Rollback.is_behind",
@@ -44,7 +44,7 @@ ROLLBACK_PLANTS: Final = (
     ),
     PlantedBug(
         "clock-step-not-noticed",
-        "a node follows the database's clock wherever it is set",
+        "a node follows every step of the database's clock",
         (
             Code(
                 "vox_mesh.nodes.clock:MeshClock._is_step",

@@ -11,14 +11,14 @@ _REQUEST: Final = "vox_mesh.store.write.request"
 STORE_PLANTS: Final = (
     PlantedBug(
         "retried-without-key",
-        "a request that got no answer is sent again, and takes effect again",
+        "a request without a response is sent again, and takes effect again",
         (Code(f"{_REQUEST}:OptimisticRequest._remember", "scripts = self._scripts", "scripts = ()"),),
         ("effect-once", "counters-linearizable", "no-lost-update"),
         ("effects", "counters"),
     ),
     PlantedBug(
         "doubt-told-as-no",
-        "what may have been applied is told as not applied",
+        "an unknown outcome is reported as not applied",
         (
             Code(
                 "vox_mesh.store.write.combiner:_outcome_unknown",
@@ -31,7 +31,7 @@ STORE_PLANTS: Final = (
     ),
     PlantedBug(
         "answered-before-commit",
-        "callers are told that it is done when the request is sent",
+        "callers are answered when the request is sent, not when it is committed",
         (
             Code(
                 "vox_mesh.store.write.dispatcher:Sender._send_request",
@@ -47,7 +47,7 @@ STORE_PLANTS: Final = (
     ),
     PlantedBug(
         "second-script-dropped",
-        "of scripts that go together in a request the second is left out",
+        "the second script of a batch is left out",
         (
             Code(
                 f"{_REQUEST}:_runs",
@@ -60,7 +60,7 @@ STORE_PLANTS: Final = (
     ),
     PlantedBug(
         "two-probes",
-        "when the circuit has rested, any number of calls are let through at once",
+        "a half-open circuit admits any number of calls",
         (
             Code(
                 "vox_mesh.store.write.breaker:Breaker.is_rejecting",
@@ -73,7 +73,7 @@ STORE_PLANTS: Final = (
     ),
     PlantedBug(
         "key-forgotten-at-once",
-        "the key of a script is forgotten when it was answered, though it may come again",
+        "an idempotency key is deleted after the response, though the request may be repeated",
         (
             Code(
                 "vox_mesh.store.write.combiner:Combiner._settle",

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=SECONDS, metavar="V", help="of simulated time until all heals")
     add("--slow", type=float, default=1.0, metavar="K", help="K times as slow: hours instead of minutes")
     add("--history", type=Path, metavar="FOLDER", help="where the histories go")
-    add("--processes", type=int, default=1, metavar="P", help="so many seeds at the same time")
+    add("--processes", type=int, default=1, metavar="P", help="seeds at the same time")
     add("--until-broken", action="store_true", help="end with the first seed that breaks")
     add("--until", nargs="+", default=(), metavar="CHECK", help="end with the first that breaks one of these")
     add("--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_names(), help="play no others")

@@ -110,7 +110,7 @@ class NodeRun:
             self.ended.set_result(("left", None) if error is None else ("broke", error.line))
 
     async def _open_and_run(self) -> MeshError | None:
-        """Run until told to leave; return the error if it could not."""
+        """Run until ordered to leave; return the error if it could not."""
         dependencies = Dependencies(
             self._wall_ms,
             self._shared.loop.time,

@@ -32,7 +32,7 @@ class RelayReceiver:
     def __init__(self, loop: SimulatedLoop, process: SimulatedProcess, mesh: MeshNode) -> None:
         self.process: Final = process
         self._loop = loop
-        self._reception = Reception(mesh.store, mesh.bus, mesh.clock, monotonic=loop.time)
+        self._reception = Reception(mesh.store, mesh.messages, mesh.clock, monotonic=loop.time)
 
     async def receive(self, channel: Channel, messages: Sequence[Message], *, stored: bool) -> None:
         """Receive messages over a channel."""
@@ -75,12 +75,12 @@ def outbox_of(mesh: MeshNode, relay: SimulatedRelay, monotonic: Callable[[], flo
     """Connect a node's outbox to the simulated relay, and publish its address."""
     outbox = Outbox(
         relay,
-        mesh.bus.directory,
-        mesh.bus.relay_buffer,
+        mesh.messages.directory,
+        mesh.messages.relay_buffer,
         monotonic=monotonic,
         spooling=False,
         is_busy=lambda: mesh.store.is_busy,
     )
-    mesh.bus.relay_by(outbox)
+    mesh.messages.relay_by(outbox)
     mesh.presence.activity.control_addr = f"http://{mesh.identity.node_id}:7400"
     return outbox

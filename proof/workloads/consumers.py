@@ -76,7 +76,7 @@ async def run(context: WorkloadContext) -> None:
 async def _send(context: WorkloadContext, number: int) -> None:
     key, to = key_of(context.who, _MESSAGE, number), _receiver_of(context, number)
     with context.recorder.operation("message.send", key=key, to=to) as record:
-        sent = await context.mesh.bus.send(to, {"key": key}, sender=inbox_of(context.who), key=key)
+        sent = await context.mesh.messages.send(to, {"key": key}, sender=inbox_of(context.who), key=key)
         record.ok(spooled=sent.state == MessageState.SPOOLED)
 
 
@@ -100,7 +100,7 @@ class _Consumer:
         """Receive until cancelled."""
         context = self._context
         while True:
-            inbox = context.mesh.bus.receive(self._inbox, lease=self._lease_s)
+            inbox = context.mesh.messages.receive(self._inbox, lease=self._lease_s)
             with suppress(MeshError):
                 async with aclosing(inbox) as coming:
                     async for message in coming:
@@ -134,7 +134,7 @@ class _Consumer:
         context, is_known = self._context, True
         with context.recorder.operation("message.ack", **about) as record:
             try:
-                is_recorded = await context.mesh.bus.ack(message)
+                is_recorded = await context.mesh.messages.ack(message)
             except MeshError as error:
                 is_known = isinstance(error, NotHolder)
                 raise
@@ -145,7 +145,7 @@ class _Consumer:
         """Reject it; return whether that succeeded."""
         is_rejected = False
         with self._context.recorder.operation("message.nack", **about) as record:
-            await self._context.mesh.bus.nack(message, retry_in=0)
+            await self._context.mesh.messages.nack(message, retry_in=0)
             is_rejected = True
             record.ok()
         return is_rejected
@@ -174,10 +174,10 @@ async def drain(context: WorkloadContext) -> None:
 
 
 async def _is_all_done(context: WorkloadContext, inboxes: Sequence[str]) -> bool:
-    letters = context.mesh.bus.letters
+    queries = context.mesh.messages.queries
     for state in (MessageState.STORED, MessageState.DELIVERED):
         for inbox in inboxes:
-            if await letters.listed(receiver=inbox, state=state, limit=1):
+            if await queries.listed(receiver=inbox, state=state, limit=1):
                 return False
     return True
 

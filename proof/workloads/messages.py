@@ -90,7 +90,7 @@ async def _send_all_the_time(context: WorkloadContext) -> None:
 async def _send(context: WorkloadContext, plan: _Plan) -> None:
     ttl = context.pace.ttl_s if plan.expires else None
     with context.recorder.operation("message.send", key=plan.key, to=plan.to, ttl=ttl) as record:
-        sent = await context.mesh.bus.send(
+        sent = await context.mesh.messages.send(
             plan.to,
             {"key": plan.key},
             sender=inbox_of(context.who),
@@ -104,7 +104,7 @@ async def _send(context: WorkloadContext, plan: _Plan) -> None:
 async def _broadcast(context: WorkloadContext) -> None:
     with context.recorder.operation("message.broadcast") as record:
         ttl = 2 * context.pace.ttl_s  # some recipients may never receive
-        sent = await context.mesh.bus.broadcast({}, sender=inbox_of(context.who), ttl=ttl)
+        sent = await context.mesh.messages.broadcast({}, sender=inbox_of(context.who), ttl=ttl)
         spooled = [each.message_uuid for each in sent if each.state == MessageState.SPOOLED]
         record.ok(keys=[each.message_uuid for each in sent], spooled=spooled)
 
@@ -124,7 +124,9 @@ class _Receiver:
         """Receive until cancelled."""
         context = self._context
         while True:
-            inbox = context.mesh.bus.receive(inbox_of(context.who), roles=[_ROLE], lease=context.pace.ttl_s)
+            inbox = context.mesh.messages.receive(
+                inbox_of(context.who), roles=[_ROLE], lease=context.pace.ttl_s
+            )
             with suppress(MeshError):
                 async with aclosing(inbox) as coming:
                     async for message in coming:
@@ -153,19 +155,19 @@ class _Receiver:
 
     async def _ack(self, message: Message) -> None:
         with self._context.recorder.operation("message.ack", **_about(message)) as record:
-            is_recorded = await self._context.mesh.bus.ack(message)
+            is_recorded = await self._context.mesh.messages.ack(message)
             record.ok(spooled=not is_recorded)
 
     async def _give_back(self, message: Message) -> None:
         with self._context.recorder.operation("message.nack", **_about(message)) as record:
-            await self._context.mesh.bus.nack(message, retry_in=self._context.pace.rest_s)
+            await self._context.mesh.messages.nack(message, retry_in=self._context.pace.rest_s)
             record.ok()
 
     async def _reply(self, message: Message) -> None:
         key = ulid.derive_ulid(message.message_uuid, f"{_REPLY} {self._context.who}")
         with self._context.recorder.operation("message.send", key=key, to=message.sender_agent) as record:
             sender = inbox_of(self._context.who)
-            sent = await self._context.mesh.bus.reply(message, {"key": key}, sender=sender, key=key)
+            sent = await self._context.mesh.messages.reply(message, {"key": key}, sender=sender, key=key)
             record.ok(spooled=sent.state == MessageState.SPOOLED)
 
 
@@ -191,12 +193,12 @@ async def drain(context: WorkloadContext) -> None:
 async def _is_all_done(context: WorkloadContext) -> bool:
     """Return whether no message is left. Expired messages are not handed out, so this order of queries misses
     none."""
-    letters, inboxes = context.mesh.bus.letters, (inbox_of(context.who), CREW)
-    if await letters.peek(inboxes, limit=1):
+    queries, inboxes = context.mesh.messages.queries, (inbox_of(context.who), CREW)
+    if await queries.peek(inboxes, limit=1):
         return False
     for state in (MessageState.DELIVERED, MessageState.STORED):
         for inbox in inboxes:
-            if await letters.listed(receiver=inbox, state=state, limit=1):
+            if await queries.listed(receiver=inbox, state=state, limit=1):
                 return False
     return True
 

@@ -113,14 +113,14 @@ async def test_advancing_keeps_running_nodes_alive_and_marks_killed_ones_dead(ha
 
 async def test_advancing_redelivers_messages_after_their_lease_and_expires_them(harness: MeshHarness) -> None:
     node = await harness.node()
-    await node.bus.send("reader", "lasting", sender="writer")
-    await node.bus.send("reader", "passing", sender="other", ttl=600)
-    assert len(await node.bus.inbox("reader", lease=60)) == 2
-    assert await node.bus.inbox("reader") == []
+    await node.messages.send("reader", "lasting", sender="writer")
+    await node.messages.send("reader", "passing", sender="other", ttl=600)
+    assert len(await node.messages.inbox("reader", lease=60)) == 2
+    assert await node.messages.inbox("reader") == []
     await harness.clock.advance("2m")
-    assert {each.body for each in await node.bus.inbox("reader", lease=60)} == {"lasting", "passing"}
+    assert {each.body for each in await node.messages.inbox("reader", lease=60)} == {"lasting", "passing"}
     await harness.clock.advance("10m")
-    assert [each.body for each in await node.bus.inbox("reader")] == ["lasting"]
+    assert [each.body for each in await node.messages.inbox("reader")] == ["lasting"]
 
 
 async def test_advancing_makes_scheduled_jobs_due(harness: MeshHarness) -> None:
@@ -188,9 +188,9 @@ async def test_sql_time_functions_follow_the_manual_clock() -> None:
 
 async def test_a_commit_of_one_node_wakes_the_others(harness: MeshHarness) -> None:
     one, two = await harness.node("one"), await harness.node("two")
-    receiving = two.bus.receive("reader")
+    receiving = two.messages.receive("reader")
     waiting = asyncio.ensure_future(anext(receiving))
-    await one.bus.send("reader", "hello", sender="writer")
+    await one.messages.send("reader", "hello", sender="writer")
     async with asyncio.timeout(_PATIENCE_S):
         assert (await waiting).body == "hello"
     await receiving.aclose()
@@ -231,6 +231,6 @@ async def test_variables_and_env_files_of_the_machine_are_ignored(
         node = await harness.node()
         assert node.store.home == "memory"
         assert node.store.tenant.scope_id == ""
-        assert node.bus.agent_or_default(None) == "local"
+        assert node.messages.agent_or_default(None) == "local"
         await node.jobs.schedule("work")
     assert os.listdir(tmp_path) == [".env"]  # noqa: PTH208

@@ -40,7 +40,7 @@ def test_what_fails_the_service_is_found_and_what_is_refused_is_not() -> None:
 
 def test_a_call_that_is_obeyed_or_leaves_a_row_is_found() -> None:
     obeyed = _story(stranger_call=[_send(200)])
-    assert faults(FUZZER_CHECKS, "refused-changes-nothing", obeyed) == ["ann did as told by 'half': 200"]
+    assert faults(FUZZER_CHECKS, "refused-changes-nothing", obeyed) == ["ann obeyed 'half': 200"]
     rows = [{"table": "jobs", "rows": 2}, {"table": "locks", "rows": 0}]
     left = _story(stranger_call=[_send(401)], final_strangers=rows)
     assert faults(FUZZER_CHECKS, "refused-changes-nothing", left) == ["2 rows of jobs are by a stranger"]

@@ -33,7 +33,7 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
 @pytest.mark.parametrize(
     ("second", "fault"),
     [
-        ((1_000, 2_000), "downbeat 1000 was told at 2.000, after 1000"),
+        ((1_000, 2_000), "downbeat 1000 was reported at 2.000, after 1000"),
         ((3_000, 2_000), "came 3000"),
         ((2_500, 2_000), "came 2500"),
     ],

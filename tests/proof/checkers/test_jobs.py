@@ -97,10 +97,10 @@ def test_a_completion_under_an_old_claim_is_found() -> None:
     assert any("by ada under 1: it was running under 2 of bob" in each for each in found)
 
 
-def test_a_success_of_nobody_is_found() -> None:
+def test_a_success_without_an_attempt_is_found() -> None:
     story = _story()
     story.events = [each for each in story.events if each.what != "job.done"]
-    assert "nobody had done it" in faults(JOB_CHECKS, "one-completion", story)[0]
+    assert "no attempt had completed" in faults(JOB_CHECKS, "one-completion", story)[0]
 
 
 @pytest.mark.parametrize(

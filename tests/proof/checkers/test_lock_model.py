@@ -15,8 +15,8 @@ from proof.history import Step
 _TTL_S = 1.0
 
 
-def _did(kind: Kind, began: float, ended: float, token: int | None, text: Step = Step.OK) -> LockAction:
-    return LockAction(kind, text, began, ended, token, _TTL_S)
+def _did(kind: Kind, began: float, ended: float, token: int | None, step: Step = Step.OK) -> LockAction:
+    return LockAction(kind, step, began, ended, token, _TTL_S)
 
 
 def _acquired(token: int, began: float, ended: float) -> LockAction:
@@ -88,8 +88,8 @@ def _histories(draw: st.DrawFn) -> list[LockAction]:
         began = draw(moments)
         is_known = kind in (Kind.WRITE, Kind.ACQUIRE) or draw(st.booleans())
         ended = began + draw(moments) / 4 if is_known else math.inf
-        text = Step.OK if is_known else Step.UNKNOWN
-        done.append(_did(kind, began, ended, len(done) + 5 if kind is Kind.ACQUIRE else 5, text))
+        step = Step.OK if is_known else Step.UNKNOWN
+        done.append(_did(kind, began, ended, len(done) + 5 if kind is Kind.ACQUIRE else 5, step))
     return done
 
 

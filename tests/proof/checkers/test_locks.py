@@ -42,8 +42,8 @@ def _released(who: str, began: float, ended: float, token: int, step: Step = Ste
 
 def _put(who: str, at: float, token: int, highest: int = 0, *, is_taken: bool = True) -> Lines:
     """A write outside of the database."""
-    text = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
-    return text + did(who, "lock.put", (at - 0.01, at + 0.01), _about(token, cell=_KEY), taken=is_taken)
+    lines = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
+    return lines + did(who, "lock.put", (at - 0.01, at + 0.01), _about(token, cell=_KEY), taken=is_taken)
 
 
 def _wrote(who: str, began: float, token: int, step: Step = Step.OK, **result: Any) -> Lines:

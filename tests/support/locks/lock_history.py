@@ -59,7 +59,7 @@ class Recorder:
         """Let go of it."""
         async with self._telling(Kind.RELEASE, lock.keys[0], token=lock.fence_token) as facts:
             if not await self._locks.release(lock):
-                facts["told"] = Step.NO
+                facts["step"] = Step.NO
 
     async def write(self, lock: Lock) -> None:
         """Write a row under it."""
@@ -88,15 +88,15 @@ class Recorder:
     @asynccontextmanager
     async def _telling(self, kind: Kind, key: str, **facts: Any) -> AsyncIterator[Facts]:
         """Tell of an operation, which may change the facts; what goes wrong with it is one of them."""
-        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "told": Step.UNKNOWN}
+        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "step": Step.UNKNOWN}
         self._tell(**facts, began=time.monotonic())
-        facts["told"] = Step.OK
+        facts["step"] = Step.OK
         try:
             yield facts
         except _REFUSALS:
-            facts["told"] = Step.NO
+            facts["step"] = Step.NO
         except MeshError as error:
-            facts |= {"told": Step.UNKNOWN, "error": error.line}
+            facts |= {"step": Step.UNKNOWN, "error": error.line}
         self._tell(**facts, ended=time.monotonic())
 
 
@@ -122,17 +122,17 @@ async def roam(
         await asyncio.sleep(random.random() * _PACE_S)
 
 
-async def histories(store: Store, table: str, text: Iterable[Facts]) -> dict[str, list[LockAction]]:
+async def histories(store: Store, table: str, reports: Iterable[Facts]) -> dict[str, list[LockAction]]:
     """What was done to each key; of the writes it is known what became of them, by their rows."""
     rows = await store.read(f"SELECT id FROM {table}", fresh=True)
     written = {row["id"] for row in rows}
     facts: dict[str, Facts] = {}
-    for each in text:
+    for each in reports:
         if "id" in each:
             facts.setdefault(each["id"], {}).update(each)
     found: dict[str, list[LockAction]] = defaultdict(list)
     for each in facts.values():
-        kind, answer = Kind(each["kind"]), Step(each["told"])
+        kind, answer = Kind(each["kind"]), Step(each["step"])
         is_known = answer is not Step.UNKNOWN
         if kind is Kind.WRITE:
             is_written = each["id"] in written
