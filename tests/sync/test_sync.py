@@ -20,7 +20,7 @@ from tools.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
-from vox_mesh.sync import Mesh, MeshNode, Town, TownClock, timeout
+from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
 from vox_mesh.sync.loop_thread import Call
 
 _PATIENCE_S: Final = 30.0
@@ -209,12 +209,12 @@ def test_a_generator_may_be_closed_and_ends_with_its_source(mesh: MeshNode) -> N
 # --- a lock that is lost --------------------------------------------------------------------------
 
 
-def test_the_next_call_under_a_lost_lock_says_so(vox_town: Town) -> None:
-    node, reached = vox_town.node("a"), []
+def test_the_next_call_under_a_lost_lock_says_so(vox_mesh_harness: MeshHarness) -> None:
+    node, reached = vox_mesh_harness.node("a"), []
 
     def work() -> None:
         with node.locks.hold("release"):
-            vox_town.kill("a")
+            vox_mesh_harness.kill("a")
             reached.append("a call")
             node.nodes.all()
             reached.append("the end")
@@ -224,14 +224,16 @@ def test_the_next_call_under_a_lost_lock_says_so(vox_town: Town) -> None:
     assert reached == ["a call"]
 
 
-def test_who_has_lost_a_lock_of_one_node_may_still_call_others(vox_town: Town, vox_clock: TownClock) -> None:
-    first, reached = vox_town.node("a"), []
+def test_who_has_lost_a_lock_of_one_node_may_still_call_others(
+    vox_mesh_harness: MeshHarness, vox_manual_clock: ManualClock
+) -> None:
+    first, reached = vox_mesh_harness.node("a"), []
 
     def work() -> None:
         with first.locks.hold("release"):
-            vox_town.kill("a")
-            vox_clock.turn("10m")
-            second = vox_town.node("b")
+            vox_mesh_harness.kill("a")
+            vox_manual_clock.advance("10m")
+            second = vox_mesh_harness.node("b")
             with second.locks.hold("release") as lock:
                 assert next(second.locks.watch())[0].fence_token == lock.fence_token
             reached.append("the end")
@@ -242,13 +244,13 @@ def test_who_has_lost_a_lock_of_one_node_may_still_call_others(vox_town: Town, v
 
 
 def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
-    vox_town: Town, vox_clock: TownClock
+    vox_mesh_harness: MeshHarness, vox_manual_clock: ManualClock
 ) -> None:
-    first, second = vox_town.node("a"), vox_town.node("b")
+    first, second = vox_mesh_harness.node("a"), vox_mesh_harness.node("b")
 
     def work() -> None:
         with first.locks.hold("release", ttl=60):
-            vox_clock.turn("2h")
+            vox_manual_clock.advance("2h")
             second.locks.acquire("release")
 
     with pytest.raises(LockLost):
@@ -256,12 +258,12 @@ def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
     assert [holder.holder_node for holder in second.locks.holders()] == ["b"]
 
 
-def test_the_end_of_a_block_says_that_its_lock_was_lost(vox_town: Town) -> None:
-    node = vox_town.node("a")
+def test_the_end_of_a_block_says_that_its_lock_was_lost(vox_mesh_harness: MeshHarness) -> None:
+    node = vox_mesh_harness.node("a")
 
     def work() -> None:
         with node.locks.hold("release"):
-            vox_town.kill("a")
+            vox_mesh_harness.kill("a")
 
     with pytest.raises(LockLost):
         work()

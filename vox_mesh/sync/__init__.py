@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 from vox_mesh.mesh import Mesh as AsyncMesh
+from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
 from vox_mesh.sync.blocking import Block, Blocking
 from vox_mesh.sync.loop_thread import LoopThread, timeout
 
-__all__ = ["Mesh", "MeshNode", "Town", "TownClock", "opened", "timeout"]
+__all__ = ["ManualClock", "Mesh", "MeshHarness", "MeshNode", "opened", "timeout"]
 
-# For annotations: the stub of this module describes them as different classes to a type checker.
-MeshNode = Town = TownClock = Blocking
+# For annotations: to a type checker these are different classes, described in the stub `__init__.pyi`.
+MeshNode = MeshHarness = ManualClock = Blocking
+
+_DEPRECATED: Final = {"Town": "MeshHarness", "TownClock": "ManualClock"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"{__name__}.{name}", f"{__name__}.{_DEPRECATED[name]}")
+    return Blocking
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Choosing kinds of faults on a command line: by their names, or sets of them by a word."""
+"""Select kinds of faults on a command line: by name, or as a named set."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ OPTIONAL: Final = "optional"
 
 
 def choices_of(kinds: type[K], default: Set[K] = frozenset()) -> list[str]:
-    """What can be named; `optional` only where some kinds are not default ones."""
+    """Return the accepted names; `optional` is one only if some kinds are not default ones."""
     words = [DEFAULT, OPTIONAL, ALL] if frozenset(kinds) - default else [DEFAULT, ALL]
     return [*words, *(str(kind) for kind in kinds)]
 
 
-def chosen(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:
-    """The kinds that are named; the default ones, if none are. `optional`: all that are not default."""
+def select_kinds(names: Iterable[str] | None, kinds: type[K], default: Set[K]) -> frozenset[K]:
+    """Return the named kinds, or the default ones if none are named. `optional` names all but the default
+    ones."""
     sets = {DEFAULT: frozenset(default), OPTIONAL: frozenset(kinds) - default, ALL: frozenset(kinds)}
     found: frozenset[K] = frozenset()
     for name in names or (DEFAULT,):

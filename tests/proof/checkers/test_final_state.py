@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from proof import reading
+from proof import final_state
 from proof.checkers.database import DATABASE_CHECKS
-from proof.moves import INSTALL
-from proof.reading import Row, finals, read_finals
+from proof.final_state import Row, final_rows, record_final_state
+from proof.witness import INSTALL
 from tests.proof.checkers.story import Story, faults
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
@@ -21,7 +21,7 @@ from vox_mesh.store.schema.statements import ddl
 from vox_mesh.store.script import Script, Statement
 
 
-def _asking(connection: sqlite3.Connection) -> reading.Ask:
+def _asking(connection: sqlite3.Connection) -> final_state.Ask:
     connection.row_factory = sqlite3.Row
 
     async def ask(statement: str) -> list[Row]:
@@ -46,11 +46,11 @@ async def test_large_tables_are_read_in_pages(connection: sqlite3.Connection) ->
     with closing(connection):
         connection.executemany(insert, rows)
         story = Story()
-        await read_finals(_asking(connection), story.player("stage"))
+        await record_final_state(_asking(connection), story.node("stage"))
     history = story.history()
-    assert {row["memory_key"] for row in finals(history, "memories")} == {row[2] for row in rows}
-    assert len(finals(history, "memories")) == len(rows)
-    assert finals(history, "jobs") == []
+    assert {row["memory_key"] for row in final_rows(history, "memories")} == {row[2] for row in rows}
+    assert len(final_rows(history, "memories")) == len(rows)
+    assert final_rows(history, "jobs") == []
     assert faults(DATABASE_CHECKS, "integrity", story) == []
 
 
@@ -64,17 +64,17 @@ async def test_a_server_that_does_not_look_at_itself_is_not_blamed(connection: s
 
     story = Story()
     with closing(connection):
-        await read_finals(ask, story.player("stage"))
+        await record_final_state(ask, story.node("stage"))
     (event,) = story.history().notes("final.integrity")
     assert event.data["ok"] is None
 
 
 def test_damage_and_a_replica_that_differs_are_found() -> None:
     story = Story()
-    story.player("stage").note("final.integrity", ok=False, said=["row 1 missing"])
-    story.player("stage").note("final.replica", equal=True, player="ada")
+    story.node("stage").note("final.integrity", ok=False, said=["row 1 missing"])
+    story.node("stage").note("final.replica", equal=True, player="ada")
     assert faults(DATABASE_CHECKS, "replica-equal", story) == []
-    story.player("stage").note("final.replica", equal=False, player="bob")
+    story.node("stage").note("final.replica", equal=False, player="bob")
     assert "row 1 missing" in faults(DATABASE_CHECKS, "integrity", story)[0]
     assert "bob" in faults(DATABASE_CHECKS, "replica-equal", story)[0]
 
@@ -97,13 +97,13 @@ async def test_the_witness_sees_every_move_by_the_databases_clock(
             return [row.as_dict() for row in await node.store.read(statement, fresh=True)]
 
         story = Story()
-        await read_finals(ask, story.player("stage"))
+        await record_final_state(ask, story.node("stage"))
         now_ms = node.clock.now_ms
     history = story.history()
-    jobs = [row for row in finals(history, "proof_job_moves") if row["job_id"] == job.job_id]
+    jobs = [row for row in final_rows(history, "proof_job_moves") if row["job_id"] == job.job_id]
     assert [row["state"] for row in jobs] == ["pending", "aborted"]
     assert all(abs(row["at_ms"] - now_ms) < 60_000 for row in jobs)
-    messages = finals(history, "proof_message_moves")
+    messages = final_rows(history, "proof_message_moves")
     states = [row["state"] for row in messages if row["message_uuid"] == message.message_uuid]
     assert states == ["stored", "delivered", "acked"]
     assert faults(DATABASE_CHECKS, "integrity", story) == []

@@ -1,4 +1,4 @@
-"""What the database holds when all is over: read once, and written into the history."""
+"""The contents of the database at the end of a run, written into the history."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any, Final
 
 from proof import tables
 from proof.history import History, Recorder
-from proof.moves import WITNESSES
+from proof.witness import WITNESSES
 from vox_mesh.errors import MeshError
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.schema.statements import NOW_MS
 
 Ask = Callable[[str], Awaitable[list[dict[str, Any]]]]
-"""Runs one SELECT at the database."""
+"""Run one SELECT against the database itself."""
 
 Row = dict[str, Any]
 
 _SHOWN: Final = 5
 _PAGE: Final = 500
-"""Rows in one answer: a server gives no answer of more than 10 MB."""
+"""Rows in one response: a server limits a response to 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that judges look into."""
+    """A table that checks read."""
 
     name: str
     key: tuple[str, ...]
-    """What its rows are read in the order of."""
+    """The columns by which its rows are ordered."""
     others: tuple[str, ...]
 
     def page(self, after: Row | None) -> str:
-        """A query for the next rows, after one."""
+        """Return the query for the next page, after this row."""
         order, columns = ", ".join(self.key), ", ".join(self.key + self.others)
         beyond = "" if after is None else f"WHERE ({order}) > ({self._place(after)}) "
         return f"SELECT {columns} FROM {self.name} {beyond}ORDER BY {order} LIMIT {_PAGE}"
@@ -75,8 +75,8 @@ TABLES: Final = (
 )
 
 
-async def read_finals(ask: Ask, recorder: Recorder) -> None:
-    """Write into the history what there is, and whether the database is in order."""
+async def record_final_state(ask: Ask, recorder: Recorder) -> None:
+    """Write the rows of all tables, and the result of the integrity check, into the history."""
     for table in TABLES:
         async for row in _rows(ask, table):
             recorder.note("final", table=table.name, row=row)
@@ -98,20 +98,20 @@ async def _rows(ask: Ask, table: Table) -> AsyncIterator[Row]:
 async def _note_integrity(ask: Ask, recorder: Recorder) -> None:
     try:
         rows = await ask("PRAGMA integrity_check")
-    except MeshError as error:  # not every server lets itself be asked
+    except MeshError as error:  # not every server supports it
         recorder.note("final.integrity", ok=None, said=[str(error)])
         return
-    said = [str(value) for row in rows for value in row.values()]
-    recorder.note("final.integrity", ok=said == ["ok"], said=said[:_SHOWN])
+    answers = [str(value) for row in rows for value in row.values()]
+    recorder.note("final.integrity", ok=answers == ["ok"], said=answers[:_SHOWN])
 
 
-def finals(history: History, table: str) -> list[Row]:
-    """The rows of a table, as they were in the end."""
+def final_rows(history: History, table: str) -> list[Row]:
+    """Return the rows of a table at the end of the run."""
     return [event.data["row"] for event in history.notes("final") if event.data["table"] == table]
 
 
 def grouped(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
-    """Rows by one of their values, in the order in which they are."""
+    """Group rows by a column, in their order."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(row[column], []).append(row)

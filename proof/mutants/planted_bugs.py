@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
-from proof.mutants.mail import MESSAGE_PLANTS
+from proof.mutants.messages import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.store import STORE_PLANTS
-from proof.mutants.work import JOB_PLANTS
 
 PLANTS: Final = {
     plant.name: plant

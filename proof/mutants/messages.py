@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
 
 MESSAGE_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "acked-by-anyone",
-        "a message is acknowledged by one who does not have it",
+        "a message is acknowledged by a consumer that does not hold it",
         (
             Sql(
                 "messages",
@@ -26,7 +26,7 @@ MESSAGE_PLANTS: Final = (
         ("acked-by-holder",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "acked-too-late",
         "a message is acknowledged under a claim that is over",
         (
@@ -36,9 +36,9 @@ MESSAGE_PLANTS: Final = (
         ("acked-by-holder", "messages-in-order"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "handed-out-expired",
-        "a message is handed out after its time",
+        "a message is handed out after its expiry",
         (
             Sql(
                 "messages",
@@ -53,9 +53,9 @@ MESSAGE_PLANTS: Final = (
         ("never-after-expiry",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "given-back-overtaken",
-        "what was written after a message that waits to be tried again is handed out before it",
+        "a message is handed out before an earlier one that waits for its retry",
         (
             Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
             *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "claimable")),
@@ -63,9 +63,9 @@ MESSAGE_PLANTS: Final = (
         ("messages-in-order",),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "dropped-when-handed-out",
-        "a message is done with when it is handed out, whatever becomes of it",
+        "a message is acknowledged when it is handed out",
         (
             Sql("messages", "claim", "state = 'delivered',", "state = 'acked', ended_ms = chosen.now,"),
             Sql("messages", "claim_one", "state = 'delivered',", "state = 'acked', ended_ms = NOW_MS,"),
@@ -73,9 +73,9 @@ MESSAGE_PLANTS: Final = (
         ("messages-acked", "acked-by-holder"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "acked-in-vain",
-        "an acknowledgement that found nothing to acknowledge is told as made",
+        "an acknowledgement without effect is reported as successful",
         (
             Code(
                 "vox_mesh.messages.claims:Claims.ack",
@@ -86,7 +86,7 @@ MESSAGE_PLANTS: Final = (
         ("acked-once", "acked-by-holder", "messages-acked"),
         ("messages",),
     ),
-    Plant(
+    PlantedBug(
         "relayed-without-lease",
         "a node that cannot reach the database hands out relayed messages without a lease of the inbox",
         (
@@ -101,9 +101,9 @@ MESSAGE_PLANTS: Final = (
         ("consumers",),
         faults=("unreachable",),
     ),
-    Plant(
+    PlantedBug(
         "batch-stranded",
-        "what was claimed together with a message that was lost stays claimed, and is not handed out",
+        "messages claimed in a batch with a lost one stay claimed, and are not handed out",
         (
             Code(
                 "vox_mesh.messages.consumer:Consumer.release_lost",

@@ -1,4 +1,4 @@
-"""A planted bug: a change of code or SQL in memory, in a process that is there to be found out."""
+"""A planted bug: a change of code or SQL in memory, in a process that runs only to be caught."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from vox_mesh.store.schema import statements
 from vox_mesh.store.script import Shape
 
 
-class Stage(StrEnum):
-    """Where a bug shows."""
+class Instrument(StrEnum):
+    """The instrument with which a bug is found."""
 
     SIMULATION = "simulation"
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
 
 
-class Misplaced(Exception):
-    """The place of a change is gone: the bug would not be there, and nobody would find it."""
+class PlaceNotFound(Exception):
+    """The code that a bug changes is gone: the bug could not be planted."""
 
 
 class Change(Protocol):
-    """One place that is made worse."""
+    """One changed place."""
 
     def changed(self) -> str:
-        """What would stand there; `Misplaced`, if the place is not what it was."""
+        """Return the changed source. Raise `PlaceNotFound` if the original is not what it was."""
 
     def make(self) -> None:
-        """Change it, in this process and for good."""
+        """Apply the change to this process, permanently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Other words in the source of a function: `vox_mesh.module:Class.method`."""
+    """A replacement in the source of a function: `vox_mesh.module:Class.method`."""
 
     place: str
     old: str
     new: str
 
     def changed(self) -> str:
-        """The source of the changed function."""
-        _, owner, name = self._found()
+        """Return the source of the changed function."""
+        _, owner, name = self._resolve()
         source = textwrap.dedent(inspect.getsource(_function(vars(owner).get(name), self.place)))
-        return _replaced(source, self.old, self.new, self.place)
+        return _replace(source, self.old, self.new, self.place)
 
     def make(self) -> None:
-        """Have the changed function in the place of the right one."""
-        module, owner, name = self._found()
+        """Replace the function with the changed one."""
+        module, owner, name = self._resolve()
         made: dict[str, Any] = {}
         code = compile(self.changed(), module.__file__ or "", "exec", annotations.compiler_flag)
         exec(code, module.__dict__, made)
         setattr(owner, name, made[name])
 
-    def _found(self) -> tuple[ModuleType, Any, str]:
-        """The module, the class or again the module in which the function is, and its name."""
+    def _resolve(self) -> tuple[ModuleType, Any, str]:
+        """Return the module, the class or module that owns the function, and its name."""
         module_name, _, qualified = self.place.partition(":")
         module = import_module(module_name)
         *owners, name = qualified.split(".")
@@ -73,7 +73,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """Other words in a named statement of `sql/<noun>.sql`."""
+    """A replacement in a named statement of `sql/<noun>.sql`."""
 
     noun: str
     name: str
@@ -81,36 +81,36 @@ class Sql:
     new: str
 
     def changed(self) -> str:
-        """The changed statement."""
+        """Return the changed statement."""
         right, place = statements.named(self.noun).get(self.name, ""), f"{self.noun}.sql: {self.name}"
-        return _replaced(right, statements.bare(self.old), statements.bare(self.new), place)
+        return _replace(right, statements.bare(self.old), statements.bare(self.new), place)
 
     def make(self) -> None:
-        """Have the changed statement in the place of the right one."""
+        """Replace the statement with the changed one."""
         named, changed = statements.named(self.noun), self.changed()
         assert isinstance(named, dict)
         if any(named[self.name] in (each.answer, each.lone, *each.statements) for each in _shapes()):
-            raise Misplaced(f"{self.name} is in use already: plant it before what uses it is loaded")
+            raise PlaceNotFound(f"{self.name} is in use already: plant it before what uses it is loaded")
         named[self.name] = changed
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
-    """A bug, what somebody would say of it, and where it must be found."""
+class PlantedBug:
+    """A bug, its description, and the checks that must find it."""
 
     name: str
-    says: str
+    description: str
     changes: Sequence[Change]
     found_by: Sequence[str]
-    """The checks that are meant to find it; one of them has to."""
+    """The checks that should find it; one of them must."""
     workloads: Sequence[str] = ()
-    """What must be played for it to show; all, if nothing is said."""
-    stage: Stage = Stage.SIMULATION
+    """The workloads that show it; empty: all."""
+    instrument: Instrument = Instrument.SIMULATION
     faults: Sequence[str] = ()
-    """What must go wrong for it to show; the usual, if nothing is said."""
+    """The kinds of faults that show it; empty: the default ones."""
 
     def plant(self) -> None:
-        """Have the bug in this process. Statements are changed first: code is loaded with what it uses."""
+        """Plant the bug in this process. Statements come first: modules load the statements they use."""
         for change in sorted(self.changes, key=lambda each: isinstance(each, Code)):
             change.make()
 
@@ -126,11 +126,11 @@ def _function(found: Any, place: str) -> FunctionType:
                 found = getattr(found, wrapped)
                 break
         else:
-            raise Misplaced(f"there is no function {place}")
+            raise PlaceNotFound(f"there is no function {place}")
     return found
 
 
-def _replaced(text: str, old: str, new: str, place: str) -> str:
+def _replace(text: str, old: str, new: str, place: str) -> str:
     if text.count(old) != 1:
-        raise Misplaced(f"{place} says {old!r} {text.count(old)} times, not once")
+        raise PlaceNotFound(f"{place} says {old!r} {text.count(old)} times, not once")
     return text.replace(old, new)

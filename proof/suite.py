@@ -1,4 +1,4 @@
-"""All that is played, and all that must hold of it."""
+"""All workloads, and all checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.database import DATABASE_CHECKS
 from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from proof.checkers.effects import EFFECT_CHECKS
-from proof.checkers.fuzzers import STRANGER_CHECKS
+from proof.checkers.fuzzers import FUZZER_CHECKS
 from proof.checkers.handouts import HANDOUT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
@@ -19,8 +19,8 @@ from proof.checkers.messages import MESSAGE_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
-from proof.scene import Workload
 from proof.verdicts import Check
+from proof.workload import Workload
 from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
@@ -38,7 +38,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
-"""Simulation plays these only where they are named: its seeds stay the same worlds. Chaos plays them all."""
+"""Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     *LOCK_CHECKS,
@@ -55,5 +55,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,
     *DATABASE_CHECKS,
-    *STRANGER_CHECKS,
+    *FUZZER_CHECKS,
 )

@@ -1,7 +1,7 @@
-"""A witness in the database itself: triggers that write down every move of what is judged, when it is made.
+"""Witness tables: triggers in the database that record every transition of a row as it happens.
 
-What players tell may come late or never; a row here came with the move, in its transaction, by the clock of
-the database. The order of rows is that of the moves.
+Notes of nodes may come late or never. A witness row is written in the transaction of the transition, with the
+time by the database's clock; the order of rows is the order of transitions.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from vox_mesh.store.schema.statements import NOW_MS
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Who watches one table."""
+    """The triggers that watch one table."""
 
     name: str
-    """The table that it writes."""
+    """The table that they write."""
     watched: str
     copied: tuple[str, ...]
-    """The columns that it takes over, as they are after the move."""
+    """The columns that they copy, as of after the change."""
     moves: tuple[str, ...]
-    """Those among them that make a change a move; none: every change is one."""
-    deeds: tuple[str, ...] = ("insert", "update", "delete")
+    """The columns whose change counts as a transition; none: every change does."""
+    actions: tuple[str, ...] = ("insert", "update", "delete")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns of the table that it writes."""
+        """All columns of the witness table."""
         return "id", "at_ms", "deed", *self.copied
 
     def statements(self) -> Iterator[str]:
-        """What installs it; harmless if it is there already."""
+        """Yield the statements that install it; idempotent."""
         yield (
             f"CREATE TABLE IF NOT EXISTS {self.name} "
             f"(id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, deed TEXT NOT NULL, {', '.join(self.copied)})"
         )
-        for deed in self.deeds:
+        for action in self.actions:
             yield (
-                f"CREATE TRIGGER IF NOT EXISTS {self.name}_{deed} AFTER {deed.upper()} ON {self.watched} "
-                f"{self._condition(deed)}BEGIN {self._record(deed)}; END"
+                f"CREATE TRIGGER IF NOT EXISTS {self.name}_{action} AFTER {action.upper()} ON {self.watched} "
+                f"{self._condition(action)}BEGIN {self._record(action)}; END"
             )
 
-    def _condition(self, deed: str) -> str:
-        if deed != "update" or not self.moves:
+    def _condition(self, action: str) -> str:
+        if action != "update" or not self.moves:
             return ""
         return f"WHEN {' OR '.join(f'NEW.{each} IS NOT OLD.{each}' for each in self.moves)} "
 
-    def _record(self, deed: str) -> str:
-        row = "OLD" if deed == "delete" else "NEW"
+    def _record(self, action: str) -> str:
+        row = "OLD" if action == "delete" else "NEW"
         values = ", ".join(f"{row}.{each}" for each in self.copied)
         return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{deed}', {values})"
+            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{action}', {values})"
         )
 
 
@@ -84,7 +84,7 @@ CRON_MOVES: Final = Witness(
 LOG_EDITS: Final = Witness(
     "proof_log_edits", "agent_oplog", ("node_id", "seq", "op_id", "hash"), (), ("update", "delete")
 )
-"""The log is only ever added to."""
+"""The log is append-only."""
 
 WITNESSES: Final = (JOB_MOVES, MESSAGE_MOVES, CRON_MOVES, LOG_EDITS)
 
@@ -92,4 +92,4 @@ INSTALL: Final[tuple[str, ...]] = (
     *tables.CREATE,
     *(statement for each in WITNESSES for statement in each.statements()),
 )
-"""And the workloads' tables. To be run when those of the mesh are there, and nothing is in them."""
+"""Creates the witnesses and the workloads' tables. Run it when the mesh's tables exist and are empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Plant, Sql
+from proof.mutants.planted_bug import PlantedBug, Sql
 
 _HELD: Final = (
     "j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL "
@@ -17,7 +17,7 @@ _NEXT: Final = (
 )
 
 JOB_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "completed-by-anyone",
         "a job is completed under a claim that is over",
         (
@@ -37,9 +37,9 @@ JOB_PLANTS: Final = (
         ("one-completion", "one-end"),
         ("jobs",),
     ),
-    Plant(
+    PlantedBug(
         "claimed-by-two",
-        "a job that somebody has claimed meanwhile is claimed again",
+        "a claimed job is claimed again",
         (
             Sql("jobs", "take", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
             Sql("jobs", "claim", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
@@ -47,9 +47,9 @@ JOB_PLANTS: Final = (
         ("claims-apart", "one-completion"),
         ("jobs",),
     ),
-    Plant(
+    PlantedBug(
         "lease-cut-short",
-        "a lease is taken from its holder before it is over",
+        "a lease is revoked before it is over",
         (
             Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),
             Sql("jobs", "overdue", "lease_until_ms < ?3", "lease_until_ms < ?3 + 60000"),
@@ -57,21 +57,21 @@ JOB_PLANTS: Final = (
         ("claims-apart",),
         ("jobs",),
     ),
-    Plant(
+    PlantedBug(
         "needs-ignored",
-        "a job begins before those that it waits for have ended",
+        "a job starts before its dependencies have ended",
         (Sql("jobs", "schedule", "coalesce(json_array_length(i.value, '$.after'), 0)", "0"),),
         ("jobs-in-order",),
         ("jobs",),
     ),
-    Plant(
+    PlantedBug(
         "cron-fired-twice",
-        "a cron is fired by every node that sees that it is due",
+        "a cron is fired by every node that finds it due",
         (Sql("crons", "move_on", "next_ms = ?6", "next_ms = next_ms"),),
         ("crons-once",),
         ("jobs",),
     ),
-    Plant(
+    PlantedBug(
         "ended-twice",
         "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),

@@ -1,4 +1,4 @@
-"""The ground of a run: folders, disks, a server and the ways to it. Nothing of it is left at the end."""
+"""The infrastructure of a run: folders, disks, a server and the links to it. Removed at the end."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ TOKEN: Final = "a-token-that-no-stranger-knows"
 _DRIVERS: Final = (Driver.WS, Driver.HTTP)
 _DISK_MB: Final = 96
 _DISK_MB_A_SECOND: Final = 0.3
-"""A longer run has more to keep: its disks are full when they are filled, and not of themselves."""
+"""A longer run needs larger disks: they must be full only when they are filled."""
 _TEMPO: Final = "tempo.yaml"
-_STAGE: Final = "stage"
+_OWN_NAME: Final = "stage"
 _COMPACTS: Final = ("--max-log-size", "1")
-"""The replication log is compacted whenever it has grown by so much, in MB."""
+"""The replication log is compacted whenever it has grown by this many MB."""
 
 
 @dataclass
-class Ground:
-    """Where a run takes place."""
+class Infrastructure:
+    """The folders, disks and server of a run."""
 
     folder: Path
-    """For what players keep."""
+    """For the files of nodes."""
     store: StoreKind
     server: Server | None = None
     settings: dict[str, Settings] = field(default_factory=dict)
-    """Of each player."""
+    """Of each node."""
     links: dict[str, Proxy] = field(default_factory=dict)
-    """The way of each player to the server."""
+    """Each node's link to the server."""
     clock: SettableClock | None = None
-    """That of the server, if it can be set."""
+    """The clock of the server, if it can be set."""
     disks: dict[str, Disk] = field(default_factory=dict)
-    """That of each player; on the file home there is one for all, without a name."""
+    """The disk of each node; on a file there is one for all, without a name."""
 
     @property
-    def stage_settings(self) -> Settings:
-        """Those of the stage itself, which looks at the database beside the players, by a way of its own."""
+    def own_settings(self) -> Settings:
+        """The settings of the environment itself, which queries the database over its own link."""
         case = HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE
-        return self._settings(_STAGE, case, http=False, db_deadline="30s", db_request_timeout="15s")
+        return self._settings(_OWN_NAME, case, http=False, db_deadline="30s", db_request_timeout="15s")
 
-    def replica_of(self, player: str) -> Path:
-        """The file of a player's replica."""
-        return replica_path(self.settings[player].db_path, player)
+    def replica_of(self, node: str) -> Path:
+        """Return the file of a node's replica."""
+        return replica_path(self.settings[node].db_path, node)
 
-    def url_of(self, player: str) -> str:
-        """Where a player's service listens."""
-        return f"http://{self.settings[player].bind}"
+    def url_of(self, node: str) -> str:
+        """Return the URL of a node's service."""
+        return f"http://{self.settings[node].bind}"
 
     def _home(self, name: str) -> Path:
         return self.folder / name
@@ -82,18 +82,18 @@ class Ground:
             values["db_path"] = self._home("shared") / "mesh.db"
         return case.settings(self._home(name), self.server, **(values | more))
 
-    async def lay(self, schedule: Schedule, ending: AsyncExitStack) -> None:
-        """Make all that the players need."""
-        players = schedule.players
+    async def create(self, schedule: Schedule, ending: AsyncExitStack) -> None:
+        """Create everything the nodes need."""
+        nodes = schedule.nodes
         (self.folder / _TEMPO).write_text(tempo_of(PACE))
         if self.store is StoreKind.SQLD:
             self.server = ending.enter_context(self._made_server(schedule))
         room = f"{_DISK_MB + round(schedule.seconds * _DISK_MB_A_SECOND)}m"
-        for name in ("",) if self.server is None else players:
+        for name in ("",) if self.server is None else nodes:
             if disk := Disk.mounted(self._home(name or "shared"), room):
                 ending.callback(disk.unmount)
                 self.disks[name] = disk
-        for number, name in enumerate(players):
+        for number, name in enumerate(nodes):
             self.settings[name] = await self._player_settings(number, name, ending)
 
     def _made_server(self, schedule: Schedule) -> Server:
@@ -105,7 +105,7 @@ class Ground:
         return Server(more_flags=flags, environment=self.clock.environment if self.clock else None)
 
     async def _player_settings(self, number: int, name: str, ending: AsyncExitStack) -> Settings:
-        """Of many sorts of nodes some of each: with and without a breaker, over one protocol or another."""
+        """Vary the settings of nodes: with and without a circuit breaker, over different protocols."""
         more: dict[str, Any] = {"http": True, "bind": f"127.0.0.1:{free_port()}"}
         if self.server is None:
             return self._settings(name, FILE, **more)
@@ -116,11 +116,11 @@ class Ground:
 
 
 @asynccontextmanager
-async def laid(schedule: Schedule) -> AsyncIterator[Ground]:
-    """The ground for a run, until it is over."""
+async def open_infrastructure(schedule: Schedule) -> AsyncIterator[Infrastructure]:
+    """Yield the infrastructure of a run, and remove it afterwards."""
     async with AsyncExitStack() as ending:
         folder = Path(tempfile.mkdtemp(prefix="vox-chaos-"))
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        ground = Ground(folder, schedule.store)
-        await ground.lay(schedule, ending)
-        yield ground
+        infrastructure = Infrastructure(folder, schedule.store)
+        await infrastructure.create(schedule, ending)
+        yield infrastructure
