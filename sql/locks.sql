@@ -91,7 +91,7 @@ UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
         WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))))))
 WHERE scope_id = ?1 AND repository_id = ?2
 
--- name: close_short_way
+-- name: close_fast_path
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at,
     is_contended
@@ -100,7 +100,7 @@ SELECT ?1, ?2, k.value, '', '', g.generation, '', NOW_ISO, NOW_ISO, 1
 FROM json_each(?3) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
 WHERE true ON CONFLICT DO UPDATE SET is_contended = 1 WHERE NOT is_contended
 
--- name: open_short_way
+-- name: open_fast_path
 -- For keys that are not waited for or shared any more.
 UPDATE distributed_locks SET is_contended = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND is_contended
@@ -111,13 +111,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
     SELECT 1 FROM lock_shares AS s
     WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = distributed_locks.lock_key)
 
--- name: forget_free
+-- name: prune_free
 -- Of these keys, the ones without holder and waiter.
 DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
   AND expires_at <= NOW_ISO AND NOT is_contended
 
--- name: stand_in_queue
+-- name: join_queue
 -- With its earlier ticket (?8), or behind all others; not if it was granted meanwhile and is still held.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
@@ -130,7 +130,7 @@ WHERE NOT EXISTS (
       AND h.expires_at > NOW_ISO)
 ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
 
--- name: stand_behind
+-- name: join_queue_behind
 -- For a request of one key that must wait: others of its process already do.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
@@ -173,7 +173,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND EXISTS (
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
       AND h.expires_at > NOW_ISO)
 
--- name: standing
+-- name: request_state
 -- The state of a request: a lock, a ticket, or nothing.
 SELECT h.fence_token, h.expires_at, w.ticket, NOW_ISO FROM (SELECT 1)
 LEFT JOIN HOLDS AS h
@@ -199,7 +199,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
     WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.alive_until > NOW_ISO
       AND (e.ticket, e.request_id) < (lock_waiters.ticket, lock_waiters.request_id))
 
--- name: pass_on
+-- name: hand_off
 -- From the holder with this token (?8) and request (?10) to the first waiter for this key, if that is this request
 -- and no pattern after ?9 can overlap it: no other request can come in between.
 UPDATE distributed_locks SET
@@ -214,7 +214,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND fence_token = ?
     ORDER BY e.ticket, e.request_id LIMIT 1)
 RETURNING fence_token, expires_at, NULL, NOW_ISO
 
--- name: leave_queue_if_passed
+-- name: leave_queue_if_handed_off
 DELETE FROM lock_waiters
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4 AND EXISTS (
     SELECT 1 FROM distributed_locks AS h
@@ -242,12 +242,12 @@ RETURNING request_id
 -- name: leave_queue
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3
 
--- name: give_up
+-- name: cancel_request
 -- Whatever its state is.
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
--- name: give_up_share
+-- name: cancel_request_share
 DELETE FROM lock_shares
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
@@ -321,7 +321,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key 
 UNION SELECT lock_key FROM lock_waiters
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key < 'file;'
 
--- name: pattern_was_compared
+-- name: mark_pattern_compared
 UPDATE lock_patterns SET is_compared = 1 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?3 AND number = ?4
 
 -- --- queries and maintenance ------------------------------------------------------------------------
@@ -377,7 +377,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND EXISTS (
 DELETE FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO
 RETURNING request_id
 
--- name: open_short_ways
+-- name: open_fast_paths
 UPDATE distributed_locks SET is_contended = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND is_contended AND lock_key NOT IN (
     SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2

@@ -1,8 +1,8 @@
-"""What all commands share: options, output, exit codes, sessions."""
+"""Code that all commands share: options, output, exit codes, logs, sessions."""
 
 from __future__ import annotations
 
 from typing import Final
 
 COMPLETE: Final = "_VOX_MESH_COMPLETE"
-"""The variable that a shell sets to have words completed; its value names the shell."""
+"""Set by a shell that asks for completions; the value names the shell."""
