@@ -37,7 +37,7 @@ from vox_mesh.observability import tracing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
-from vox_mesh.store.watch.endings import Endings
+from vox_mesh.store.watch.end_watch import EndWatch
 
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
@@ -86,7 +86,7 @@ class Jobs:
         self.roster = JobQueries(store, clock)
         self.moves = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.roster)
-        self._endings = Endings(store, self.roster.still_open)
+        self._endings = EndWatch(store, self.roster.still_open)
         self.expired = 0
         """The number of jobs this process returned to the queue because their leases had expired."""
 

@@ -19,7 +19,7 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
-from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
@@ -29,7 +29,7 @@ from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
 from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
-from vox_mesh.store.watch.listening import Listener, ServerPoll
+from vox_mesh.store.watch.listeners import Listener, ServerPoll
 from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner

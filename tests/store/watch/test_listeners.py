@@ -16,11 +16,11 @@ from tests.support.store.leftovers import descriptors
 from vox_mesh.errors import DatabaseFault, Unreachable
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.file import FileEngine
-from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch import listening
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listening import FileEvents, Listener, NoEvents, ServerPoll, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, Listener, NoEvents, ServerPoll, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05
