@@ -392,7 +392,7 @@ class OpLogWriter:
             if not is_signed(text, signature, key or ""):
                 raise ChainBroken(
                     f"{self.identity.chain} ends with entry {last['seq']}, which its author did not sign",
-                    hint="run `vox-mesh oplog verify`: somebody else has written to the log",
+                    hint="run `vox-mesh oplog verify`: another process has written to it",
                 )
 
     def _take_in(self, row: Row) -> End:

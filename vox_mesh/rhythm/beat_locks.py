@@ -104,7 +104,7 @@ class BeatLocks:
         self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
     ) -> AsyncIterator[BeatLock]:
         lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
-        async with self._locks.keep(lock, _do_not_renew):
+        async with self._locks.keep(lock, None):
             yield lock
 
     async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
@@ -125,10 +125,6 @@ class BeatLocks:
     async def _extend(self, lock: BeatLock, ends_ms: int) -> None:
         await self._locks.renew(lock, ttl=(ends_ms - self._context.times.now_ms) / 1_000)
         lock.ends_ms = ends_ms
-
-
-async def _do_not_renew(_: Lock) -> None:
-    """Do nothing: a beat lock is renewed only by an explicit call."""
 
 
 def _parse_until(until: Until | str) -> Until:

@@ -27,7 +27,7 @@ class OwnerView:
 
 @dataclass(frozen=True)
 class CoordinatorView:
-    """Who is designated, and whether it drifts: it has died or left, and nobody takes its place."""
+    """Who is designated, and whether it drifts: it has died or left, and has no successor."""
 
     node_id: str
     state: str
@@ -80,7 +80,7 @@ class RoutedView:
 
 @dataclass(frozen=True)
 class KeyView:
-    """A new key was accepted for a node, by this op; `host` and `pid` are of whoever came with it."""
+    """A new key was accepted for a node, by this op; `host` and `pid` are of the process that presented it."""
 
     node_id: str
     public_key: str
