@@ -82,8 +82,15 @@ class MeshNode(Mesh):
         self.presence = presence
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
-            *(store, presence, self.oplog, self.nodes, clock, writer.database_clock, writer.witness),
+            store,
+            presence,
+            self.oplog,
+            self.nodes,
+            clock,
+            writer.database_clock,
+            writer.witness,
             dependencies,
+            vitals=lambda: self.health.vitals(),
             tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
@@ -101,9 +108,6 @@ class MeshNode(Mesh):
             *(settings, store, writer, clock, self._heartbeat),
             *(self.worker, self.supervisor, self.rhythm),
         )
-        presence.vitals = self.health.vitals
-        writer.witness.highest_token = lambda: self.locks.highest_token
-        writer.on_rejoin = self._start_rejoin
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
@@ -200,7 +204,7 @@ class MeshNode(Mesh):
         """Return how often this process has detected a rollback of the database."""
         return self._writer.rollbacks
 
-    def _start_rejoin(self) -> None:
+    def start_rejoin(self) -> None:
         """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.worker.look_again()
         self.bus.forget_leases()
@@ -309,7 +313,14 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         raise
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    writer = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
+    writer = OpLogWriter(
+        lambda: identity,
+        tenant,
+        clock,
+        presence,
+        StoreWitness(keeper),
+        on_rejoin=lambda: node.start_rejoin(),
+    )
     with log_scope(node=identity.node_id):  # also in the tasks started here
         store = await open_store_of(settings, Role.NODE, slot, tenant, writer, dependencies)
         node = MeshNode(store, writer, clock, presence, settings, dependencies)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Refused
+from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
@@ -53,7 +53,10 @@ class Locks:
         node: Callable[[], str],
         agent: str | None,
         monotonic: Callable[[], float],
+        *,
+        on_granted: Callable[[int], None],
     ) -> None:
+        """`on_granted` is called with the fencing token of each lock that an agent acquires."""
         self._store = store
         self._mesh = store.tenant[:2]
         self._clock = clock
@@ -63,8 +66,7 @@ class Locks:
         self._holders = LockHolders(store, monotonic)
         self._acquirer = LockAcquirer(store, clock, self._holders, monotonic)
         self._held = HeldLocks(store, self._release_after_hold, monotonic)
-        self.highest_token = 0
-        """The highest fencing token granted in this process."""
+        self._on_granted = on_granted
         self.waited = Histogram(QUICK_S)
         """How long granted requests waited, in seconds."""
 
@@ -95,7 +97,7 @@ class Locks:
         asked_at = self._monotonic()
         lock = await self._acquirer.acquire(request, wait=wait)
         self.waited.observe(self._monotonic() - asked_at)
-        self.highest_token = max(self.highest_token, lock.fence_token)
+        self._on_granted(lock.fence_token)
         return lock
 
     async def acquire_own(self, name: str, ttl: float) -> Lock:
@@ -217,6 +219,23 @@ class Locks:
         """
         return await self._holders.find(key, token)
 
+    async def renew_by_token(self, key: str, fence_token: int, *, ttl: float | None = None) -> Lock:
+        """Renew the lock that is held on a key under this token; raise `NotKnown` if there is none."""
+        return await self.renew(await self._find_held(key, fence_token), ttl=ttl)
+
+    async def release_by_token(self, key: str, fence_token: int) -> Lock:
+        """Release the lock that is held on a key under this token; raise `NotKnown` if there is none."""
+        lock = await self._find_held(key, fence_token)
+        if not await self.release(lock):
+            raise _not_held(key, fence_token)
+        return lock
+
+    async def _find_held(self, key: str, fence_token: int) -> Lock:
+        try:
+            return await self.find(key, fence_token)
+        except StaleFence:
+            raise _not_held(key, fence_token) from None
+
     def watch(self) -> AsyncGenerator[list[Holder], None]:
         """Yield all holders now, and again whenever they change."""
         return self._holders.watch()
@@ -286,3 +305,7 @@ class Locks:
                 raise
             raise NotKnown(f"lock on {key} not broken: it has just changed hands", hint=_LIST_HINT) from None
         return broken.key, holders
+
+
+def _not_held(key: str, fence_token: int) -> NotKnown:
+    return NotKnown(f"{key} is not held under token {fence_token}", hint=_LIST_HINT)

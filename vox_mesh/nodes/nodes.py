@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.errors import DatabaseUnavailable, NotKnown
 from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
@@ -106,6 +106,16 @@ class Nodes:
         """Return one node, or `None` if it is not known."""
         rows = await self._rows_of([node_id])
         return Node._make((*rows[0], await self.now_ms())) if rows else None
+
+    async def require(self, node_id: str) -> Node:
+        """Return one node; raise `NotKnown` if it never joined."""
+        node = await self.find(node_id)
+        if node is None:
+            raise NotKnown(
+                f"node {node_id!r} not found: it never joined this mesh",
+                hint="run `vox-mesh nodes --all` to see all nodes",
+            )
+        return node
 
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""

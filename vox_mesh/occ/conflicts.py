@@ -51,7 +51,7 @@ class Take(StrEnum):
     MERGE = "merge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conflict:
     """A write in conflict: `left` is the row it wanted, `right` the row it found, `base` the row it had read.
 
@@ -83,7 +83,7 @@ class Conflict:
         return self.state == "open"
 
     @classmethod
-    def of(cls, row: Row) -> Conflict:
+    def from_row(cls, row: Row) -> Conflict:
         """Return the conflict that a row of the table describes."""
         values: dict[str, Any] = row.as_dict()
         for name in ("row_key", "base", "left", "right"):
@@ -140,7 +140,7 @@ class Conflicts:
                     raise
                 page_size //= 2
                 continue
-            found += map(Conflict.of, rows)
+            found += map(Conflict.from_row, rows)
             if len(rows) < wanted:
                 break
             last = found[-1].conflict_id
@@ -156,7 +156,7 @@ class Conflicts:
             raise NotKnown(f"there is no conflict {conflict_id}", hint="see `vox-mesh conflicts list`")
         if len(rows) > 1:
             raise BadValue(f"the ids of several conflicts begin with {conflict_id}", hint="give more of it")
-        return Conflict.of(rows[0])
+        return Conflict.from_row(rows[0])
 
     async def watch(self) -> AsyncGenerator[Conflict, None]:
         """Yield the open conflicts, and then each that is recorded or resolved, as it happens."""
@@ -178,7 +178,7 @@ class Conflicts:
         marks = await self._store.read(_SQL["marks"], (*self._mesh, began))
         ids = [row["conflict_id"] for row in marks if seen.get(row["conflict_id"]) != row["state"]]
         return [
-            Conflict.of(row)
+            Conflict.from_row(row)
             for conflict_id in ids
             for row in await self._store.read(_SQL["beginning_with"], (*self._mesh, conflict_id))
         ]
@@ -199,9 +199,18 @@ class Conflicts:
         base, left, right = sides
         condition, params = address.unchanged_condition(right)
         values = (
-            *(*self._mesh, conflict_id, address.table.name, address.row_key),
-            *(_text(base), row_text(left), _text(right)),
-            *(self._versions.node_id, agent, writer_of(right), strategy, deferred_to),
+            *self._mesh,
+            conflict_id,
+            address.table.name,
+            address.row_key,
+            _text(base),
+            row_text(left),
+            _text(right),
+            self._versions.node_id,
+            agent,
+            writer_of(right),
+            strategy,
+            deferred_to,
         )
         return Statement(f"{_SQL['record']} WHERE {condition}", (*values, *params))
 

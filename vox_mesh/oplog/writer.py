@@ -103,7 +103,9 @@ class OpLogWriter:
         clock: MeshClock,
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
+        on_rejoin: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_rejoin` is called when the node has joined again after a rollback."""
         self._load_identity = load
         self._identity: Identity | None = None
         self._mesh = tenant[:2]
@@ -118,8 +120,7 @@ class OpLogWriter:
         self.joined: Joined | None = None
         """The result of joining; `None` while this node has not joined, or has to join again."""
         self._is_joining = False
-        self.on_rejoin: Callable[[], None] = lambda: None
-        """Called when the node has joined again after a rollback."""
+        self._on_rejoin = on_rejoin
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, if that was found."""
         self.found_broken = 0
@@ -323,7 +324,7 @@ class OpLogWriter:
                 "joined again after a rollback: node_id=%s incarnation=%d epoch=%d",
                 *(self.identity.node_id, joined.incarnation, joined.epoch.number),
             )
-            self.on_rejoin()
+            self._on_rejoin()
 
     async def _has_rolled_back(self, database: DirectDatabase) -> bool:
         """Return whether the database was rolled back since this process joined, and prepare to rejoin."""

@@ -57,14 +57,20 @@ class MeshServices:
         self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
-        self.occ = Occ(versions, self.conflicts, chance=dependencies.chance)
-        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, dependencies.monotonic)
+        self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
+        self.locks = Locks(
+            store,
+            clock,
+            lambda: self.identity.node_id,
+            agent,
+            dependencies.monotonic,
+            on_granted=writer.witness.record_token,
+        )
         self.bus = Bus(store, writer, clock, dependencies, agent)
         self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
         self.artifacts = artifacts
-        self.occ.notify = self._notify_agent
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent

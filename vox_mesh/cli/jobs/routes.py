@@ -29,7 +29,8 @@ def set_(kind: str, node: str, as_json: bool) -> None:
     Example:
       vox-mesh route set 'cortex.extract.*' builder-1
     """
-    show_one(vars(run_beside("route set", lambda mesh: roles.route(mesh, kind, node))), as_json=as_json)
+    op = run_beside("route set", lambda mesh: mesh.roles.set_route(kind, node))
+    show_one(vars(roles.RoutedView(op.key, kind, node)), as_json=as_json)
 
 
 @route.command()
@@ -42,7 +43,8 @@ def clear(kind: str, as_json: bool) -> None:
     Example:
       vox-mesh route clear 'cortex.extract.*'
     """
-    show_one(vars(run_beside("route clear", lambda mesh: roles.clear_route(mesh, kind))), as_json=as_json)
+    op = run_beside("route clear", lambda mesh: mesh.roles.clear_route(kind))
+    show_one(vars(roles.RoutedView(op.key, kind, None)), as_json=as_json)
 
 
 @route.command(name="list")

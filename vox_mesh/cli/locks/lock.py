@@ -25,8 +25,9 @@ from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.runtime.locking import acquire_lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.views.locks import HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -83,8 +84,7 @@ def acquire(
 
 async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        service, asked = await choose_lock_service(mesh, **wanted)
-        return await service.acquire(**asked)
+        return await acquire_lock(mesh, **wanted)
 
 
 @lock.command()
@@ -106,7 +106,7 @@ def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
 
 async def _renew(settings: Settings, key: str, token: int, ttl: float | None) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.renew(await find_held_lock(mesh, key, token), ttl=ttl)
+        return await mesh.locks.renew_by_token(key, token, ttl=ttl)
 
 
 @lock.command()
@@ -125,7 +125,7 @@ def release(key: str, token: int, as_json: bool) -> None:
 
 async def _release(settings: Settings, key: str, token: int) -> Lock:
     async with Mesh.open_command(settings) as mesh:
-        return await release_lock_under(mesh, key, token)
+        return await mesh.locks.release_by_token(key, token)
 
 
 def _show_lock(held: Lock, *, as_json: bool) -> None:

@@ -24,7 +24,6 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.settings import Settings
-from vox_mesh.views import roles
 from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
 
 _SILENT: Final = (NodeState.CRITICAL, NodeState.DEAD)
@@ -153,4 +152,4 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
 
 async def _rekey(settings: Settings, node: str, key: str | None) -> Record:
     async with Mesh.open_command(settings) as mesh:
-        return vars(await roles.rekey(mesh, node, key))
+        return vars(await mesh.roles.accept_key(node, key))

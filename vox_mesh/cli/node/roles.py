@@ -12,7 +12,7 @@ from vox_mesh.cli.support.output import json_option, show_one
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
-from vox_mesh.views.roles import DesignatedView, explain_refusals, roles_of
+from vox_mesh.views.roles import DesignatedView, roles_of
 
 
 @click.group(no_args_is_help=False)
@@ -55,6 +55,6 @@ def designate_coordinator(node: str, as_json: bool) -> None:
 
 
 async def _designate(settings: Settings, node: str) -> dict[str, Any]:
-    async with Mesh.open_command(settings) as mesh, explain_refusals(mesh):
+    async with Mesh.open_command(settings) as mesh:
         op = await mesh.roles.designate_coordinator(node)
         return vars(DesignatedView(op.key, node))

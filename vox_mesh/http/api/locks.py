@@ -14,8 +14,9 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.locks.path_guard import obstacles
+from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.views.locks import HoldView, LockView
 
 LOCKS: Final = Operations("locks")
 
@@ -99,30 +100,27 @@ async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
 
 
-async def _let_go(mesh: MeshServices, held: LockView) -> None:
+async def _release(mesh: MeshServices, held: LockView) -> None:
     with suppress(MeshError):  # if the release fails, the lease expires by itself
-        await release_lock_under(mesh, held.lock_keys[0], held.fence_token)
+        await mesh.locks.release_by_token(held.lock_keys[0], held.fence_token)
 
 
-@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
+@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_release)
 async def acquire_lock(mesh: MeshServices, body: Acquiring) -> LockView:
     """Acquire all of the keys under one token, or none of them."""
-    service, asked = await choose_lock_service(mesh, **body.model_dump())
-    return LockView.of(await service.acquire(**asked))
+    return LockView.of(await locking.acquire_lock(mesh, **body.model_dump()))
 
 
 @LOCKS.post("/v1/locks/renew")
 async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
     """Hold a lock again, from now on, with all of its keys."""
-    return LockView.of(
-        await mesh.locks.renew(await find_held_lock(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
-    )
+    return LockView.of(await mesh.locks.renew_by_token(body.lock_key, body.fence_token, ttl=body.ttl))
 
 
 @LOCKS.post("/v1/locks/release")
 async def release_lock(mesh: MeshServices, body: HoldBody) -> LockView:
     """Let go of a lock, with all of its keys."""
-    return LockView.of(await release_lock_under(mesh, body.lock_key, body.fence_token))
+    return LockView.of(await mesh.locks.release_by_token(body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")

@@ -6,15 +6,14 @@ from typing import Final
 
 from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.oplog.roles import AcceptedKey
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views import roles
 from vox_mesh.views.roles import (
     DesignatedView,
-    KeyView,
     RolesView,
     RoutedView,
     RouteView,
-    explain_refusals,
 )
 
 ROLES: Final = Operations("roles")
@@ -41,8 +40,7 @@ async def show_roles(mesh: MeshServices) -> RolesView:
 @ROLES.put("/v1/roles/coordinator")
 async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedView:
     """Make a node the coordinator."""
-    async with explain_refusals(mesh):
-        op = await mesh.roles.designate_coordinator(body.node_id)
+    op = await mesh.roles.designate_coordinator(body.node_id)
     return DesignatedView(op.key, body.node_id)
 
 
@@ -55,16 +53,18 @@ async def list_routes(mesh: MeshServices, query: PageAsked) -> Page[RouteView]:
 @ROLES.put("/v1/routes/{kind}")
 async def set_route(mesh: MeshServices, kind: Text, body: ToNode) -> RoutedView:
     """Have jobs of a kind, or of all kinds of a pattern, go to one node only."""
-    return await roles.route(mesh, kind, body.node_id)
+    op = await mesh.roles.set_route(kind, body.node_id)
+    return RoutedView(op.key, kind, body.node_id)
 
 
 @ROLES.delete("/v1/routes/{kind}")
 async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
     """Have jobs of a kind go anywhere again."""
-    return await roles.clear_route(mesh, kind)
+    op = await mesh.roles.clear_route(kind)
+    return RoutedView(op.key, kind, None)
 
 
 @ROLES.post("/v1/nodes/{node_id}/rekey")
-async def rekey_node(mesh: MeshServices, node_id: Text, body: Rekeying) -> KeyView:
+async def rekey_node(mesh: MeshServices, node_id: Text, body: Rekeying) -> AcceptedKey:
     """Accept a new key for a node that is known with another."""
-    return await roles.rekey(mesh, node_id, body.key)
+    return await mesh.roles.accept_key(node_id, body.key)
