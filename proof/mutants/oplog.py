@@ -12,7 +12,7 @@ LOG_PLANTS: Final = (
         "an entry is linked to the one before the last",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "        prev = own\n",
                 "        prev = own if len(entries) != 2 else prev\n",
             ),
@@ -32,7 +32,7 @@ LOG_PLANTS: Final = (
         "of entries that are written together the last is not",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "for script in _in_order(scripts):",
                 "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),

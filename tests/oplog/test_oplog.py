@@ -160,7 +160,7 @@ async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten
         assert await there.gate.land(there.gate.batches[-1])
         async with there.node() as new:
             await new.run_once()
-            with pytest.raises(OutcomeUnknown, match="has begun again elsewhere"):
+            with pytest.raises(OutcomeUnknown, match="was started again elsewhere"):
                 await old.store.write(script)
 
 

@@ -16,8 +16,7 @@ from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitne
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
-from vox_mesh.oplog.pace import Pace
-from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.oplog.pending_ops import Deferral, DependencyState, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.oplog.writer import OpLogWriter

@@ -14,9 +14,8 @@ from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.bus import Bus
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.features import Features
 from vox_mesh.nodes.identity import Identity
-from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.nodes.nodes import Features, Nodes
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions

@@ -6,7 +6,7 @@ import click
 
 from vox_mesh.cli.support.output import json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_beside
-from vox_mesh.views import roles
+from vox_mesh.views.nodes import RoutedView, routes_of
 
 
 @click.group(no_args_is_help=False)
@@ -30,7 +30,7 @@ def set_(kind: str, node: str, as_json: bool) -> None:
       vox-mesh route set 'cortex.extract.*' builder-1
     """
     op = run_beside("route set", lambda mesh: mesh.roles.set_route(kind, node))
-    show_one(vars(roles.RoutedView(op.key, kind, node)), as_json=as_json)
+    show_one(vars(RoutedView(op.key, kind, node)), as_json=as_json)
 
 
 @route.command()
@@ -44,7 +44,7 @@ def clear(kind: str, as_json: bool) -> None:
       vox-mesh route clear 'cortex.extract.*'
     """
     op = run_beside("route clear", lambda mesh: mesh.roles.clear_route(kind))
-    show_one(vars(roles.RoutedView(op.key, kind, None)), as_json=as_json)
+    show_one(vars(RoutedView(op.key, kind, None)), as_json=as_json)
 
 
 @route.command(name="list")
@@ -56,5 +56,5 @@ def list_(as_json: bool) -> None:
     Example:
       vox-mesh route list
     """
-    found = run_beside("route list", roles.routes_of)
+    found = run_beside("route list", routes_of)
     show_several([vars(each) for each in found], as_json=as_json)

@@ -12,7 +12,7 @@ from vox_mesh.cli.support.output import json_option, show_one
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
-from vox_mesh.views.roles import DesignatedView, roles_of
+from vox_mesh.views.nodes import DesignatedView, roles_of
 
 
 @click.group(no_args_is_help=False)

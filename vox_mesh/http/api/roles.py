@@ -8,12 +8,13 @@ from vox_mesh.http.api.operations import Asked, Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.oplog.roles import AcceptedKey
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views import roles
-from vox_mesh.views.roles import (
+from vox_mesh.views.nodes import (
     DesignatedView,
     RolesView,
     RoutedView,
     RouteView,
+    roles_of,
+    routes_of,
 )
 
 ROLES: Final = Operations("roles")
@@ -34,7 +35,7 @@ class Rekeying(Asked):
 @ROLES.get("/v1/roles")
 async def show_roles(mesh: MeshServices) -> RolesView:
     """Show the owner of the mesh, the coordinator and the routes."""
-    return await roles.roles_of(mesh)
+    return await roles_of(mesh)
 
 
 @ROLES.put("/v1/roles/coordinator")
@@ -47,7 +48,7 @@ async def designate_coordinator(mesh: MeshServices, body: ToNode) -> DesignatedV
 @ROLES.get("/v1/routes")
 async def list_routes(mesh: MeshServices, query: PageAsked) -> Page[RouteView]:
     """List the routes, and the state of the nodes that they lead to."""
-    return query.page_of(await roles.routes_of(mesh), lambda view: view.kind)
+    return query.page_of(await routes_of(mesh), lambda view: view.kind)
 
 
 @ROLES.put("/v1/routes/{kind}")
