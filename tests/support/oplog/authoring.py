@@ -75,7 +75,9 @@ class Scene:
         clock = MeshClock(dependencies)
         presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
         witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
-        author = OpLogWriter(lambda: identity, tenant, clock, presence, witness)
+        author = OpLogWriter(
+            lambda: identity, tenant, clock, presence, witness, on_rejoin=lambda: node.start_rejoin()
+        )
         queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
         home = Home.MEMORY if spool is None else Home.MESH
         store = Store(
