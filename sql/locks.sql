@@ -60,7 +60,7 @@ RETURNING lock_key
 -- A request joins the queue first. ?3 is the request, ?4 its keys.
 
 -- name: refuse_unless_patterns_known
--- All patterns up to ?3 were compared with the keys; and those among the keys, ?4, with all keys in use.
+-- All patterns up to ?3 were compared with the keys; and the patterns among the keys, ?4, with all keys in use.
 INSERT INTO refusals (reason) SELECT 'refused'
 WHERE EXISTS (
     SELECT 1 FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern > ?3)

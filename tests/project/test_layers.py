@@ -70,7 +70,7 @@ _CYCLES: Final = (
     {"vox_mesh.mesh", "vox_mesh.node"},
     {"vox_mesh.cli", "vox_mesh.cli.completion"},
     {"vox_mesh.model.jobs.manifest_fields", "vox_mesh.model.rhythm.score"},
-    {"vox_mesh.rhythm.phrases.phase", "vox_mesh.rhythm.phrases.phrase"},
+    {"vox_mesh.rhythm.phrases.phrase"},
     {
         "vox_mesh.jobs.worker.attempt",
         "vox_mesh.jobs.worker.context",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
-from vox_mesh.errors import DatabaseUnavailable, StaleFence
+from vox_mesh.errors import StaleFence
 from vox_mesh.locks.scripts import default_ttl, json, normal_keys
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalise
@@ -64,20 +62,14 @@ class LockHolders:
         Renewals are not reported.
         """
         last: list[tuple[str, int, int]] | None = None
-        while True:
-            seen = self._store.change_count
-            next_s: float | None = _POLL_INTERVAL_S
-            with suppress(DatabaseUnavailable):  # retried when the database is back
+        async for turn in self._store.changes(debounce_s=_DEBOUNCE_S):
+            with turn.retry_if_unavailable():
                 holders = await self.all()
                 now = [(each.lock_key, each.fence_token, each.waiting) for each in holders]
                 if now != last:
                     last = now
                     yield holders
-                # A lease or a waiter can time out without a commit.
-                next_s = min(
-                    (_POLL_INTERVAL_S if each.waiting else each.left_s for each in holders), default=None
-                )
-            with suppress(TimeoutError):
-                async with asyncio.timeout(next_s):
-                    await self._store.changed(seen)
-            await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
+                if holders:  # a lease or a waiter can time out without a commit
+                    turn.wait_at_most(
+                        min(_POLL_INTERVAL_S if each.waiting else each.left_s for each in holders)
+                    )

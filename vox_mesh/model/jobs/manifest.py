@@ -16,7 +16,7 @@ from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, P
 from vox_mesh.model.documents.validation import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 
 __all__ = [
     "EXEC",

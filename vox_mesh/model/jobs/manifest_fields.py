@@ -24,7 +24,7 @@ from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.documents.documents import Path, is_unicode
 from vox_mesh.model.documents.validation import flaw, flaws_of, named, shown
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
 MAX_JSON_DEPTH: Final = 64
