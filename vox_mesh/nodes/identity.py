@@ -77,7 +77,8 @@ def _load(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
         return node_id or kept.decode().strip(), kept_key(folder / _KEY_FILE)
     except OSError as error:
         raise BadSettings(
-            f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
+            f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}",
+            hint="set it to a writable folder, such as VOX_MESH_HOME=.vox",
         ) from None
 
 
@@ -124,6 +125,6 @@ def place_of(folder: Path) -> str:
 def key_refused(node_id: str, key: str) -> KeyRefused:
     """Return the error for a node that is known with another key."""
     return KeyRefused(
-        f"{node_id} is known with another key than {key}",
+        f"node {node_id} is known with another key than {key}",
         hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
     )

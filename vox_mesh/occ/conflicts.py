@@ -146,12 +146,19 @@ class Conflicts:
         """Return the conflict with this id, or the only one whose id begins with it."""
         beginning = conflict_id.upper()
         if not (beginning.isascii() and beginning.isalnum()):
-            raise BadValue(f"{conflict_id!r} is no id of a conflict", hint="see `vox-mesh conflicts list`")
+            raise BadValue(
+                f"conflict id must be letters and digits, got {conflict_id!r}",
+                hint="run `vox-mesh conflicts list` to see all ids",
+            )
         rows = await self._store.read(_SQL["beginning_with"], (*self._mesh, beginning), fresh=True)
         if not rows:
-            raise NotKnown(f"there is no conflict {conflict_id}", hint="see `vox-mesh conflicts list`")
+            raise NotKnown(
+                f"conflict {conflict_id} not found", hint="run `vox-mesh conflicts list` to see all ids"
+            )
         if len(rows) > 1:
-            raise BadValue(f"the ids of several conflicts begin with {conflict_id}", hint="give more of it")
+            raise BadValue(
+                f"conflict {conflict_id} is ambiguous: several ids begin with it", hint="pass more of the id"
+            )
         return Conflict.from_row(rows[0])
 
     async def watch(self) -> AsyncGenerator[Conflict, None]:
@@ -291,11 +298,13 @@ def _text(row: Columns | None) -> str | None:
 
 def _check_choice(take: Take | str | None, value: Columns | None) -> Take | None:
     if (take is None) == (value is None):
-        raise BadValue("a conflict is resolved to a side or to a value", hint="give one of take and value")
+        raise BadValue("exactly one of take and value must be given", hint="pass take or value")
     try:
         return None if take is None else Take(take)
     except ValueError:
-        raise BadValue(f"{take!r} is no side of a conflict", hint="take left, right or merge") from None
+        raise BadValue(
+            f"take must be left, right or merge, got {take!r}", hint='pass take="right" to keep the row'
+        ) from None
 
 
 def _decide(
@@ -316,16 +325,16 @@ def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None)
     """Return the changes that the merge makes to the right side; `None` if there are none."""
     if right is None:
         raise MergeClash(
-            "the row was deleted, so there is nothing to merge with",
+            "sides not merged: the row was deleted",
             columns=(),
             hint="take left to write it again, or right to leave it deleted",
         )
     merged = three_way(conflict.base, address.bare(conflict.left), address.bare(right))
     if merged.clashes:
         raise MergeClash(
-            f"both sides changed {', '.join(merged.clashes)}",
+            f"sides not merged: both changed {', '.join(merged.clashes)}",
             columns=merged.clashes,
-            hint="take left or right, or give the value",
+            hint="take left or right, or pass the value",
         )
     return changed_columns(merged.row, right) or None
 
@@ -333,10 +342,10 @@ def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None)
 def _already_resolved(conflict: Conflict) -> AlreadyResolved:
     who = conflict.resolved_agent or conflict.resolved_by
     return AlreadyResolved(
-        f"the conflict {conflict.conflict_id} was resolved ({conflict.resolution}) by {who} "
+        f"conflict {conflict.conflict_id} was resolved ({conflict.resolution}) by {who} "
         f"at {conflict.resolved_at}",
         statement=0,
-        hint="nothing was changed; write the row itself if it should be another",
+        hint="nothing was changed; to change the row again, write it",
     )
 
 
@@ -345,11 +354,11 @@ def _version(row: Columns | None) -> str:
 
 
 def _row_moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
-    current = "it is gone" if now is None else f"it is now {orjson.dumps(show_row(now)).decode()}"
+    current = "it was deleted" if now is None else f"it is now {orjson.dumps(show_row(now)).decode()}"
     current = current if len(current) <= _MAX_SHOWN_CHARS else f"{current[:_MAX_SHOWN_CHARS]}..."
     return RowMoved(
-        f"the row has moved on since the conflict was recorded: {current}",
+        f"row changed since the conflict was recorded: {current}",
         now=now,
         statement=statement,
-        hint=f"nothing was changed; to decide on the row as it is now, add --onto '{_version(now)}'",
+        hint=f"nothing was changed; to decide on the current row, add --onto '{_version(now)}'",
     )

@@ -75,7 +75,7 @@ class _Keys:
 
     def __init__(self, first: str | None) -> None:
         if first is not None and not is_ulid(first):
-            raise BadValue(f"the key {first!r} is not a ULID")
+            raise BadValue(f"key must be a ULID, got {first!r}", hint="pass a new ULID, or no key")
         self.is_given = first is not None
         self.first = new_key() if first is None else first
         self.attempt = 1
@@ -307,6 +307,6 @@ def _is_version(row: Columns | None, other: Columns | None) -> bool:
 
 def _contended_error(address: RowAddress) -> Contended:
     return Contended(
-        f"others wrote {address.row_key} of {address.table.name} each time this was tried",
-        hint="try again later, or have fewer write the same row",
+        f"row {address.row_key} of {address.table.name} not written: others changed it during each attempt",
+        hint="try again later, or let fewer agents write the same row",
     )

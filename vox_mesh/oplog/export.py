@@ -201,12 +201,12 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 def _no_export_error(path: Path, reason: str) -> BadSettings:
     return BadSettings(
-        f"{path} is no export of a log: {reason}", hint="name a file that `vox-mesh oplog export` wrote"
+        f"{path} is not an export of a log: {reason}", hint="pass a file that `vox-mesh oplog export` wrote"
     )
 
 
 def _damaged_error(path: Path, number: int, what: str) -> ExportRefused:
-    return ExportRefused(f"{path}, line {number}: {what}", hint="the file was damaged: export the log again")
+    return ExportRefused(f"{path}, line {number}: {what}", hint="export the log again: the file is damaged")
 
 
 def _header(path: Path, line: bytes) -> Header:

@@ -57,10 +57,14 @@ class OpKind:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise BadValue(
-                f"{self.name!r} is no name for a kind of op", hint="for example com.example.deployed"
+                f"op kind must be a letter, then up to 63 letters, digits or _.-, got {self.name!r}",
+                hint="choose a name such as com.example.deployed",
             )
         if self.appendable and self.does_something:
-            raise BadValue(f"ops of the kind {self.name} do something, so they can't wait in the spool")
+            raise BadValue(
+                f"op kind {self.name} can't be appendable: its ops have effects or guards",
+                hint="drop appendable or the effects",
+            )
 
     @property
     def owner_only(self) -> bool:
@@ -101,12 +105,18 @@ class Kinds:
     def register(self, kind: OpKind) -> None:
         """Register a kind. Every node that may apply deferred ops of this kind must know it."""
         if self._kinds.setdefault(kind.name, kind) is not kind:
-            raise BadValue(f"there are two kinds of op named {kind.name!r}")
+            raise BadValue(
+                f"op kind {kind.name!r} is registered already: by another definition",
+                hint="choose another name",
+            )
 
     def find_authorable(self, name: str) -> OpKind:
         """Return a kind that users may author; raise `BadValue` for those the mesh writes itself."""
         if name in _INTERNAL_KINDS:
-            raise BadValue(f"ops of the kind {name} are written by the mesh itself")
+            raise BadValue(
+                f"op kind {name} can't be authored: it is written by the mesh itself",
+                hint="register one of your own",
+            )
         return self[name]
 
     def __contains__(self, name: str) -> bool:
@@ -114,7 +124,7 @@ class Kinds:
 
     def __getitem__(self, name: str) -> OpKind:
         if name not in self._kinds:
-            raise BadValue(f"no kind of op is named {name!r}", hint="register it with mesh.oplog.register")
+            raise BadValue(f"op kind {name!r} not found", hint="register it with mesh.oplog.register")
         return self._kinds[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -116,11 +116,11 @@ class OpLog:
         if not deps:
             return DependencyState.APPLIED
         if kind.owner_only:
-            raise BadValue(f"{kind.name} can't depend on other ops")
+            raise BadValue(f"op of kind {kind.name} can't depend on other ops", hint="pass no deps")
         if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:
             raise BadValue(
-                "an op depends on others by their ids, each named once",
-                hint=f"name up to {_MAX_DEPS} ids, as `vox-mesh oplog tail` shows them",
+                f"deps must be up to {_MAX_DEPS} different op ids, got {len(deps)}",
+                hint="run `vox-mesh oplog tail` to see the ids",
             )
         if op_id in deps:
             return DependencyState.DEFERRED  # refused later as a cycle

@@ -52,7 +52,9 @@ class Waiting(NamedTuple):
 
 def no_such_op(op_id: str) -> NotKnown:
     """Return the error for an op id that is not in the log."""
-    return NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+    return NotKnown(
+        f"op {op_id!r} not found in the log", hint="run `vox-mesh oplog tail` to see the latest ops"
+    )
 
 
 class Deferral:

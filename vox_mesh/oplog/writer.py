@@ -163,7 +163,7 @@ class OpLogWriter:
             return
         found = {row[1]: row for row in rows}
         if len(found) != len(self._bound):
-            raise NoAnswer("the database answered only in part")
+            raise NoAnswer("answer of the database incomplete: verdicts on some ops are missing")
         for entry in self._bound:
             entry_id, _, now_ms, *verdict = found[entry.seq]
             accepted, reason, result = verdict or (1, entry.remark, None)

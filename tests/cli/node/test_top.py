@@ -208,7 +208,7 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
         await view.press("6", "s")
         await view.shows("which side?", '"tabs, always"', '"spaces"')
         await view.press("m")
-        await view.shows("both sides changed content")
+        await view.shows("both changed content")
         await view.press("s")
         await view.shows("which side?")
         await view.press("l")
