@@ -389,5 +389,5 @@ async def test_a_refused_op_raises_and_is_in_the_log(mesh: MeshNode) -> None:
     assert refused.value.reason == "closed"
     (entry,) = await mesh.oplog.tail(1, kind="closed")
     assert (entry.op_id, entry.accepted, entry.reason) == (key, 0, "closed")
-    with pytest.raises(MeshError, match="op kind .* not found"):
+    with pytest.raises(MeshError, match=r"op kind .* not found"):
         await mesh.oplog.append("unheard", {})

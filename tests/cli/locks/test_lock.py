@@ -169,7 +169,7 @@ def test_wrong_usage_ends_with_2_and_says_why(
     [
         ("lock run k -- touch started", "VOX_AGENT_ID"),
         ("lock acquire k --agent a --ttl 30d", "ttl must be seconds"),
-        ("lock acquire file:/etc/passwd --agent a", "absolute"),
+        ("lock acquire file:/etc/passwd --agent a", "path of a key must be relative"),
     ],
 )
 def test_what_can_not_be_locked_so_ends_with_2_and_says_why(vox: Vox, command: str, fault: str) -> None:
