@@ -33,8 +33,8 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import (
     node_identity,
-    passing_identity,
     place_of,
+    temporary_identity,
 )
 from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
@@ -226,7 +226,7 @@ class MeshNode(Mesh):
     async def _apply_deferred(self) -> None:
         # It retries also without a commit, and a busy mesh commits all the time.
         async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
-            await self.deferral.someone_waits()
+            await self.deferral.wait_until_any()
             await _log_failure(self.deferral.run_once, "deferred ops not applied")
 
     async def _sweep(self) -> None:
@@ -296,7 +296,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
     try:
         if slot is None:
             shared = dependencies.memory
-            identity = passing_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
+            identity = temporary_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
             place = dependencies.place or f"{LOCAL}:{new_key()}"
             keeper: MemoryKeeper | None = None if shared is None else SharedPlace(shared.memories, place)
         else:

@@ -61,7 +61,7 @@ LOG_PLANTS: Final = (
         "an op is applied though what it depends on is not there",
         (
             Code(
-                "vox_mesh.oplog.pending_ops:Deferral.standing_of",
+                "vox_mesh.oplog.pending_ops:PendingOps.state_after",
                 'return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED',
                 "return DependencyState.APPLIED",
             ),

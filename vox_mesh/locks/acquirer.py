@@ -19,7 +19,7 @@ from typing import Final
 
 from vox_mesh.errors import LockHeld, MeshError, Overloaded, Refused, StaleFence
 from vox_mesh.locks.holders import LockHolders
-from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, Patterns
+from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, PatternRegistry
 from vox_mesh.locks.scripts import (
     LockRequest,
     QueueResult,
@@ -52,7 +52,7 @@ class LockAcquirer:
         self._mesh = store.tenant[:2]
         self._holders = holders
         self._monotonic = monotonic
-        self._patterns = Patterns(store, monotonic)
+        self._patterns = PatternRegistry(store, monotonic)
         self._queue = LockQueue(store, clock, self._serve)
         self._background: set[asyncio.Task[object]] = set()
 

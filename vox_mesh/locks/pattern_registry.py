@@ -29,7 +29,7 @@ PATTERNS_CHANGED: Final = "patterns_changed"
 """The refusal of a request that was not compared with all patterns."""
 
 
-class Patterns:
+class PatternRegistry:
     """The patterns that this process knows."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -22,7 +22,7 @@ def new_key() -> Ed25519PrivateKey:
     return Ed25519PrivateKey.generate()
 
 
-def kept_key(path: Path, *, hint: str = _HINT) -> SigningKey:
+def load_or_create_key(path: Path, *, hint: str = _HINT) -> SigningKey:
     """Return the key in the file, created at first use; `hint` is for a file without a valid key."""
     pem = load_or_create(path, _new_pem)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:

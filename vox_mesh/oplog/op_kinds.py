@@ -27,7 +27,7 @@ CLOCK_STEPPED: Final = "DatabaseClockStepped"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
-class Authored(NamedTuple):
+class AuthoredOp(NamedTuple):
     """An op as the functions of its kind see it."""
 
     op_id: str
@@ -35,7 +35,7 @@ class Authored(NamedTuple):
     payload: Any
 
 
-def _no_effects(_: Authored) -> Sequence[Statement]:
+def _no_effects(_: AuthoredOp) -> Sequence[Statement]:
     return ()
 
 
@@ -49,7 +49,7 @@ class OpKind:
     """
 
     name: str
-    effects: Callable[[Authored], Sequence[Statement]] = _no_effects
+    effects: Callable[[AuthoredOp], Sequence[Statement]] = _no_effects
     derivation: bool = False
     ends_something: bool = False
     appendable: bool = False
@@ -77,26 +77,19 @@ class OpKind:
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
+_MESH_KINDS: Final = (ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK)
+_AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
+
 _BUILT_IN: Final = (
-    OpKind(SEAL, ends_something=True),
-    *(
-        OpKind(name)
-        for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
-    ),
-    *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, ROLLED_BACK, *JOB_OPS)),
-    OpKind(END_PHRASE, ends_something=True),
-    OpKind(CLOCK_STEPPED, ends_something=True),
+    *map(OpKind, (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
+    *(OpKind(name, ends_something=True) for name in _ENDING_KINDS),
 )
 
-_INTERNAL_KINDS: Final = frozenset(
-    {
-        *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
-        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, CLOCK_STEPPED, *JOB_OPS),
-    }
-)
+_INTERNAL_KINDS: Final = frozenset((*_MESH_KINDS, *_ENDING_KINDS, *JOB_OPS))
 
 
-class Kinds:
+class OpKinds:
     """The kinds of op known to this process."""
 
     def __init__(self) -> None:

@@ -20,9 +20,9 @@ from vox_mesh.nodes.nodes import Features, Nodes
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
-from vox_mesh.oplog.op_kinds import Kinds
+from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
@@ -47,13 +47,13 @@ class MeshServices:
         artifacts: Artifacts,
         files: RhythmFiles,
     ) -> None:
-        kinds = Kinds()
+        kinds = OpKinds()
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
         self.roles = Roles(store, writer, self.nodes, clock)
-        self.deferral = Deferral(store, clock, kinds)
+        self.deferral = PendingOps(store, clock, kinds)
         self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)

@@ -27,7 +27,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.settings import Settings
-from vox_mesh.views.oplog import StandingView, stamped_record, standing_of
+from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 
 _LIMIT: Final = 20
 _FILE: Final = click.Path(path_type=Path)
@@ -154,12 +154,12 @@ def waiting(op_id: str | None, as_json: bool) -> None:
 
 async def _waiting(settings: Settings) -> list[Record]:
     async with Mesh.open_command(settings) as mesh:
-        return [vars(StandingView.of(each)) for each in await mesh.deferral.waiting()]
+        return [vars(OpStateView.of(each)) for each in await mesh.deferral.waiting()]
 
 
 async def _standing(settings: Settings, op_id: str) -> Record:
     async with Mesh.open_command(settings) as mesh:
-        return vars(await standing_of(mesh, op_id))
+        return vars(await find_op_state(mesh, op_id))
 
 
 def _in_words(record: Record) -> Record:

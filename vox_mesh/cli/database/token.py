@@ -18,7 +18,7 @@ from vox_mesh.cli.support.start import start
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.access_tokens import access_token, public_pem
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.nodes.key_file import kept_key
+from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.store.files import make_private, publish
 
 _KEY_FILE: Final = "sqld.pem"
@@ -83,7 +83,7 @@ def _kept(key_file: Path) -> tuple[SigningKey, Path]:
         make_private(key_file.absolute().parent)
         if public.exists() and not key_file.exists():
             raise _taken(public, key_file)
-        key = kept_key(key_file, hint="name another file with --key: there a new key is made")
+        key = load_or_create_key(key_file, hint="name another file with --key: there a new key is made")
         if not public.exists():
             _publish(public_pem(key), public)
         elif public_pem(key) not in public.read_bytes():  # there may be others beside it, for the server

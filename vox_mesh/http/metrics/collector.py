@@ -29,7 +29,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.occ.occ import Occ
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus
@@ -50,7 +50,7 @@ class Measured(Protocol):
     clock: MeshClock
     locks: Locks
     oplog: OpLog
-    deferral: Deferral
+    deferral: PendingOps
     occ: Occ
     messages: Messages
     jobs: Jobs
