@@ -96,11 +96,11 @@ class Nodes:
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
         """Return the nodes that have not left and were seen within the threshold."""
         now_ms = await self.now_ms()
-        return await self._nodes("live_marks", now_ms, now_ms - stale_threshold_ms)
+        return await self._nodes("live_heartbeat_marks", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
         """Return all nodes that ever joined, including left and dead ones."""
-        return await self._nodes("marks", await self.now_ms())
+        return await self._nodes("heartbeat_marks", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:
         """Return one node, or `None` if it is not known."""
@@ -145,7 +145,7 @@ class Nodes:
 
     async def _rows_of(self, node_ids: Sequence[str]) -> Rows:
         return await self._store.read(
-            _SQL["some"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
+            _SQL["nodes"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
         )
 
     async def now_ms(self) -> int:
