@@ -257,7 +257,7 @@ class MetricsCollector:
         yield counter(
             "vox_messages_forged",
             "Messages refused here because their signature was not that of the named node.",
-            sum(messages.senders.forged.values()),
+            sum(messages.verifier.forged.values()),
         )
 
     def _writes(self) -> Iterator[Metric]:
