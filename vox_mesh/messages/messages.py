@@ -29,6 +29,7 @@ from vox_mesh.messages.claims import (
     checked_count,
     checked_lease,
     firsts_of_pairs,
+    is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.directory import AgentDirectory
@@ -329,6 +330,16 @@ class Messages:
         return inbox_names(self.agent_or_default(agent), roles)
 
     # --- settling --------------------------------------------------------------------------------
+
+    async def get_claimed(self, beginning: str, claim_owner: str) -> Message:
+        """Return a message under a claim that any process has made; the database checks whether it is valid.
+
+        Raises `NotHolder` if it was relayed: then only the node that received it knows the claim.
+        """
+        message = (await self.queries.get(beginning))._replace(claim_owner=claim_owner)
+        if is_relayed(message):
+            raise self.stats.refuse(message)
+        return message
 
     async def ack(self, *messages: Message) -> bool:
         """Acknowledge messages; raise `NotHolder` if one is not held by this process.

@@ -144,10 +144,27 @@ class Budgets:
         context = self._context
         window_ms = context.timeline.window_at(end.ended_ms).start_ms
         values = (
-            *(*context.mesh, end.phrase_id, end.agent_id, end.task_id, end.job_id, end.account, end.attempt),
-            *(end.outcome.value, canonical(dict(end.beats)), canonical(dict(end.waited)), end.overruns),
-            *(end.first_useful_ms, canonical(end.resources.as_json()), float(end.bu), self.cost_of(end)),
-            *(end.note, window_ms, end.began_ms, end.ended_ms, context.node_id, str(context.clock.tick())),
+            *context.mesh,
+            end.phrase_id,
+            end.agent_id,
+            end.task_id,
+            end.job_id,
+            end.account,
+            end.attempt,
+            end.outcome.value,
+            canonical(dict(end.beats)),
+            canonical(dict(end.waited)),
+            end.overruns,
+            end.first_useful_ms,
+            canonical(end.resources.as_json()),
+            float(end.bu),
+            self.cost_of(end),
+            end.note,
+            window_ms,
+            end.began_ms,
+            end.ended_ms,
+            context.node_id,
+            str(context.clock.tick()),
         )
         return Statement(_SQL["record"], values)
 

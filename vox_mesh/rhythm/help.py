@@ -238,7 +238,8 @@ class Help:
 
         try:
             sent = await self._messages.send(
-                *(asker, body),
+                asker,
+                body,
                 sender=helper,
                 msg_type=msg_type,
                 thread=thread_id,
@@ -314,7 +315,8 @@ class Help:
         )
         try:
             await self._messages.send(
-                *(thread.asker, body),
+                thread.asker,
+                body,
                 sender=MESH_AGENT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,

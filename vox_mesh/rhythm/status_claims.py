@@ -66,9 +66,20 @@ class _PendingClaim:
         """Return the values in the order of the statement."""
         claim, beat = self.claim, self.beat
         return (
-            *(beat.window_ms, claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, claim.state),
-            *(orjson.dumps(claim.wait_for).decode(), claim.beats_left, claim.progress, claim.notes),
-            *(int(self.overran), self.began_ms, self.useful_ms, self.hlc),
+            beat.window_ms,
+            claim.agent_id,
+            claim.task_id,
+            beat.epoch_ms,
+            beat.index,
+            claim.state,
+            orjson.dumps(claim.wait_for).decode(),
+            claim.beats_left,
+            claim.progress,
+            claim.notes,
+            int(self.overran),
+            self.began_ms,
+            self.useful_ms,
+            self.hlc,
         )
 
 

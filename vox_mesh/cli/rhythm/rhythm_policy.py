@@ -14,7 +14,7 @@ from vox_mesh.errors import BadPolicy
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
-from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
+from vox_mesh.views.rhythm import PoliciesView, PolicyView, policies_of
 
 
 @click.group(no_args_is_help=False)

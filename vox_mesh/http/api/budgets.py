@@ -10,7 +10,7 @@ from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.budgets import BudgetView, SpendingView
+from vox_mesh.views.rhythm import BudgetView, SpendingView
 
 BUDGETS: Final = Operations("budgets")
 

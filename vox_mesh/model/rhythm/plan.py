@@ -132,7 +132,7 @@ class Stamp(NamedTuple):
     hlc: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BeatFrame:
     """One beat. `deadline_at` is its end."""
 

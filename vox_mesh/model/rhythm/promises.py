@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import is_ulid
@@ -33,7 +33,8 @@ class HelpState(StrEnum):
     """Not even promised."""
 
 
-class HelpThread(NamedTuple):
+@dataclass(frozen=True)
+class HelpThread:
     """A request for help with its promise and outcome. Times are by the database's clock."""
 
     thread_id: str

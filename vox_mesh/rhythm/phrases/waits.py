@@ -90,7 +90,8 @@ class Waits:
         cutoff, context, now_ms = self._get_cutoff(), self._parts.context, self._times.now_ms
         promised_ms = max(context.timeline.window_at(now_ms).end_ms, context.timeline.after(now_ms, 1))
         thread = await self._parts.help.ask(
-            *(to, body),
+            to,
+            body,
             sender=self._spec.agent,
             within_beats=ceil(self._timer.beats_until(promised_ms)),
             task=self._spec.task,
