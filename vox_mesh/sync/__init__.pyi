@@ -33,10 +33,9 @@ from vox_mesh.jobs.worker.stats import WorkerStats
 from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.renewal import Renew
 from vox_mesh.messages.claims import ClaimStats
-from vox_mesh.messages.directory import Peer
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.messages.relay_outbound import Outbox, Route
+from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.messages.sending import MakeStatements
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.health_check import Vitals

@@ -77,7 +77,7 @@ def test_a_file_of_rates_that_can_not_be_used_is_told_at_the_start(vox: Vox) -> 
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("set ann --max-bu 3", "'ann' has no budget; say agent:NAME or account:NAME"),
+        ("set ann --max-bu 3", "subject must be agent:NAME or account:NAME, got 'ann'"),
         ("set agent:ann", "name a budget in one way: FILE, --max-bu N or --none"),
         ("set agent:ann x.yaml --max-bu 3", "name a budget in one way"),
         ("set agent:ann --max-bu -1", "'-1' is not a number from 0 to 1e+12"),

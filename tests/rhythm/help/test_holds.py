@@ -175,7 +175,7 @@ async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_wa
 
 
 async def test_only_phases_and_bars_end(town: Town) -> None:
-    with pytest.raises(BadValue, match="nothing is held until the end of 'week'"):
+    with pytest.raises(BadValue, match="until must be phase or bar, got 'week'"):
         await (await town.node()).rhythm.holds.acquire(_KEY, "week")
 
 

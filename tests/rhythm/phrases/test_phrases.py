@@ -336,21 +336,21 @@ def test_a_phrase_is_used_as_it_is_meant() -> None:
         with pytest.raises(BadValue, match="no task"):
             here.phrase(task="")
         phrase = here.phrase(task=TASK)
-        with pytest.raises(BadValue, match="not being played"):
+        with pytest.raises(BadValue, match="phrase is not running"):
             phrase.progress(0.1)
         async with phrase:
-            with pytest.raises(BadValue, match="played once"):
+            with pytest.raises(BadValue, match="entered before"):
                 await phrase.__aenter__()
-            with pytest.raises(BadValue, match="no wait budget"):
+            with pytest.raises(BadValue, match="wait budget must be"):
                 await phrase.wait_for(for_ever(), budget="coffee")
             with pytest.raises(BadValue, match="progress"):
                 phrase.progress(2)
             async with phrase.plan():
-                with pytest.raises(BadValue, match="can't begin in plan"):
+                with pytest.raises(BadValue, match="work can't begin: plan has not ended"):
                     async with phrase.work():
                         pass
         assert phrase.outcome == "done"
-        with pytest.raises(BadValue, match="not being played"):
+        with pytest.raises(BadValue, match="phrase is not running"):
             await phrase.wait_for(for_ever())
         await asyncio.sleep(0)  # in which what it was to wait for ends
 

@@ -97,7 +97,9 @@ class Policies:
                 continue
             self._learn([*self._rows.values(), entry])
             return entry
-        raise Contended("others announce tempos all the time", hint="try again")
+        raise Contended(
+            f"tempo not announced: others announced theirs first {_MAX_TRIES} times", hint="try again"
+        )
 
     @property
     def _liveness_values(self) -> tuple[str, str, float]:
