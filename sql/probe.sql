@@ -1,4 +1,4 @@
--- Questions about the database itself.
+-- Queries about the database itself.
 
 -- name: ping
 SELECT 1
@@ -8,12 +8,12 @@ SELECT 1
 SELECT RAW_MS AS now_ms
 
 -- name: checkpoint_pages
--- After how many pages a commit also checkpoints; 0: never.
+-- The number of pages after which a commit also checkpoints; 0: never.
 PRAGMA wal_autocheckpoint
 
--- name: try_to_write
+-- name: begin_write_test
 -- Dropped again in the same transaction.
 CREATE TABLE may_i_write (answer)
 
--- name: take_back_the_try
+-- name: end_write_test
 DROP TABLE may_i_write

@@ -220,14 +220,10 @@ class MeshNode(Mesh):
             await _log_failure(self.run_once, "heartbeat failed")
 
     async def _apply_deferred(self) -> None:
-        while True:
+        # It retries also without a commit, and a busy mesh commits all the time.
+        async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
             await self.deferral.someone_waits()
-            seen = self.store.change_count
             await _log_failure(self.deferral.run_once, "deferred ops not applied")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_DELAY_S):  # retries also without a commit
-                    await self.store.changed(seen)
-            await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
 
     async def _sweep(self) -> None:
         while True:

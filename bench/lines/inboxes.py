@@ -202,7 +202,7 @@ def _measure(ground: Ground, node: MeshNode, verb: str, receiver: str) -> Callab
     async def look() -> float:
         maker = f"{node.identity.node_id}#{node.incarnation}:"
         values = (*_whose(node, receiver, maker), time.time_ns() // 1_000_000)
-        return await median_us(lambda: node.store.read(sql("look"), values), ground.pace.seconds) / 1e3
+        return await median_us(lambda: node.store.read(sql("claimable"), values), ground.pace.seconds) / 1e3
 
     return look
 

@@ -132,12 +132,12 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     first = public.read_bytes()
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
-    assert "sqld.pub.pem is of another key than sqld" in refused.error
+    assert "sqld.pub.pem does not belong to" in refused.error
     assert not (tmp_path / "sqld").exists()  # nor is a key left that nothing is told of
     kept_key(tmp_path / "sqld")
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
-    assert "move that one away" in refused.error
+    assert "move the public key away" in refused.error
     assert public.read_bytes() == first
 
 
@@ -146,7 +146,7 @@ def test_nothing_but_the_token_is_on_stdout_and_its_end_is_told(tmp_path: Path) 
     assert ended.out.count("\n") == 1
     assert ended.out.count(".") == 2
     assert "sqld.pub.pem" in ended.err
-    assert "good until" in ended.err
+    assert "valid until" in ended.err
     assert ended.out.strip() not in ended.err
 
 
@@ -154,8 +154,8 @@ def test_nothing_but_the_token_is_on_stdout_and_its_end_is_told(tmp_path: Path) 
     ("options", "named"),
     [
         ((), "--ttl"),  # a token without an end is nobody's wish by mistake
-        (("--ttl", "0s"), "1s to 3650d"),
-        (("--ttl", "9999d"), "1s to 3650d"),
+        (("--ttl", "0s"), "between 1s and 3650d"),
+        (("--ttl", "9999d"), "between 1s and 3650d"),
         (("--ttl", "soon"), "soon"),
         (("--ttl", "1d", "--key", "text.pem"), "text.pem"),
         (("--ttl", "1d", "--key", "open.pem"), "chmod 600"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -160,8 +159,7 @@ class Story:
 
     async def _look(self) -> None:
         """See how far it is, whenever something was committed."""
-        while True:
-            seen = self._mesh.store.change_count
+        async for _ in self._mesh.store.changes(interval_s=_LOOK_S):
             counts = await self._mesh.jobs.roster.counts()
             letters = await self._mesh.messages.queries.counts()
             self._open_messages = sum(letters.values()) - letters.get(MessageState.ACKED, 0)
@@ -172,9 +170,6 @@ class Story:
             )
             self._troupe.wake()
             await asyncio.sleep(_CALM_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._mesh.store.changed(seen)
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
         if not looking.cancelled():

@@ -90,12 +90,12 @@ class Presence:
 
     def beat(self) -> Script:
         """Return the script of a heartbeat; it answers with the database's time and the state to remember."""
-        count = Statement(_SQL["count_beat"], self._whose)
+        count = Statement(_SQL["count_heartbeat"], self._whose)
         return Script(
             self._row_statement(),
             self._vitals_statement(),
             count,
-            answer=Answer(_SQL["witness"], self._whose, _BEAT_COLUMNS),
+            answer=Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS),
         )
 
     def leave(self) -> Script:
@@ -117,7 +117,7 @@ class Presence:
             *(orjson.dumps(activity.kinds).decode(), activity.capacity, activity.load),
             *(self._clock.distance_ms if self._clock.is_set else 0, machine_id(), self._place),
         )
-        return Statement(_SQL["beat"], values)
+        return Statement(_SQL["heartbeat"], values)
 
     def _vitals_statement(self) -> Statement:
         vitals = self.vitals()
@@ -145,7 +145,7 @@ class Presence:
             *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row_statement()),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._registration_key, self.node_id)),
-            answer=Answer(_SQL["joined"], self._whose, _JOIN_COLUMNS),
+            answer=Answer(_SQL["join_state"], self._whose, _JOIN_COLUMNS),
             key=self._registration_key,
         )
         started = self._clock.started()
@@ -173,7 +173,7 @@ class Presence:
             return key_refused(self.node_id, self._identity.key.public)
         now_ms = (await database.ask(Statement(_SQL["now"]))).value
         values = (*self._whose[:2], orjson.dumps([self.node_id]).decode())
-        found = await database.ask(Statement(_SQL["some"], values))
+        found = await database.ask(Statement(_SQL["nodes"], values))
         row = found[0]
         silent_s = max(0, now_ms - row["last_seen_ms"]) / 1_000
         return NodeInUse(

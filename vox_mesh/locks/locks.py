@@ -422,7 +422,7 @@ class Locks:
                     repeatable=True,
                 ),
                 Script(
-                    Statement(_SQL["open_short_ways"], mesh),
+                    Statement(_SQL["open_fast_paths"], mesh),
                     answer=Answer(_SQL["sweep_holds"], mesh, ("request_id",)),
                     repeatable=True,
                 ),

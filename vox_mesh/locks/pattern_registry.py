@@ -105,7 +105,7 @@ class Patterns:
         rows = await self._store.read(_SQL["file_keys_in_use"], self._mesh, fresh=True)
         others = PatternIndex(row["lock_key"] for row in rows)
         pairs = [[key, other] for other in others.overlapping(key) if other != key]
-        compared = Statement(_SQL["pattern_was_compared"], (*self._mesh, key, number))
+        compared = Statement(_SQL["mark_pattern_compared"], (*self._mesh, key, number))
         await self._store.write(
             Script(*([self._note_overlaps(pairs)] if pairs else []), compared, repeatable=True)
         )

@@ -160,12 +160,12 @@ class LockRequest:
         keys, shared = json(self.keys), self.is_shared
         own = (*mesh, self.id, keys)
         holder = (int(shared), self.node, self.agent)
-        standing = Answer(_sql_on_table("standing", shared=shared), own, _RESULT_COLUMNS)
+        standing = Answer(_sql_on_table("request_state", shared=shared), own, _RESULT_COLUMNS)
         return Script(
             *preface,
             Statement(_SQL["raise_generation"], mesh),
-            Statement(_SQL["close_short_way"], (*mesh, keys)),
-            Statement(_sql_on_table("stand_in_queue", shared=shared), (*own, *holder, ticket, WAITER_LEASE)),
+            Statement(_SQL["close_fast_path"], (*mesh, keys)),
+            Statement(_sql_on_table("join_queue", shared=shared), (*own, *holder, ticket, WAITER_LEASE)),
             *(self._take_statements(mesh) if known is None else self._take_next_statements(mesh, known)),
             *(() if waits else [Statement(_SQL["leave_queue"], (*mesh, self.id))]),
             *_open_statements(mesh, keys, deletes_free=not waits),
@@ -194,14 +194,14 @@ class LockRequest:
         """Return the scripts that hand the key off from its holder to this simple, waiting request."""
         own = (*mesh, self.id, self.keys[0])
         values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known, lock.request_id)
-        handed_off = Answer(_SQL["pass_on"], values, _RESULT_COLUMNS)
-        left = Statement(_SQL["leave_queue_if_passed"], own)
+        handed_off = Answer(_SQL["hand_off"], values, _RESULT_COLUMNS)
+        left = Statement(_SQL["leave_queue_if_handed_off"], own)
         return Script(answer=handed_off, repeatable=True), Script(left, repeatable=True)
 
     def behind_script(self, mesh: Mesh, known: int) -> Script:
         """Return the script that waits behind other waiters of a held key; it answers with a ticket."""
         values = (*mesh, self.id, self.keys[0], self.node, self.agent, WAITER_LEASE, known)
-        return Script(answer=Answer(_SQL["stand_behind"], values, ("ticket",)), repeatable=True)
+        return Script(answer=Answer(_SQL["join_queue_behind"], values, ("ticket",)), repeatable=True)
 
     def served_guard(self, mesh: Mesh) -> Statement:
         """Return a guard that lets a script run only if this request has its keys."""
@@ -213,7 +213,7 @@ class LockRequest:
         keys = json(self.keys)
         return Script(
             Statement(_SQL["leave_queue"], (*mesh, self.id)),
-            Statement(sql_for_mode("give_up", shared=self.is_shared), (*mesh, self.id, keys)),
+            Statement(sql_for_mode("cancel_request", shared=self.is_shared), (*mesh, self.id, keys)),
             *_open_statements(mesh, keys, deletes_free=True),
             repeatable=True,
         )
@@ -221,8 +221,8 @@ class LockRequest:
 
 def _open_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
     """Reopen the short path to keys without waiters; delete the rows of free keys if `deletes_free`."""
-    opening = Statement(_SQL["open_short_way"], (*mesh, keys))
-    return (opening, Statement(_SQL["forget_free"], (*mesh, keys))) if deletes_free else (opening,)
+    opening = Statement(_SQL["open_fast_path"], (*mesh, keys))
+    return (opening, Statement(_SQL["prune_free"], (*mesh, keys))) if deletes_free else (opening,)
 
 
 def short_release(lock: Lock) -> Script | None:

@@ -188,7 +188,7 @@ class Messages:
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
         values = (*self._store.tenant[:2], now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
-        agents = [row[0] for row in await self._store.read(sql("everyone"), values)]
+        agents = [row[0] for row in await self._store.read(sql("recent_agents"), values)]
         options.setdefault("correlation", new_key())
         sending = [self.send(agent, body, sender=sender, **options) for agent in agents if agent != sender]
         return list(await asyncio.gather(*sending))
@@ -211,12 +211,10 @@ class Messages:
         """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while True:
-                    seen = self._store.change_count
+                async for _ in self._store.changes():
                     found = await self.queries.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
                         return found.state == MessageState.ACKED
-                    await self._store.changed(seen)
         return False
 
     # --- receiving -------------------------------------------------------------------------------

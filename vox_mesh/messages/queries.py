@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
-_RETRY_DELAY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,18 +49,15 @@ class MessageQueries:
 
     async def follow(self, names: Sequence[str], after: int = 0) -> AsyncGenerator[Message, None]:
         """Yield the messages that `peek` returns, each once as it comes, without end, across outages."""
-        while True:
-            seen = self._store.change_count
+        async for turn in self._store.changes():
             page: list[Message] = []
-            with suppress(DatabaseUnavailable):
+            with turn.retry_if_unavailable():
                 page = await self.peek(names, after=after)
             for message in page:
                 after = message.position
                 yield message
-            if not page:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
-                        await self._store.changed(seen)
+            if page:
+                turn.wake()  # there may be more
 
     async def listed(
         self,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
@@ -96,11 +93,11 @@ class Nodes:
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
         """Return the nodes that have not left and were seen within the threshold."""
         now_ms = await self.now_ms()
-        return await self._nodes("live_marks", now_ms, now_ms - stale_threshold_ms)
+        return await self._nodes("live_heartbeat_marks", now_ms, now_ms - stale_threshold_ms)
 
     async def all(self) -> list[Node]:
         """Return all nodes that ever joined, including left and dead ones."""
-        return await self._nodes("marks", await self.now_ms())
+        return await self._nodes("heartbeat_marks", await self.now_ms())
 
     async def find(self, node_id: str) -> Node | None:
         """Return one node, or `None` if it is not known."""
@@ -110,20 +107,14 @@ class Nodes:
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""
         last: Any = None
-        while True:
-            seen = self._store.change_count
-            try:
+        async for turn in self._store.changes(interval_s=_POLL_INTERVAL_S, debounce_s=_DEBOUNCE_S):
+            nodes: list[Node] = []
+            with turn.retry_if_unavailable():
                 nodes = await self.all()
-            except DatabaseUnavailable:  # retried when the database is back
-                nodes = []
             now = [_watched_values(node) for node in nodes]
             if nodes and now != last:
                 last = now
                 yield nodes
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_INTERVAL_S):
-                    await self._store.changed(seen)
-                    await asyncio.sleep(_DEBOUNCE_S)  # most heartbeats change nothing
 
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """Return the nodes with these marks; full rows are read only of nodes that ticked since."""
@@ -141,7 +132,7 @@ class Nodes:
 
     async def _rows_of(self, node_ids: Sequence[str]) -> Rows:
         return await self._store.read(
-            _SQL["some"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
+            _SQL["nodes"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
         )
 
     async def now_ms(self) -> int:

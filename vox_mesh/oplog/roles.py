@@ -93,7 +93,7 @@ class Roles:
         own = (author.node_id, author.key.public, op_id)
         free = Statement(_SQL["refuse_if_owned"], self._store.tenant[:2], refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
-        take = Statement(_SQL["own"], (*self._store.tenant[:2], *own))
+        take = Statement(_SQL["become_owner"], (*self._store.tenant[:2], *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
     # --- guards ----------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: Vox) -> None:
     command = ("lock", "run", "k", "--wait", "30s", "--until", "bar", "--", "sleep", "600")
     assert (in_time(*command).code, coder("lock", "list", "--json").document) == (1, [])
     both = coder("lock", "acquire", _KEY, "--until", "bar", "--ttl", "5s")
-    assert (both.code, "--ttl or --until" in both.err) == (2, True)
+    assert (both.code, "--ttl and --until" in both.err) == (2, True)
 
 
 def test_several_keys_are_taken_together_and_shared(vox: Vox) -> None:

@@ -146,7 +146,7 @@ def test_while_it_waits_it_says_for_what_and_how_long() -> None:
 
 def test_without_a_function_the_caller_is_told_what_to_fall_back_on() -> None:
     async def scenario(here: Stage) -> None:
-        with pytest.raises(WaitExhausted, match="wait budget io .* exhausted") as told:
+        with pytest.raises(WaitExhausted, match=r"wait budget io .* exhausted") as told:
             async with here.phrase(score(escalation=FALLS_BACK), task=TASK) as phrase:
                 await phrase.wait_for(for_ever(), budget="io")
         assert (told.value.budget, told.value.fallback) == ("io", "coarse-answer")

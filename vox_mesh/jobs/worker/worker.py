@@ -202,16 +202,12 @@ class Worker:
 
     async def idle(self) -> None:
         """Wait until no unfinished job of this worker's kinds is left."""
-        while True:
-            seen = self._store.change_count
-            with suppress(DatabaseUnavailable):
+        async for turn in self._store.changes(interval_s=_RETRY_DELAY_S):
+            with turn.retry_if_unavailable():
                 kinds, _, _, places, _ = await self._jobs.roster.situation()
                 is_busy = self._running or self._claimer.is_unsure or places.get(self._presence.node_id)
                 if not is_busy and not any(self._handles(kind) for kind in kinds):
                     return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_DELAY_S):
-                    await self._store.changed(seen)
 
     def look_again(self) -> None:
         """Reconcile claims and leases with the database, for example after it was rolled back."""

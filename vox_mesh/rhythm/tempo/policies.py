@@ -86,7 +86,7 @@ class Policies:
         for _ in range(_MAX_TRIES):
             await self.look(fresh=True)
             is_alone = not (
-                await self._context.store.read(_SQL["is_inhabited"], self._liveness_values, fresh=True)
+                await self._context.store.read(_SQL["is_any_node_live"], self._liveness_values, fresh=True)
             ).value
             entry = self.next(policy, policy.initial_bpm, reason, is_alone=is_alone)
             try:
@@ -186,7 +186,7 @@ class Policies:
         context, tempo = self._context, entry.tempo
         policy = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
         values = (*context.mesh, context.node_id, *policy, str(context.clock.tick()))
-        await context.store.write(Script(Statement(_SQL["say_pulse"], values)))
+        await context.store.write(Script(Statement(_SQL["record_pulse"], values)))
 
     async def read_pulses(self) -> dict[str, PlanEntry]:
         """Return the policy each node follows, as the local replica shows it."""
