@@ -56,7 +56,7 @@ async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIt
         plan = Plan(PlanEntry.of(TempoPolicy.built_in("bench")))
         yield (
             hand,
-            Footing(node.store, node.rhythm.ground.author, clock, Times(clock), None, plan),
+            Footing(node.store, node.rhythm.ground.writer, clock, Times(clock), None, plan),
         )
 
 
@@ -124,7 +124,7 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
     async with ground.store(FILE) as store, Mesh.open(FILE.settings(ground.folder, None, tick="1h")) as node:
         clock = MeshClock(Dependencies())
         footing = Footing(
-            node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
+            node.store, node.rhythm.ground.writer, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
         )
         seconds = (beats + 1) * 60 / _FAST.initial_bpm
         load = (
