@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from bench.measure import ratios
+from bench.measure import p99, ratios
 
 
 class Of(StrEnum):
@@ -151,6 +152,28 @@ class Figure:
             document["remarks"],
             None if point is None else Point(**point),
         )
+
+
+def delay_figures(
+    name: str,
+    what: str,
+    rounds: Sequence[Sequence[float]],
+    limit: tuple[str, Sequence[float]],
+    at_most_ms: tuple[float, float],
+) -> list[Figure]:
+    """Return the figures `<name>-p50` and `<name>-p99` of delays in milliseconds.
+
+    `limit` describes the raw limit and has its value for each round; `at_most_ms` are the targets.
+    """
+    pooled = list(itertools.chain.from_iterable(rounds))
+    notes = {"p99 of all rounds together": p99(pooled), "longest": max(pooled)}
+    what_p50, what_p99 = (f"{what} {part} / {limit[0]}, p50" for part in ("p50", "p99"))
+    p50_target, p99_target = (at_most(each, Of.OURS) for each in at_most_ms)
+    medians, tails = [statistics.median(each) for each in rounds], [p99(each) for each in rounds]
+    return [
+        Figure(f"{name}-p50", what_p50, "ms", medians, limit[1], target=p50_target),
+        Figure(f"{name}-p99", what_p99, "ms", tails, limit[1], target=p99_target, notes=notes),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Done(NamedTuple):
     last_ns: int
 
 
-class Desk(Protocol):
+class PeerQueue(Protocol):
     """A peer's queue, open in one process."""
 
     async def put(self, count: int, at_once: int) -> None:
@@ -44,7 +44,7 @@ class Peer:
     keeps: str
     killed: str
     serve: Serving
-    open: Callable[[str], AbstractAsyncContextManager[Desk]]
+    open: Callable[[str], AbstractAsyncContextManager[PeerQueue]]
     jobs_each_second: int
     at_once: int = 1
     workers: tuple[int, ...] = (1, 4)

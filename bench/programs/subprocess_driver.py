@@ -26,7 +26,7 @@ _GRACE_S: Final = 30.0
 _LONGEST_LINE: Final = 2**20
 
 
-class Companion:
+class ProgramProcess:
     """A running program, as the benchmark sees it."""
 
     def __init__(self, process: Process) -> None:
@@ -37,7 +37,7 @@ class Companion:
         async with asyncio.timeout(_READY_S):
             await self._line()
 
-    def tell(self, signal: str) -> None:
+    def send(self, signal: str) -> None:
         """Give it a signal; it answers with a report."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{signal}\n".encode())
@@ -67,13 +67,13 @@ class Companion:
 
 
 @asynccontextmanager
-async def companion(program: str, *arguments: object) -> AsyncIterator[Companion]:
+async def start_program(program: str, *arguments: object) -> AsyncIterator[ProgramProcess]:
     """Start a program of the benchmark; it ends with the context."""
     command = [sys.executable, "-m", f"bench.{program}", *map(str, arguments)]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, cwd=_ROOT, limit=_LONGEST_LINE
     )
-    started = Companion(process)
+    started = ProgramProcess(process)
     try:
         yield started
     finally:
