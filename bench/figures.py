@@ -13,7 +13,7 @@ from bench.measure import p99, ratios
 
 
 class Of(StrEnum):
-    """What a target is about: the ratio to the raw limit, or our own figure."""
+    """What a target applies to: the ratio to the raw limit, or our own figure."""
 
     RATIO = "ratio"
     OURS = "ours"
@@ -21,7 +21,7 @@ class Of(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The figure to reach: at most, or at least, so much."""
+    """The figure to reach: an upper or a lower bound."""
 
     of: Of
     limit: float
@@ -53,7 +53,7 @@ def at_least(limit: float, of: Of = Of.RATIO) -> Target:
 
 
 class Point(NamedTuple):
-    """Where a figure lies on a curve: the cost of one thing when there are so many of another."""
+    """The place of a figure on a curve: the cost of one thing at a size of another."""
 
     curve: str
     of: str
@@ -64,8 +64,8 @@ class Point(NamedTuple):
 class Figure:
     """One row of the table. `ours` and `raw` hold a value for each round; without `raw` there is no ratio.
 
-    `worst`: the figure is the worst round, not the median one. On a curve, `raw` is the same at its smallest
-    size; beside a peer, it is the peer's.
+    `worst`: the figure is the worst round, not the median one. On a curve, `raw` is the value at its smallest
+    size; next to a peer, it is the peer's.
     """
 
     name: str

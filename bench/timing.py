@@ -36,7 +36,7 @@ class Outcome:
 
 
 def measure_all(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, quick: bool) -> Outcome:
-    """Measure the lines in turn; what they find is added to the file `kept` as it comes."""
+    """Measure the lines in turn, and append their results to the file `kept`."""
     with ExitStack() as stack:
         file = stack.enter_context(kept.open("ab", buffering=0))
         needs_server = any(line.needs_server for line in lines)

@@ -1,6 +1,6 @@
-"""Lines on growth: what one tick, append, claim and delivery cost when there is more of everything.
+"""Lines on growth: the cost of a tick, append, claim and delivery at several sizes.
 
-Each size has a database of its own, and all are measured in turn; a figure is the ratio to the smallest.
+Each size has its own database, and all are measured in turn; a figure is the ratio to the smallest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NODES: Final = (1, 4, 16, 64)
 _ROWS: Final = (1_000, 10_000, 100_000, 1_000_000)
 _QUICK_SIZES: Final = 2
 _SHORTER: Final = 0.3  # of a round elsewhere: there are many of them
-_CALM_TICK: Final = "1h"  # nobody ticks but when asked to
+_CALM_TICK: Final = "1h"  # nodes send heartbeats only on request
 _PENDING: Final = 100
 _SENDERS: Final = 10
 _LEASE_MS: Final = 60_000
@@ -83,7 +83,7 @@ class _Cost(NamedTuple):
     once: Callable[[MeshNode], Awaitable[float]]
 
     async def p50_us(self, node: MeshNode, seconds: float) -> float:
-        """The median time of one, over so many seconds."""
+        """Return the median time of one, over this many seconds."""
         took: list[float] = []
         end = perf_counter() + seconds
         while not took or perf_counter() < end:

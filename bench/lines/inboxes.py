@@ -1,4 +1,4 @@
-"""Lines on large inboxes: what a batch costs when much has ended, many send, or one is held back."""
+"""Lines on large inboxes: the cost of a batch with many ended messages, many senders, or one held back."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _inbox_with_senders(node: MeshNode, receiver: str, maker: str) -> tuple[str,
 
 
 async def claims(environment: BenchEnvironment) -> list[Figure]:
-    """What a claim, and a look, cost beside those in an inbox of few senders; in a file."""
+    """Compare claims, and looks, with an inbox of few senders; in a file."""
     fewer = 1 if environment.pace.settled else _QUICK // 10
     senders, behind = _SENDERS // fewer, _BEHIND // fewer
     few = _UNREAD

@@ -90,7 +90,7 @@ async def crowded_file(environment: BenchEnvironment) -> list[Figure]:
 
 
 async def _crowded(environment: BenchEnvironment, home: HomeCase, name: str) -> list[Figure]:
-    """What jobs cost among many that are finished, beside an empty roster."""
+    """Compare jobs among many finished ones with an empty roster."""
     finished = _FINISHED if environment.pace.settled else _FINISHED // _QUICK
     count = jobs_of_a_round(environment)
     scheduled: dict[str, list[float]] = {"crowded": [], "calm": []}

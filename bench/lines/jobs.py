@@ -66,7 +66,7 @@ def _manifests(count: int = _AT_ONCE) -> list[Manifest]:
 
 
 async def schedule(node: MeshNode, count: int) -> float:
-    """Schedule so many, a hundred at a time; the seconds that took."""
+    """Schedule this many, a hundred at a time; return the seconds that took."""
     before = perf_counter()
     for _ in range(count // _AT_ONCE):
         await node.jobs.schedule_all(_manifests(), new=True)

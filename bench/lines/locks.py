@@ -254,7 +254,7 @@ async def _is_awaited(node: MeshNode) -> bool:
 
 async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(_WAIT_S):
-        while not await is_so():  # noqa: ASYNC110 - another process does it, and tells nobody
+        while not await is_so():  # noqa: ASYNC110 - another process does it, without a notification
             await asyncio.sleep(0.002)
 
 
@@ -271,7 +271,7 @@ async def _serve(settings: Settings) -> None:
 
 
 async def guard(environment: BenchEnvironment) -> list[Figure]:
-    """Whether somebody holds one of many paths, when many patterns are held."""
+    """Find the holder of one of many paths, with many patterns locked."""
     held = [_holder(key) for key in _held_keys()]
     paths = [f"src/area{i % 97}/part{i % 13}/module_{i}.py" for i in range(_PATHS)]
     found = [

@@ -174,7 +174,7 @@ async def _rates(
 
 
 async def _send_all(node: MeshNode, receiver: str, each: int) -> float:
-    """Every sender sends so many on each of its ways; the seconds that took."""
+    """Send this many from every sender on each of its tasks; return the seconds that took."""
 
     async def send(sender: str) -> None:
         for _ in range(each):

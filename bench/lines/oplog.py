@@ -1,6 +1,6 @@
-"""Lines on the op log: what appending costs, and how fast, and in how much memory, a log is verified.
+"""Lines on the op log: the cost of appending, and the speed and memory of verifying.
 
-As a program, this is the process that verifies: what it reports says for each log how long that took.
+As a program, this is the process that verifies: it reports the time for each log.
 """
 
 from __future__ import annotations

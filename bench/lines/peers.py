@@ -21,7 +21,7 @@ _LEAST: Final = 20
 _MANY: Final = 100
 
 Rates = dict[str, float]
-"""Jobs a second: `enqueued`, and `done` by so many workers."""
+"""Jobs per second: `enqueued`, and `done` by each number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _OpenQueue:
     workers: Sequence[ProgramProcess]
 
     async def round(self, count: int, at_once: int, worker_counts: Sequence[int]) -> Rates:
-        """Enqueue so many for each number of workers, and have them done; only the first are timed."""
+        """Enqueue this many for each number of workers, and run them; only the first enqueueing is timed."""
         rates = {"enqueued": await self._enqueue(count, at_once)}
         for number, workers_count in enumerate(worker_counts):
             if number:

@@ -116,7 +116,7 @@ async def _fill(environment: BenchEnvironment) -> None:
 
 
 async def _copied(environment: BenchEnvironment, server: Server) -> Copied:
-    """In a process of its own, so that what it holds at the peak is its own doing."""
+    """Copy in a separate process, so that its peak memory is its own."""
     with tempfile.TemporaryDirectory(dir=environment.folder) as folder:
         async with start_program("programs.first_copy", *primary(server)) as copier:
             await copier.ready()
@@ -152,7 +152,7 @@ class LogReader:
                 self._more.set()
 
     async def until(self, frames: int) -> None:
-        """Wait until so many have come."""
+        """Wait until this many frames have come."""
         async with asyncio.timeout(_COPY_S):
             while self._came < frames:
                 self._more.clear()

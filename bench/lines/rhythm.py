@@ -95,7 +95,7 @@ async def _roll_ups(environment: BenchEnvironment, home: HomeCase, server: Serve
 
 
 async def roll_up(environment: BenchEnvironment) -> list[Figure]:
-    """From the question what is due until the report is written, in a file and on a server."""
+    """Measure from the query of due bars until the report is written, in a file and on a server."""
     figures = []
     for name, home, server in (("file", FILE, None), ("sqld", MESH, environment.sqld)):
         found = await _roll_ups(replace(environment, folder=environment.folder / name), home, server)
@@ -109,7 +109,7 @@ async def roll_up(environment: BenchEnvironment) -> list[Figure]:
 
 
 async def lateness(environment: BenchEnvironment) -> list[Figure]:
-    """From the moment at which a beat begins until whoever listens has its frame."""
+    """Measure from the start of a beat until a listener has its frame."""
     figures = []
     for name, most_ms, callers in (("idle", 5.0, 0), ("loaded", 20.0, _CALLERS)):
         own = replace(environment, folder=environment.folder / name)
@@ -120,7 +120,7 @@ async def lateness(environment: BenchEnvironment) -> list[Figure]:
 
 
 async def _late_ms(environment: BenchEnvironment, callers: int) -> list[float]:
-    """How late each of many beats was, beside so many who write to the same store."""
+    """Return how late each of many beats was, with this many writers on the same store."""
     beats = max(10, round(_BEATS * environment.pace.seconds))
     async with (
         environment.store(FILE) as store,
@@ -155,7 +155,7 @@ async def drift(environment: BenchEnvironment) -> list[Figure]:
         timeline = Timeline([Tempo(bpm, 8)])
         begin_ms = timeline.window_at(time.time_ns() // 1_000_000).start_ms
         metronome, told = Metronome(begin_ms), 0
-        for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # whenever somebody happens to look
+        for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # at random moments
             told += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
         off.append(abs(told - _HOUR_MS // timeline.last.beat_ms))
     what = "beats told in an hour of simulated time, off from those derived at its end"

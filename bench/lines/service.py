@@ -54,7 +54,7 @@ class UpNode:
     def cpu_s(self) -> float:
         """The CPU time that it has taken."""
         stat = Path(f"/proc/{self.pid}/stat")
-        if stat.exists():  # what `ps` tells here are whole seconds
+        if stat.exists():  # `ps` has whole seconds here
             ticks = stat.read_text().rpartition(") ")[2].split()[_TICKS]
             return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         minutes, _, seconds = self._metric("time").rpartition(":")
@@ -142,7 +142,7 @@ async def up(environment: BenchEnvironment) -> list[Figure]:
 
 
 async def command(environment: BenchEnvironment) -> list[Figure]:
-    """`vox-mesh nodes --json` from start to end, beside a node."""
+    """Measure `vox-mesh nodes --json` from start to end, next to a running node."""
     took: list[float] = []
     bare: list[float] = []
     folder = environment.folder / "beside"

@@ -71,7 +71,7 @@ async def merged_sqld(environment: BenchEnvironment) -> list[Figure]:
 def _compare_with_single(
     name: str, what: str, found: Rounds, transport: str, target: Target | None
 ) -> Figure:
-    """Our rate beside single requests, each sent when the last was answered; the notes show the rest."""
+    """Compare our rate with single requests, each sent after the last response; the notes have the rest."""
     notes: dict[str, float] = {}
     for way, raw in found.items():
         if way.startswith(transport):

@@ -79,7 +79,7 @@ async def _idle(environment: BenchEnvironment, home: HomeCase, name: str) -> lis
 
 @asynccontextmanager
 async def _receiving(node: MeshNode, receivers: int) -> AsyncIterator[None]:
-    """Have so many agents receive, and wait until they are idle."""
+    """Let this many agents receive, and wait until they are idle."""
 
     async def receive(agent: str) -> None:
         async for message in node.messages.receive(agent):

@@ -24,7 +24,7 @@ from vox_mesh import Store
 
 _FIRST_NUMBER: Final = 1_000  # above all that the workload writes
 _GAP_S: Final = 0.01
-_ROUND_FACTOR: Final = 6  # longer rounds: of a few commits the slowest in a hundred can't be told
+_ROUND_FACTOR: Final = 6  # longer rounds: a few commits have no 99th percentile
 _SEED: Final = 20_261_115
 
 
@@ -101,7 +101,7 @@ async def _delays_ms(both: Watched, numbers: Iterable[int], rng: random.Random) 
 
 
 async def idle(environment: BenchEnvironment) -> list[Figure]:
-    """Both homes at once: what does next to nothing disturbs nobody."""
+    """Measure both backends at once: they hardly disturb each other."""
     with Server() as server:
         on_mesh = replace(environment, server=server, folder=environment.folder / "mesh")
         on_file = replace(environment, folder=environment.folder / "file")

@@ -56,7 +56,7 @@ class _Dbos:
     async def work(self) -> Done:
         self._tally.begin()
         await asyncio.to_thread(self._launch)
-        while await asyncio.to_thread(self._is_left):  # noqa: ASYNC110 - others work too, and tell nobody
+        while await asyncio.to_thread(self._is_left):  # noqa: ASYNC110 - others work too, without a notification
             await asyncio.sleep(_POLL_S)
         await asyncio.to_thread(self._dbos.destroy)
         return self._tally.done()

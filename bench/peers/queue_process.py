@@ -1,7 +1,7 @@
-"""A process that has one queue open: it enqueues or works when told to, and reports.
+"""A process that has one queue open: it enqueues or works on a signal, and reports.
 
-Signals: `put N AT_ONCE`, answered with the seconds that took; `work`, answered when no job is left, with how
-many were its own, when it could begin, and when it did the last.
+Signals: `put N AT_ONCE`, answered with the seconds that took; `work`, answered when no job is left, with the
+number of its own, when it could begin, and when it did the last.
 """
 
 from __future__ import annotations

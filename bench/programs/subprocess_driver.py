@@ -1,6 +1,6 @@
-"""Companions: programs of the benchmark in processes of their own.
+"""Programs of the benchmark in subprocesses.
 
-Each says one line when it is ready, and one line of JSON for every signal; it ends when its input does.
+Each prints one line when it is ready, and one line of JSON for every signal; it ends when its input does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProgramProcess:
         self._process.stdin.write(f"{signal}\n".encode())
 
     async def report(self, seconds: float) -> Any:
-        """Wait for what it reports, when its work takes about so long."""
+        """Wait for its report, with a timeout for work that takes about this long."""
         async with asyncio.timeout(seconds + _GRACE_S):
             return orjson.loads(await self._line())
 
@@ -55,7 +55,7 @@ class ProgramProcess:
         return line
 
     async def end(self) -> None:
-        """It ends when nobody can give it a signal any more."""
+        """Close its input, which ends it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -81,7 +81,7 @@ async def start_program(program: str, *arguments: object) -> AsyncIterator[Progr
 
 
 def primary(server: Server | None) -> list[str]:
-    """The arguments that tell a program where its primary is, if it has one."""
+    """Return the arguments that name the primary of a program, if it has one."""
     return [] if server is None else ["--primary", server.url, server.token]
 
 

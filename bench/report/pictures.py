@@ -20,7 +20,7 @@ def of_targets(title: str, records: Sequence[Record]) -> str | None:
 
 def _reached(figure: Figure) -> Bar | None:
     target = figure.target
-    if target is None or not target.limit:  # nothing is so many times nothing
+    if target is None or not target.limit:  # there is no ratio to zero
         return None
     by_ratio = target.of is Of.RATIO and figure.ratio is not None
     value = figure.ratio if by_ratio and figure.ratio is not None else figure.our_value
