@@ -27,23 +27,23 @@ _HEAD: Final = """# The command line
 
 <!-- Written by `python -m tools.cli_reference` from the commands' own help. Do not edit. -->
 
-`vox-mesh NOUN VERB`. Every command says the same with `--help` or `-h`. Settings come from `VOX_*`
-variables or a `.env` file in the current folder; `vox-mesh doctor` checks them. With `--json`, stdout has
-one JSON document and nothing else: one thing is an object, several are an array. Logs and errors go to
-stderr; an error is one line that says what to do. Durations are written `500ms`, `30s`, `5m`, `2h`, `30d`,
-in ISO 8601, or as whole seconds. `vox-mesh completion` has your shell complete all of this.
+`vox-mesh NOUN VERB`. Every command prints its part of this page with `--help` or `-h`. Settings come from
+`VOX_*` variables or a `.env` file in the current folder; `vox-mesh doctor` checks them. With `--json`, stdout
+has one JSON document and nothing else: one record is an object, several are an array. Logs and errors go to
+stderr; an error is one line with its cause and a hint. Durations are written `500ms`, `30s`, `5m`, `2h`,
+`30d`, in ISO 8601, or as whole seconds. `vox-mesh completion` makes your shell complete commands and options.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | the answer is no: not acquired, not found, refused, broken |
+| 1 | a negative answer: not acquired, not found, refused, broken |
 | 2 | wrong usage or settings |
 | 3 | the database is unreachable, or the circuit is open |
-| 130, 141 | interrupted; whoever read the output has gone |
+| 130, 141 | interrupted; the reader of the output has exited |
 
-`vox-mesh lock run` ends as the command that it runs: also with 126 or 127 if that can't be run, and with
-128 and the number of the signal that killed it. 70 is a bug of ours. What else a code means stands with its
-command.
+`vox-mesh lock run` ends with the exit code of the command it runs, with 126 or 127 if that can't be run, and
+with 128 and the number of the signal that killed it. 70 is an internal error: please report it. Other
+meanings of a code are described with their command.
 """
 
 

@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
-from vox_mesh.http.api.table import ALL
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "http.md"
 
@@ -24,7 +24,7 @@ _TABLE: Final = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
 def table() -> str:
     """Return the operations, noun by noun."""
     lines: list[str] = []
-    for noun, operations in groupby(ALL, key=lambda each: each.noun):
+    for noun, operations in groupby(OPERATIONS, key=lambda each: each.noun):
         lines += ["", f"### {noun}", "", "| | asks for | |", "| --- | --- | --- |"]
         lines += map(_row, operations)
     return "\n".join((*lines, "", ""))

@@ -16,7 +16,7 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.nodes.identity import temporary_identity
 
 _NODES: Final = 1_000
 _AT_ONCE: Final = 250
@@ -62,7 +62,7 @@ async def _enrol(node: MeshNode) -> None:
     activity = Activity("planner", "builds the docs", "http://10.0.0.7:7400", ["build", "test"], 4, 2)
     others = [
         Presence(
-            passing_identity(name), store.tenant, node.clock, place=name, tick_s=_TICK_S, activity=activity
+            temporary_identity(name), store.tenant, node.clock, place=name, tick_s=_TICK_S, activity=activity
         )
         for name in names
     ]

@@ -58,7 +58,7 @@ MESSAGE_PLANTS: Final = (
         "a message is handed out before an earlier one that waits for its retry",
         (
             Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
-            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "look")),
+            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "claimable")),
         ),
         ("messages-in-order",),
         ("messages",),

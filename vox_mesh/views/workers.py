@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.queries import Situation
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
@@ -53,7 +52,4 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
 
 async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
-    node = await mesh.nodes.find(node_id)
-    if node is None:
-        raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-    return WorkerView.of(node, await mesh.jobs.roster.situation())
+    return WorkerView.of(await mesh.nodes.require(node_id), await mesh.jobs.roster.situation())

@@ -61,7 +61,7 @@ class Asked:
 
     async def begin_work(self) -> None:
         """Have it take jobs."""
-        await NodeRun(self.settings, None, 1.0)._begin_work(self.node, Work(handlers, 1, 0.0))
+        await NodeRun(self.settings, None, 1.0)._start_work(self.node, Work(handlers, 1, 0.0))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Request scopes: work for a client, cancelled when it disconnects or times out."""
+"""Requests: bodies of bounded size and time, and work that ends with its client."""
 
 from __future__ import annotations
 
@@ -8,13 +8,48 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from vox_mesh.http.connections import wait_until_lost
 from vox_mesh.http.problems import Problem
 
+MAX_BODY_BYTES: Final = 2 * 2**20
+READ_S: Final = 5.0
+
 Undo = Callable[[Any], Awaitable[None]]
 
 _MAX_WAITING: Final = 256
+
+
+async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
+    """Return the body, or raise the problem with it."""
+    if request.content_type != "application/json":
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", "content type must be application/json"
+        )
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_encoding", "body must not be encoded")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise _too_large()
+    try:
+        async with asyncio.timeout(read_s):
+            return await request.read()
+    except TimeoutError:
+        detail = f"body not received within {read_s:g} s"
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+    except (OSError, HttpProcessingError, web.RequestPayloadError):
+        raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "body incomplete or malformed") from None
+
+
+def _too_large() -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "too_large",
+        f"body must have at most {MAX_BODY_BYTES} bytes",
+        "split the request",
+    )
 
 
 class RequestScope:
@@ -72,15 +107,17 @@ def _timeout_problem(takes_s: float) -> Problem:
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "no_answer",
-        f"there was no answer within {takes_s:g} s",
-        "whether anything was changed is not known: look, before you ask again",
+        f"request timed out after {takes_s:g} s: outcome unknown",
+        "check the current state before retrying",
     )
 
 
 def _leaving_problem() -> Problem:
-    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "this node leaves", "ask another one, or again")
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "node is shutting down", "retry at another node"
+    )
 
 
 def _overloaded_problem() -> Problem:
-    detail = f"more than {_MAX_WAITING} wait here at the same time"
+    detail = f"waiting requests must be at most {_MAX_WAITING}"
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

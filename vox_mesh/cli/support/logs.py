@@ -20,60 +20,60 @@ _log = logging.getLogger(__name__)
 _MAX_MESSAGE: Final = 10_000
 _MAX_TRACEBACK: Final = 100_000
 _HIDDEN: Final = "***"
-_LEAST_SECRET: Final = 6  # what is shorter would be found in innocent words
+_MIN_SECRET: Final = 6  # a shorter one would match ordinary words
 _CREDENTIALS: Final = re.compile(
     r"""(?ix) (?P<kept> \bauthorization['"]?\s*[:=]\s*['"]? | \b(?=(?:bearer|basic)\s)
         | \b(?:auth_?token|access_token|token|jwt|password)= )
         (?:(?:bearer|basic)\s+)? [^\s'"&,;]{6,}"""
 )
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
-_SELDOM: Final = "opentelemetry."
-_SELDOM_S: Final = 60.0
+_REPEATING: Final = "opentelemetry."
+_REPEAT_S: Final = 60.0
 
-_of_process: dict[str, str] = {}
+_process_fields: dict[str, str] = {}
 
 
 def is_debugging() -> bool:
-    """Whether tracebacks are wanted."""
+    """Return whether VOX_DEBUG asks for tracebacks."""
     return os.environ.get("VOX_DEBUG", "") not in ("", "0")
 
 
 def set_up_logs(log_format: str, secrets: Sequence[str] = (), agent: str | None = None) -> None:
-    """Send all logs of this process to stderr, as text or as JSON, without these secrets."""
+    """Log to stderr, as text or JSON, with these secrets redacted."""
     handler = logging.StreamHandler(sys.stderr)
-    words = _Words(secrets)
-    handler.setFormatter(_JsonLine(words) if log_format == "json" else _TextLine(words))
-    handler.addFilter(_Seldom())
+    sanitizer = _Sanitizer(secrets)
+    handler.setFormatter(_JsonLine(sanitizer) if log_format == "json" else _TextLine(sanitizer))
+    handler.addFilter(_RepeatFilter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("vox_mesh").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    _of_process.clear()
+    _process_fields.clear()
     if agent is not None:
-        _of_process["agent"] = agent
+        _process_fields["agent"] = agent
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = _thread_failed
+        threading.excepthook = _log_thread_failure
 
 
-def name_node(node_id: str) -> None:
-    """Have all lines of this process tell which node it is."""
-    _of_process["node"] = node_id
+def set_log_node(node_id: str) -> None:
+    """Add the node's id to all log lines of this process."""
+    _process_fields["node"] = node_id
 
 
-def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    if failed.exc_value is not None:
-        name = "a thread" if failed.thread is None else failed.thread.name
-        _log.error("%s ended in a fault", name, exc_info=failed.exc_value)
+def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None:
+        name = "unknown" if failure.thread is None else failure.thread.name
+        _log.error("thread failed: thread=%s", name, exc_info=failure.exc_value)
 
 
-class _Words:
-    """Makes words that may come from anywhere fit to be shown: no secrets, no tricks, and not too many."""
+class _Sanitizer:
+    """Makes untrusted text safe to log: secrets redacted, control characters escaped, length limited."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._secrets = [each for each in secrets if len(each) >= _LEAST_SECRET]
+        self._secrets = [each for each in secrets if len(each) >= _MIN_SECRET]
 
     def line(self, text: str) -> str:
-        """The text on one line; what can't be printed is written as Python would."""
-        text = " ".join(self.hidden(text).split())
+        """Return the text on one line, with unprintable characters escaped."""
+        text = " ".join(self.redact(text).split())
         if len(text) > _MAX_MESSAGE:
             text = text[:_MAX_MESSAGE] + "…"
         if text.isprintable():
@@ -82,29 +82,29 @@ class _Words:
             each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
         )
 
-    def hidden(self, text: str) -> str:
-        """The text without what gives access to anything."""
+    def redact(self, text: str) -> str:
+        """Return the text without credentials."""
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return _USER_INFO.sub(_HIDDEN, _CREDENTIALS.sub(rf"\g<kept>{_HIDDEN}", text))
 
 
 class _Line(logging.Formatter):
-    def __init__(self, words: _Words) -> None:
+    def __init__(self, sanitizer: _Sanitizer) -> None:
         super().__init__()
-        self._words = words
+        self._sanitizer = sanitizer
 
     def _message(self, record: logging.LogRecord) -> str:
         try:
             message = record.getMessage()
-        except Exception:  # the values do not fit the text: a mistake of whoever wrote it, and worth a line
+        except Exception:  # the arguments do not fit the format: a bug, but worth a line
             message = f"{record.msg!r} {record.args!r}"
-        return self._words.line(message)
+        return self._sanitizer.line(message)
 
     def _traceback(self, record: logging.LogRecord) -> str | None:
         if not record.exc_info or not is_debugging():
             return None
-        return self._words.hidden(self.formatException(record.exc_info))[-_MAX_TRACEBACK:]
+        return self._sanitizer.redact(self.formatException(record.exc_info))[-_MAX_TRACEBACK:]
 
 
 class _TextLine(_Line):
@@ -119,30 +119,30 @@ class _JsonLine(_Line):
         event: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "logger": self._words.line(record.name),
+            "logger": self._sanitizer.line(record.name),
             "message": self._message(record),
         }
-        for name, value in {**_of_process, **log_fields()}.items():
-            event[name] = self._words.line(value) if isinstance(value, str) else value
+        for name, value in {**_process_fields, **log_fields()}.items():
+            event[name] = self._sanitizer.line(value) if isinstance(value, str) else value
         if record.exc_info and (error := record.exc_info[1]) is not None:
-            event["error"] = self._words.line(f"{type(error).__name__}: {error}")
+            event["error"] = self._sanitizer.line(f"{type(error).__name__}: {error}")
         if (traceback := self._traceback(record)) is not None:
             event["traceback"] = traceback
-        return json.dumps(event)  # ASCII, whatever the terminal's encoding is
+        return json.dumps(event)  # ASCII, which every terminal encoding can show
 
 
-class _Seldom(logging.Filter):
-    """What an exporter says again and again while nobody listens is said once a minute."""
+class _RepeatFilter(logging.Filter):
+    """Limits the repeated errors of an exporter without a collector to one a minute."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.name.startswith(_SELDOM):
+        if not record.name.startswith(_REPEATING):
             return True
         now, text = time.monotonic(), str(record.msg)
-        if now - self._said.get(text, -_SELDOM_S) < _SELDOM_S:
+        if now - self._logged.get(text, -_REPEAT_S) < _REPEAT_S:
             return False
-        self._said[text] = now
+        self._logged[text] = now
         return True
