@@ -21,8 +21,8 @@ def _handed(who: str, at: float, consumer: int = 1, left_s: float = _LEASE_S) ->
 
 def _acked(who: str, at: float, step: Step = Step.OK, consumer: int = 1, **result: Any) -> Lines:
     args = {"key": "m", "owner": f"{who}#1:x", "consumer": consumer}
-    told = {"spooled": False} if step is Step.OK else {}
-    return did(who, "message.ack", (at, at + 0.1), args, step, **(told | result))
+    text = {"spooled": False} if step is Step.OK else {}
+    return did(who, "message.ack", (at, at + 0.1), args, step, **(text | result))
 
 
 def _let_go(who: str, at: float) -> Lines:
@@ -84,8 +84,8 @@ def test_a_message_that_comes_again_after_its_acknowledgement_is_found() -> None
 
 
 def _fault(kind: str, began: float, ended: float) -> Lines:
-    told = {"kind": kind, "id": began, "player": "ada"}
-    return noted("stage", "fault.began", began, **told) + noted("stage", "fault.ended", ended, **told)
+    text = {"kind": kind, "id": began, "player": "ada"}
+    return noted("stage", "fault.began", began, **text) + noted("stage", "fault.ended", ended, **text)
 
 
 def test_a_message_that_lies_on_a_healthy_database_is_found() -> None:
