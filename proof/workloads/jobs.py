@@ -12,7 +12,7 @@ from typing import Final
 from proof.scene import Part, Scene
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, chance_of, key_of
-from vox_mesh import GiveBack, GiveUp, JobContext
+from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ENDS, JobState
@@ -154,7 +154,7 @@ class _Hand:
         elif way == "fails" and job.failures == 0:
             raise RuntimeError("the first attempt fails")
         elif way == "back" and job.attempts == 1:
-            raise GiveBack(delay=pace.rest_s)
+            raise Yield(delay=pace.rest_s)
         elif way == "hopeless":
             raise GiveUp("it can't be done")
 

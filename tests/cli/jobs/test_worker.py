@@ -16,8 +16,7 @@ from tools.forked import Process
 from vox_mesh import HandlerSet, JobContext
 from vox_mesh.cli import app
 from vox_mesh.errors import BadSettings, BadValue
-from vox_mesh.jobs.worker.handler_loading import load_handlers
-from vox_mesh.jobs.worker.handlers import Handler
+from vox_mesh.jobs.worker.handlers import Handler, load_handlers
 
 
 async def _work(context: JobContext) -> None: ...

@@ -14,6 +14,7 @@ from tests.support.jobs.example_handlers import handlers
 from tools.homes import FILE
 from vox_mesh import Mesh, Settings
 from vox_mesh.cli.node.node_run import NodeRun, Work
+from vox_mesh.jobs.worker.claim_loop import NOW, NextLook
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
@@ -127,14 +128,14 @@ async def test_a_worker_that_does_not_look_for_jobs_is_told_until_it_does(
 ) -> None:
     node, stuck, go_on = asked.node, asyncio.Event(), asyncio.Event()
 
-    async def hang() -> float:
+    async def hang() -> NextLook:
         stuck.set()
         await go_on.wait()
-        return 0.0
+        return NOW
 
     await asked.begin_work()
     await asked.until_ready()
-    monkeypatch.setattr(node.worker, "_look", hang)
+    monkeypatch.setattr(node.worker._claim_loop, "run_once", hang)
     node.worker._wake.set()
     async with asyncio.timeout(_PATIENCE_S):
         await stuck.wait()

@@ -11,8 +11,8 @@ from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.policy import ExecPolicy
-from vox_mesh.jobs.worker.handler_loading import load_handlers
-from vox_mesh.jobs.worker.worker import MAX_CONCURRENCY
+from vox_mesh.jobs.worker.capacity import MAX_CONCURRENCY
+from vox_mesh.jobs.worker.handlers import load_handlers
 from vox_mesh.model.jobs.records import EXEC
 from vox_mesh.runtime import loop
 
@@ -77,11 +77,11 @@ def run(
         raise click.UsageError("commands are run with --exec, and if --kinds names others, with --kinds exec")
     handlers = load_handlers(names)
     if kinds:
-        handlers.only(each for each in kinds if each != EXEC)
+        handlers.only(each for each in kinds if each != EXEC)  # said before anything is begun
     if not handlers.patterns and not may_exec:
         raise click.UsageError("there is nothing to work on: give --handlers, --exec or both")
     chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
     settings = settings.model_copy(update=chosen)
     ExecPolicy.parsed(settings.worker_exec_allow)  # said before anything is begun
-    work = Work(handlers, concurrency or settings.worker_concurrency, grace)
+    work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds)
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())

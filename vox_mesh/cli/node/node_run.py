@@ -29,6 +29,7 @@ class Work(NamedTuple):
     handlers: HandlerSet
     concurrency: int
     grace_s: float
+    kinds: tuple[str, ...] = ()
 
 
 class NodeRun:
@@ -88,18 +89,18 @@ class NodeRun:
     async def _begin_work(self, mesh: MeshNode, work: Work) -> None:
         """Have the node take jobs from now on; what keeps it from that at the start is raised."""
         worker = mesh.worker
-        worker.handlers = work.handlers
+        worker.handlers.include(work.handlers)
 
         async def run() -> None:
             if not worker.is_running:
-                await worker.start(concurrency=work.concurrency)
+                await worker.start(concurrency=work.concurrency, kinds=work.kinds)
             try:
                 await worker.broken()
             finally:
                 await worker.stop(work.grace_s)
 
         mesh.health.is_beginning = True
-        await worker.start(concurrency=work.concurrency)
+        await worker.start(concurrency=work.concurrency, kinds=work.kinds)
         mesh.health.is_beginning, mesh.health.is_to_work = False, True
         mesh.supervisor.start(_WORKER, run)
         kinds = ", ".join(worker.kinds)
@@ -130,8 +131,8 @@ class NodeRun:
             for each in reasons:
                 each.cancel()
         if self._work is not None:
-            in_hand = mesh.worker.in_hand
-            _log.info("it takes no more jobs; of %d in hand, what takes longer goes back", in_hand)
+            running = mesh.worker.running_count
+            _log.info("it takes no more jobs; of %d in hand, what takes longer goes back", running)
 
     async def _done(self, mesh: MeshNode) -> None:
         """Wait until there is nothing left to do for now."""

@@ -159,12 +159,12 @@ class MetricsCollector:
             {
                 "succeeded": stats.succeeded,
                 "failed": stats.failed,
-                "given_back": stats.given_back,
+                "given_back": stats.yielded,
                 "refused": stats.refused,
             },
         )
-        yield gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.in_hand)
-        yield gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.places)
+        yield gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.running_count)
+        yield gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.capacity)
         yield counter(
             "vox_lease_expired",
             "Jobs that this node took back because their leases had run out.",
