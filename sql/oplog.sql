@@ -1,10 +1,10 @@
 -- The log: appended to by its authors alone, and read in commit order or chain by chain.
 
 -- part: JOINED
--- No newer incarnation (?4) of this node has begun; and the database has not gone back: the last acknowledged
--- heartbeat (?5) has been there.
+-- No newer incarnation (?4) of this node has begun, and the database was not rolled back: it has the last
+-- acknowledged heartbeat (?5), and no fence has raised the count since. Two rollbacks can lead to one incarnation.
 SELECT 1 FROM node_incarnations
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4 AND beats >= ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4 AND beats BETWEEN ?5 AND ?5 + 1048575
 
 -- part: CURRENT
 -- The same, and so has the newest log entry that this node knows of (?6).

@@ -37,7 +37,8 @@ UPDATE distributed_locks SET fence_token = fence_token + 4294967296
 DELETE FROM lock_shares
 
 -- name: raise_incarnations
-UPDATE node_incarnations SET incarnation = incarnation + 4294967296
+-- One backup may be restored twice: the count of heartbeats carries the time, and tells the two apart.
+UPDATE node_incarnations SET incarnation = incarnation + 4294967296, beats = max(beats + 1048576, NOW_MS << 10)
 
 -- name: begin_epochs
 -- ?1: its id. Nodes that knew the database before the restore join again.

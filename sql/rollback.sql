@@ -46,8 +46,10 @@ WHERE OF_MESH
 -- name: raise_incarnations
 -- Every node's next write is refused, and it finds the new epoch. ?3: the number of that epoch. The rollback may reach
 -- back to before an earlier fence: its epoch is then the second one, and what the first one handed out stays below.
+-- A node that knows nothing of that fence repeats its number: the count of heartbeats carries the time, and differs.
 UPDATE node_incarnations
-SET incarnation = max(incarnation + 4294967296, incarnation % 4294967296 + ?3 * 4294967296)
+SET incarnation = max(incarnation + 4294967296, incarnation % 4294967296 + ?3 * 4294967296),
+    beats = max(beats + 1048576, NOW_MS << 10)
 WHERE OF_MESH
 
 -- name: raise_claims

@@ -77,7 +77,7 @@ def counters_linearizable(history: History) -> Iterator[str | int]:
     ends = {event.data["row"][KEY]: event for event in history.notes("final") if event.data["table"] == TABLE}
     losses = Losses(history)
     for key, deeds in rows.items():
-        operations = [each for deed in deeds for each in _known(deed)]
+        operations = [each for deed in deeds for each in _known(deed, losses)]
         if key in ends:
             end = ends[key]
             row = tuple(end.data["row"][column] for column in COLUMNS)
@@ -108,14 +108,20 @@ def _found(over: Value, now: Value) -> Value:
     return over if now is _ANY else now
 
 
-def _known(deed: Deed) -> Iterator[Operation]:
-    """What its caller was told of a deed."""
+def _known(deed: Deed, losses: Losses) -> Iterator[Operation]:
+    """Yield the operation that a caller was answered about."""
     seen = deed.got.get("row")
     if seen is not None:
         yield Operation(deed.began, deed.ended, tuple(seen), _ANYTHING, str(deed))
     elif deed.is_ok:
         over = tuple(deed.got["over"])
-        yield Operation(deed.began, deed.ended, over, _made(deed, over), str(deed))
+        found = _ANYTHING if losses and _may_have_found_none(deed, over) else over
+        yield Operation(deed.began, deed.ended, found, _made(deed, over), str(deed))
+
+
+def _may_have_found_none(deed: Deed, over: Row) -> bool:
+    """Return whether a write that takes its own side, and named no other, may have found the row lost."""
+    return deed.asked.get("strategy") == "TakeLeft" and over == tuple(deed.asked["base"])
 
 
 def _made(deed: Deed, over: Row) -> Row:

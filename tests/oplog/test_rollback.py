@@ -21,6 +21,7 @@ from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, ROLLED_BAC
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.schema.schema import VERSION
+from vox_mesh.store.schema.statements import named
 
 _NEVER_S = "1h"
 
@@ -123,6 +124,40 @@ async def test_after_two_rollbacks_to_one_copy_no_incarnation_comes_twice(
         for incarnations in zip(*seen, strict=True):
             assert len(set(incarnations)) == len(seen)
             assert list(incarnations) == sorted(map(int, incarnations))
+
+
+async def test_two_fences_of_one_number_do_not_let_two_processes_be_current(tmp_path: Path) -> None:
+    """A second rollback loses the first fence, and a node that never knew of it repeats its number."""
+    settings = FILE.settings(tmp_path, None, scope_id="one", node_id="a", tick=_NEVER_S)
+    fence = named("rollback")["raise_incarnations"]
+    async with Mesh.open(settings) as a:
+        mesh = (settings.scope_id, settings.repository_id)
+        joined = a.incarnation
+        await a.store.write(
+            Script(
+                Statement(fence, (*mesh, 1)), Statement("UPDATE store_epochs SET epoch = 1, op_id = 'first'")
+            )
+        )
+        with suppress(OutcomeUnknown):  # the tick that finds out
+            await a.run_once()
+        await a.run_once()
+        first = a.incarnation
+        await a.store.write(
+            Script(
+                Statement("UPDATE node_incarnations SET incarnation = ?, beats = 1", (joined,)),
+                Statement(fence, (*mesh, 1)),
+                Statement("UPDATE store_epochs SET op_id = 'second' WHERE op_id = 'first'"),
+                Statement("UPDATE node_incarnations SET incarnation = incarnation + 1"),
+                Statement("UPDATE node_incarnations SET beats = beats + 1048577"),  # a second later
+                Statement("UPDATE mesh_heartbeats SET incarnation = ?", (first,)),
+            )
+        )
+        (row,) = await a.store.read("SELECT incarnation FROM node_incarnations")
+        assert row["incarnation"] == first, "another process has joined with the same number"
+        with suppress(OutcomeUnknown):
+            await a.run_once()
+        with pytest.raises(StaleIncarnation):
+            await a.run_once()
 
 
 async def test_a_body_under_a_lock_of_the_lost_time_is_stopped(server: Server, tmp_path: Path) -> None:

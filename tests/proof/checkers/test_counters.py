@@ -13,7 +13,7 @@ from proof.history import Step
 from proof.judge import verdicts
 from proof.workloads.counters import COUNTERS
 from tests.proof.calm import played
-from tests.proof.checkers.timed import Lines, did, faults, final
+from tests.proof.checkers.timed import Lines, did, faults, final, noted
 
 _KEY = "counter:1"
 _NEW: list[Any] = [0, None, None]
@@ -54,6 +54,7 @@ def _end(row: Row) -> Lines:
 
 
 _BY_ADA: Row = [1, "ada", None]
+_LOST = noted("stage", "store.went_back", 3.0, kept_until=0.5, lost_at=2.9, back_at=3.0)
 
 POSSIBLE = {
     "one after another": [
@@ -89,6 +90,11 @@ POSSIBLE = {
         _wrote("bob", (3, 4), _NEW, {"content": "bob"}, strategy="TakeLeft", over=_BY_ADA),
         _read(5, [1, "bob", None]),
     ],
+    "one that took its own side where a rollback had lost the row": [
+        *(_added("ada", (1, 2), _NEW), _LOST, _read(4, _NEW)),
+        _wrote("bob", (5, 6), _BY_ADA, {"importance": 2, "content": "bob"}, strategy="TakeLeft"),
+        _read(7, [2, "bob", None]),
+    ],
 }
 
 IMPOSSIBLE = {
@@ -97,6 +103,10 @@ IMPOSSIBLE = {
     "a new version gone": [_added("ada", (1, math.inf), _NEW), _read(3, _BY_ADA), _read(5, _NEW)],
     "a refused write that shows": [_added("ada", (1, 2), _NEW, Step.NO, error="Unreachable"), _end(_BY_ADA)],
     "a write that is lost": [_added("ada", (1, 2), _NEW), _end(_NEW)],
+    "based on a lost row": [
+        *(_added("ada", (1, 2), _NEW), _LOST, _read(4, _NEW)),
+        _added("bob", (5, 6), _BY_ADA),
+    ],
     "seen before it was written": [_read(1, _BY_ADA), _added("ada", (3, math.inf), _NEW)],
 }
 
