@@ -1,4 +1,4 @@
-"""An attempt: one run of a job's handler or command, within its limits, and its result."""
+"""An attempt: one run of a job's handler or command, and its result."""
 
 from __future__ import annotations
 
@@ -50,25 +50,10 @@ async def run_attempt(
     timeout_s: float | None,
     is_stopped: Callable[[], bool],
 ) -> AttemptResult:
-    """Run the work within the limits of its job and return its result, also if it fails.
+    """Run the work and return its result, also if it fails.
 
     A cancellation by the worker (`is_stopped`) is raised; any other is the work's own and fails the attempt.
     """
-    limits = context.limits
-    if limits is None:
-        return await _run_traced(context, work, clock, timeout_s, is_stopped)
-    return await limits.enforce(
-        _run_traced(context, partial(limits.within, work), clock, timeout_s, is_stopped)
-    )
-
-
-async def _run_traced(
-    context: JobContext,
-    work: Work,
-    clock: MeshClock,
-    timeout_s: float | None,
-    is_stopped: Callable[[], bool],
-) -> AttemptResult:
     with tracing.running(context.job) as run:
         result = await _run(context, work, timeout_s, is_stopped)
         result = result._replace(finished_ms=clock.now_ms, artifacts=context.kept)

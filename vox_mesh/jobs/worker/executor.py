@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -146,36 +146,40 @@ class Executor:
             self.stats.ran.observe(self._leases.now - began)
 
     async def _run_with_context(self, attempt: Attempt) -> AttemptResult:
-        job, core, notebook = attempt.job, attempt.job.core, Notebook(self._store, attempt.job)
-        resumed = await self._load_checkpoint(job) if job.attempts > 1 else None
-        limits = await self._limits.of(job, core, notebook)
-        attempt.context = context = JobContext(
-            *(job, core, self._store, self._jobs.clock, self._artifacts),
-            *(notebook, limits, resumed),
-        )
-        policy, handler = self._capacity.policy, attempt.handler
-        work: Work
+        attempt.context = context = await self._prepare(attempt.job)
         try:
-            if job.kind == EXEC and policy is not None:
-                work, timeout_s = partial(run_job_command, context, self._artifacts, policy), None
-            else:
-                assert handler is not None
-                work, timeout_s = partial(run_handler, context, handler), core.get("timeout")
-            return await run_attempt(
-                context, work, self._jobs.clock, timeout_s, partial(self._is_stopped, attempt)
-            )
+            return await self._run_within_limits(attempt, context)
         finally:
             context.cancel()
             await context.close()
 
-    async def _load_checkpoint(self, job: Job) -> Any:
-        checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
-        return None if checkpoint is None else orjson.loads(checkpoint)
+    async def _prepare(self, job: Job) -> JobContext:
+        """Return the context of an attempt, with its limits and the checkpoint of an earlier attempt."""
+        core, notebook, resumed = job.core, Notebook(self._store, job), None
+        if job.attempts > 1:
+            checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
+            resumed = None if checkpoint is None else orjson.loads(checkpoint)
+        limits = await self._limits.of(job, core, notebook)
+        store, clock = self._store, self._jobs.clock
+        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed)
 
-    async def _complete(self, result: AttemptResult) -> AttemptResult | None:
+    def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
+        policy, handler, limits = self._capacity.policy, attempt.handler, context.limits
+        work: Work
+        if attempt.job.kind == EXEC and policy is not None:
+            work, timeout_s = partial(run_job_command, context, self._artifacts, policy), None
+        else:
+            assert handler is not None
+            work, timeout_s = partial(run_handler, context, handler), context.core.get("timeout")
+        if limits is not None:
+            work = partial(limits.within, work)
+        run = run_attempt(context, work, self._jobs.clock, timeout_s, partial(self._is_stopped, attempt))
+        return run if limits is None else limits.enforce(run)
+
+    def _complete(self, result: AttemptResult) -> Awaitable[AttemptResult | None]:
         """Write the result of an attempt. Return it as written, or `None` if the claim was lost."""
         self._leases.mark_ending(result.job)
-        return await self._finisher.finish(result)
+        return self._finisher.finish(result)
 
     def _count(self, written: AttemptResult | None) -> None:
         if written is None:
