@@ -1,4 +1,4 @@
-# Everything here works on a fresh machine: Python 3.11 or newer and make are all it needs.
+# Works on a fresh machine with Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,41 +7,41 @@ TOOLS  := $(VENV)/.ready-dev
 PEERS  := $(VENV)/.ready-bench
 SERVER :=
 
-# What Python has compiled once it need not compile again, in every process that is started here.
+# Let Python keep compiled modules, in every process started here.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint style chaos simulate mutants bench soak sqld faketime clean
 
-help: ## show this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) $(SERVER) ## run a real mesh on this machine: no server, no account; SERVER=sqld: on a real server
+demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
 
-test: $(TOOLS) style sqld faketime ## check style and types, and run all tests
+test: $(TOOLS) style sqld faketime ## run ruff, mypy --strict and all tests
 	@$(BIN)/python -m tools.gate
 
-lint: style ## ruff and mypy --strict
+lint: style ## run ruff and mypy --strict
 	@$(BIN)/mypy
 
 style: $(TOOLS)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-chaos: $(TOOLS) sqld ## real processes under faults: SECONDS=180 SEED=n STORE=file or sqld
+chaos: $(TOOLS) sqld ## run real processes under faults: SECONDS=180 SEED=n STORE=file|sqld
 	@$(BIN)/python -m proof.chaos --seconds $(or $(SECONDS),180) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
 
-simulate: $(TOOLS) ## many nodes in one process, every step drawn from a seed: SEEDS=1000 SLOW=20
+simulate: $(TOOLS) ## simulate many nodes, every step drawn from a seed: SEEDS=1000 SLOW=20
 	@$(BIN)/python -m proof.simulate --seeds $(or $(SEEDS),1000) --slow $(or $(SLOW),1)
 
-mutants: $(TOOLS) sqld ## have every planted bug found
+mutants: $(TOOLS) sqld ## check that every planted bug is found
 	@$(BIN)/python -m proof.mutants
 
-bench: $(TOOLS) $(PEERS) sqld ## measure, beside raw limits and peers: a table for people, JSON lines in bench/results
+bench: $(TOOLS) $(PEERS) sqld ## measure against raw limits and peers: a table, and JSON in bench/results
 	@$(BIN)/python -m bench
 
-soak: $(TOOLS) sqld ## the long runs: tests at full length, an hour of chaos, 10,000 seeds, all planted bugs
+soak: $(TOOLS) sqld ## run everything at length: tests, an hour of chaos, 10,000 seeds, all planted bugs
 	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak -s
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store file
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store sqld
@@ -55,7 +55,7 @@ sqld: $(TOOLS)
 faketime: $(TOOLS)
 	@$(BIN)/python -m tools.install_faketime > /dev/null
 
-clean: ## remove all that was installed, built or cached
+clean: ## remove everything installed, built or cached
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -66,12 +66,12 @@ $(READY): pyproject.toml
 
 $(TOOLS): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@# For the native replica, where there is a wheel; 0.1.8 is the last one that also syncs from sqld.
+	@# For the native replica, if there is a wheel; 0.1.8 is the last one that also syncs from sqld.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary libsql libsql==0.1.8 2>/dev/null || true
 	@touch $@
 
-# In a folder of their own: pybreaker loads redis where it finds it, and every command would pay for that.
+# In a separate folder: pybreaker imports redis if it finds it, which would slow down every command.
 $(PEERS): $(TOOLS) bench/peers/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/peers \
 		--requirement bench/peers/requirements.txt && touch $@ \
-		|| echo "peers could not be installed: the benchmark leaves them out" >&2
+		|| echo "peers could not be installed: the benchmark skips them" >&2

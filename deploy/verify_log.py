@@ -1,7 +1,7 @@
-"""Have a node verify the whole op log, so that its metrics tell if that was changed: for timers and crons.
+"""Ask a node to verify the whole op log, so that its metrics show the result: for timers and crons.
 
-VOX_MESH_CONTROL_ADDR names the node, VOX_MESH_READ_TOKEN lets in. Ends with 0 if all is as it was written,
-1 if not, 2 if no node is named, 3 if the node can't say.
+VOX_MESH_CONTROL_ADDR names the node, VOX_MESH_READ_TOKEN authenticates. Exit code: 0 if the log is intact,
+1 if it was changed, 2 if no node is named, 3 if the node gives no answer.
 """
 # ruff: noqa: T201 - it is for a log
 
@@ -15,11 +15,11 @@ from http.client import HTTPException
 from typing import Any, Final
 
 _TIMEOUT_S: Final = 600.0
-"""As long as the node takes for it at the most."""
+"""The maximum time that the node takes."""
 
 
 def reports(address: str, token: str) -> list[dict[str, Any]]:
-    """What the node found, by chain."""
+    """Return the node's report on each chain."""
     request = urllib.request.Request(f"{address.rstrip('/')}/v1/oplog/verify")  # noqa: S310 - see below
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -30,10 +30,10 @@ def reports(address: str, token: str) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Ask, and say what was found."""
+    """Print the broken chains, and return the exit code."""
     address = os.environ.get("VOX_MESH_CONTROL_ADDR", "")
     if not address.startswith(("http://", "https://")):
-        print("verify: VOX_MESH_CONTROL_ADDR names no node", file=sys.stderr)
+        print("verify: VOX_MESH_CONTROL_ADDR must be an http:// or https:// address", file=sys.stderr)
         return 2
     try:
         found = reports(address, os.environ.get("VOX_MESH_READ_TOKEN", ""))

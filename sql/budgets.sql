@@ -1,10 +1,10 @@
--- Budgets, and what was spent. `?1` is the scope, `?2` the repository.
+-- Budgets and spending. `?1` is the scope, `?2` the repository.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
 -- name: record
--- The end of a phrase; told twice, it is there once.
+-- The end of a phrase; idempotent.
 INSERT INTO phrase_ends (
     scope_id, repository_id, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats, waited, overruns,
     first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms, node_id, hlc
@@ -12,7 +12,7 @@ INSERT INTO phrase_ends (
 ON CONFLICT DO NOTHING
 
 -- name: set
--- ?6: whether what was spent before is forgotten.
+-- ?6: whether earlier spending is reset.
 INSERT INTO budgets (scope_id, repository_id, subject, document, hlc, since_ms) VALUES (?1, ?2, ?3, ?4, ?5, NOW_MS)
 ON CONFLICT DO UPDATE SET document = excluded.document, hlc = excluded.hlc,
     since_ms = iif(?6, excluded.since_ms, since_ms), spent_bu = iif(?6, 0, spent_bu)
@@ -27,12 +27,12 @@ SELECT subject, document, since_ms FROM budgets WHERE OF_MESH AND (?3 IS NULL OR
 SELECT subject, document, since_ms, spent_bu AS bu FROM budgets WHERE OF_MESH
 
 -- name: spent_on_job
--- What earlier attempts at a job have used, and when the first of them began.
+-- The use of earlier attempts at a job, and the start of the first.
 SELECT total(bu) AS bu, min(began_ms) AS began_ms FROM phrase_ends INDEXED BY phrase_ends_of_job
 WHERE OF_MESH AND job_id = ?3
 
 -- name: begin
--- An attempt at a job; told after its end, it is not there.
+-- An attempt at a job; ignored after its end.
 INSERT INTO phrase_begins (
     scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms
 )
@@ -41,8 +41,8 @@ WHERE NOT EXISTS (SELECT 1 FROM phrase_ends WHERE OF_MESH AND phrase_id = ?4)
 ON CONFLICT DO NOTHING
 
 -- name: lost
--- Attempts whose job is in nobody's hands, or in another's: of the job ?3, which begins anew; and of all others that
--- were over before ?4, so that whoever is only late has told. Up to ?5 of them.
+-- Attempts whose job is not held, or held by another attempt: of the job ?3, which begins again; and of all other
+-- jobs whose lease ended before ?4, so that an attempt that is only late has recorded its end. Up to ?5 of them.
 SELECT b.job_id, b.phrase_id, b.agent_id, b.account, b.role, b.attempt, b.began_ms,
     coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) AS ended_ms, j.state IS 'succeeded' AS is_done
 FROM phrase_begins AS b
@@ -52,7 +52,7 @@ WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND j.lease_until_ms IS NULL
   AND (b.job_id = ?3 OR coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) < ?4) LIMIT ?5
 
 -- part: COUNTED
--- Every end twice: for the agent, and for the account; from when the subject's budget is counted, or from ?4 on.
+-- Every end twice: for the agent, and for the account; from the start of the subject's budget, or from ?4 on.
 (
     SELECT 'agent:' || agent_id AS subject, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH
     UNION ALL
@@ -68,7 +68,7 @@ SELECT e.subject, count(*) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
 FROM COUNTED WHERE FROM_WHEN GROUP BY e.subject ORDER BY e.subject
 
 -- name: used
--- The resources; those that are told by class of device, by that.
+-- The resources, by class of device if reported so.
 SELECT e.subject, p.key AS name, iif(p.type = 'object', c.key, '') AS device, sum(c.atom) AS amount
 FROM COUNTED CROSS JOIN json_each(e.resources) AS p
 CROSS JOIN json_each(iif(p.type = 'object', p.value, json_array(p.atom))) AS c

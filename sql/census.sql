@@ -1,17 +1,16 @@
--- The census: how many there are of everything, in one look.
+-- The census: the counts of everything, in one query.
 
 -- part: OF_MESH
 -- ?1: scope, ?2: repository
 scope_id = ?1 AND repository_id = ?2
 
 -- part: KINDS
--- Those that are told by name: the ?4 of which there are most.
+-- The kinds that are named: the ?4 with the most jobs.
 SELECT kind FROM job_counts WHERE OF_MESH GROUP BY kind ORDER BY sum(jobs) DESC, kind LIMIT ?4
 
 -- name: take
--- A copy of the database can't be asked the time, so that comes from outside: ?3 in milliseconds, ?6 as text.
--- Of messages, ?5 are counted at the most, and of the jobs of a kind that could be claimed, ?7: what is told of more
--- than that is no less of a warning. Of budgets, the ?8 are told of which most is spent.
+-- A replica can't be asked the time, so it is passed in: ?3 in milliseconds, ?6 as text. At most ?5 messages are
+-- counted, and of the claimable jobs of a kind, ?7. Of budgets, the ?8 with the largest spent share are listed.
 SELECT
     (SELECT json_group_array(json_array(kind, state, jobs)) FROM (
         SELECT iif(kind IN (KINDS), kind, NULL) AS kind, state, sum(jobs) AS jobs

@@ -1,10 +1,10 @@
--- All tables of the mesh, at the newest version: an empty database is created from this file alone. A database that
--- is there already is brought to the same shape by the files in `migrations/`, so a change here comes with a
--- migration; a test compares the two. Every statement may run from many nodes at once and any number of times.
+-- All tables of the mesh, at the newest version. An empty database is created from this file alone. The files in
+-- `migrations/` bring an existing database to the same shape, so a change here needs a migration; a test compares
+-- the two. Every statement may run from many nodes at once and any number of times.
 --
--- Scope (tenant) and repository are part of every key, so that several meshes can share a database.
--- Times are those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files
--- `NOW_MS` stands for it, in milliseconds.
+-- Scope (tenant) and repository are part of every key, so that several meshes can share a database. Times are
+-- those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files `NOW_MS`
+-- stands for it, in milliseconds.
 
 -- The version this database was created with, and every migration applied to it since. `oldest_code` is the
 -- oldest code that can still work with the database as that version left it.
@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS mesh_schema (
     applied_at  TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 );
 
--- One row per script that was applied or has failed, written in the script's own transaction: what
--- makes a script that is sent twice take effect once. A row goes once its key can't be sent again.
+-- Idempotency keys: one row per script that was applied or has failed, written in the script's own transaction, so
+-- that a script sent twice takes effect once. A row is pruned when its key can't be sent again.
 CREATE TABLE IF NOT EXISTS script_results (
     scope_id         TEXT NOT NULL,
     repository_id    TEXT NOT NULL,
@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS script_results (
     PRIMARY KEY (scope_id, repository_id, script_key)
 ) WITHOUT ROWID;
 
--- The rows a script answered with, so that it answers the same when it is sent again. The columns
--- have no affinity: values come back exactly as they went in.
+-- The answer of each script, so that it answers the same when it is sent again. The columns have no affinity:
+-- values come back exactly as they went in.
 CREATE TABLE IF NOT EXISTS script_answers (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -37,21 +37,21 @@ CREATE TABLE IF NOT EXISTS script_answers (
     PRIMARY KEY (scope_id, repository_id, script_key, n)
 ) WITHOUT ROWID;
 
--- What the nodes add to the database's clock so that the time of the mesh goes on without a step when that clock
--- is set. One row for the whole database, or none as long as that never happened. `epoch` rises with every step
--- that the nodes confirmed.
+-- The correction that the nodes add to the database's clock, so that the time of the mesh continues without a step
+-- when that clock is set. One row for the whole database, or none while that never happened. `epoch` rises with
+-- every step that the nodes confirmed.
 CREATE TABLE IF NOT EXISTS database_clock (
     id            INTEGER PRIMARY KEY CHECK (id = 1),
     correction_ms INTEGER NOT NULL DEFAULT 0,
     modifier      TEXT    NOT NULL DEFAULT '+0.000 seconds',  -- the correction, as date functions take it
     epoch         INTEGER NOT NULL DEFAULT 0,
-    step_ms       INTEGER,                     -- the last step of the database's clock; NULL: there was none
+    step_ms       INTEGER,                     -- the last step of the database's clock; NULL: none
     stepped_ms    INTEGER,                     -- when it was confirmed
     slewed_ms     INTEGER NOT NULL DEFAULT 0   -- when the correction was last reduced
 );
 
--- What each node says of the database's clock: between `low_ms` and `high_ms` from the time that the node's own clock
--- counted on to. NULL: it has withdrawn that. One row per node at most, as in `mesh_heartbeats`.
+-- The testimony of each node on the database's clock: it is between `low_ms` and `high_ms` from the time that the
+-- node's own clock counted on to. NULL: withdrawn. At most one row per node, as in `mesh_heartbeats`.
 CREATE TABLE IF NOT EXISTS clock_witnesses (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -60,17 +60,17 @@ CREATE TABLE IF NOT EXISTS clock_witnesses (
     epoch         INTEGER NOT NULL,
     low_ms        INTEGER,
     high_ms       INTEGER,
-    seen_ms       INTEGER NOT NULL,  -- when it said so, by its own count
+    seen_ms       INTEGER NOT NULL,  -- when, by the node's own count
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- A table that accepts nothing: a guard inserts here when its condition does not hold, and so fails.
+-- A table that accepts nothing: a guard whose condition does not hold inserts here, and so fails.
 CREATE TABLE IF NOT EXISTS refusals (
     reason TEXT CONSTRAINT guard CHECK (0)
 );
 
--- The lock generation of each repository: what patterns take their numbers from, and what no new fence token
--- lies below. It only ever rises.
+-- The lock generation of each repository: the source of pattern numbers, and the lower bound of new fencing
+-- tokens. It only rises.
 CREATE TABLE IF NOT EXISTS lock_generations (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -79,9 +79,9 @@ CREATE TABLE IF NOT EXISTS lock_generations (
     PRIMARY KEY (scope_id, repository_id)
 ) WITHOUT ROWID;
 
--- Exclusive holds, one for each key; a hold of several keys has one token and one request for all of them.
--- One that has expired counts for nothing; it goes with the next holder, or with a sweep. While somebody shares
--- a key or waits for it, there is a row for it, held or not, which closes the short way.
+-- Exclusive locks, one row per key; a lock of several keys has one token and one request for all of them. An
+-- expired one has no effect; the next holder or a sweep removes it. While a key is shared or waited for, it has a
+-- row, held or not, which closes the fast path.
 CREATE TABLE IF NOT EXISTS distributed_locks (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -89,22 +89,21 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     holder_node   TEXT    NOT NULL,
     holder_agent  TEXT    NOT NULL,
     fence_token   INTEGER NOT NULL,
-    request_id    TEXT    NOT NULL,            -- empty: nobody's
+    request_id    TEXT    NOT NULL,            -- empty: not held
     acquired_at   TEXT    NOT NULL,
     expires_at    TEXT    NOT NULL,
-    is_contended  INTEGER NOT NULL DEFAULT 0,  -- somebody shares it or waits for it: the long way only
+    is_contended  INTEGER NOT NULL DEFAULT 0,  -- shared or waited for: slow path only
     PRIMARY KEY (scope_id, repository_id, lock_key)
 ) WITHOUT ROWID;
 
--- No new token lies below the generation, so that those of a key rise for ever: through release, expiry,
--- sweep and restart.
+-- No new token lies below the generation, so the tokens of a key rise through release, expiry, sweep and restart.
 CREATE TRIGGER IF NOT EXISTS lock_tokens_never_fall AFTER DELETE ON distributed_locks
 BEGIN
     UPDATE lock_generations SET generation = max(generation, OLD.fence_token)
     WHERE scope_id = OLD.scope_id AND repository_id = OLD.repository_id;
 END;
 
--- Shared holds: any number for each key, and none while somebody holds it alone.
+-- Shared locks: any number per key, none while the key is held exclusively.
 CREATE TABLE IF NOT EXISTS lock_shares (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -118,8 +117,8 @@ CREATE TABLE IF NOT EXISTS lock_shares (
     PRIMARY KEY (scope_id, repository_id, lock_key, request_id)
 ) WITHOUT ROWID;
 
--- Who waits for which key, in the order of their tickets: when they came. A waiter says every now and then that it is still
--- there; after `alive_until` it is passed over.
+-- The queue of waiters of each key, in the order of their tickets. A waiter confirms its place regularly; after
+-- `alive_until` it is skipped.
 CREATE TABLE IF NOT EXISTS lock_waiters (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -136,7 +135,7 @@ CREATE TABLE IF NOT EXISTS lock_waiters (
 
 CREATE INDEX IF NOT EXISTS lock_waiters_in_order ON lock_waiters (scope_id, repository_id, lock_key, ticket);
 
--- The patterns among the keys in use. Whoever asks for a key names the newest one that it knows of.
+-- The patterns among the keys in use. A request for a key names the newest pattern it was compared with.
 CREATE TABLE IF NOT EXISTS lock_patterns (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -147,7 +146,7 @@ CREATE TABLE IF NOT EXISTS lock_patterns (
     UNIQUE (scope_id, repository_id, lock_key)
 ) WITHOUT ROWID;
 
--- Which keys in use overlap, both ways: what SQL can't compute of patterns.
+-- The overlaps of keys in use, in both directions: SQL can't compute them for patterns.
 CREATE TABLE IF NOT EXISTS lock_overlaps (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -156,7 +155,7 @@ CREATE TABLE IF NOT EXISTS lock_overlaps (
     PRIMARY KEY (scope_id, repository_id, lock_key, other_key)
 ) WITHOUT ROWID;
 
--- All holds, also those that are over.
+-- All locks, including expired ones.
 CREATE VIEW IF NOT EXISTS lock_holds AS
 SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at,
     expires_at, 0 AS is_shared
@@ -166,8 +165,8 @@ SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token
     expires_at, 1
 FROM lock_shares;
 
--- What keeps each waiter from having its key, and until when it can: holds and earlier waiters of the same
--- key, or of one that overlaps it, unless both are for shares. The one place that says what a conflict is.
+-- What blocks each waiter, and until when: holders and earlier waiters of the same key, or of an overlapping one,
+-- unless both are shared. This view is the only definition of a conflict.
 CREATE VIEW IF NOT EXISTS lock_blockers AS
 SELECT w.scope_id, w.repository_id, w.request_id, h.expires_at AS blocks_until
 FROM lock_waiters AS w
@@ -196,9 +195,8 @@ JOIN lock_waiters AS e
         WHERE o.scope_id = w.scope_id AND o.repository_id = w.repository_id AND o.lock_key = w.lock_key)
 WHERE (e.ticket, e.request_id) < (w.ticket, w.request_id) AND NOT (e.is_shared AND w.is_shared);
 
--- The incarnation of each node: it rises with every start, and a write from an older one is refused. `beats` rises
--- with every heartbeat: where it is below the last one that was acknowledged, the database was put back to an
--- earlier state.
+-- The incarnation of each node: it rises with every start, and writes from a superseded one are rejected. `beats`
+-- rises with every heartbeat: if it is below the last acknowledged one, the database was rolled back.
 CREATE TABLE IF NOT EXISTS node_incarnations (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -208,42 +206,42 @@ CREATE TABLE IF NOT EXISTS node_incarnations (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- The epochs of the database: epoch 0 when the first node joins, and another one whenever the database was found to
--- have gone back to an earlier state. Nodes know an epoch by its `op_id`, since a number may come twice: the table
--- goes back with the rest. The newest 1,000 are kept, and epoch 0.
+-- The epochs of the database: epoch 0 begins when the first node joins, another one whenever a rollback was
+-- detected. Nodes identify an epoch by its `op_id`, since a number may repeat: the table is rolled back too. The
+-- newest 1,000 are kept, and epoch 0.
 CREATE TABLE IF NOT EXISTS store_epochs (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     epoch         INTEGER NOT NULL,
-    op_id         TEXT    NOT NULL,  -- of `StoreRolledBack`; of epoch 0 and of a restore, only an id
-    node_id       TEXT    NOT NULL,  -- who found out; of a restore, empty
+    op_id         TEXT    NOT NULL,  -- of `StoreRolledBack`; for epoch 0 and a restore, just an id
+    node_id       TEXT    NOT NULL,  -- the node that detected it; empty for a restore
     detected_ms   INTEGER NOT NULL,
-    detail        TEXT    NOT NULL,  -- the payload of the op: what was lost, as far as that is known
+    detail        TEXT    NOT NULL,  -- the payload of the op: what was lost, as far as known
     PRIMARY KEY (scope_id, repository_id, epoch)
 ) WITHOUT ROWID;
 
--- Who is here: one row per node, written with every tick and at a clean end. `last_seen_ms` says that the
--- process ticks, `consuming_ms` that it still takes work, `progressing_ms` that its work moves.
+-- Membership: one row per node, written with every heartbeat and at a graceful shutdown. `last_seen_ms`: the
+-- process is alive; `consuming_ms`: it takes work; `progressing_ms`: its work advances.
 CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     scope_id          TEXT    NOT NULL,
     repository_id     TEXT    NOT NULL,
     node_id           TEXT    NOT NULL,
     agent_id          TEXT,
     incarnation       INTEGER NOT NULL,
-    beats             INTEGER NOT NULL,  -- rises whenever this row is written
+    beats             INTEGER NOT NULL,  -- rises with every write of this row
     last_seen_ms      INTEGER NOT NULL,
     consuming_ms      INTEGER,
     progressing_ms    INTEGER,
-    left_ms           INTEGER,           -- NULL: it has not said that it ended
+    left_ms           INTEGER,           -- NULL: it has not left
     started_ms        INTEGER NOT NULL,
-    tick_ms           INTEGER NOT NULL,  -- how often it means to write this row
+    tick_ms           INTEGER NOT NULL,  -- the interval of its heartbeats
     activity          TEXT    NOT NULL,
     host              TEXT    NOT NULL,
     pid               INTEGER NOT NULL,
     version           TEXT    NOT NULL,
     control_addr      TEXT,
     public_key        TEXT    NOT NULL,
-    kinds             TEXT    NOT NULL,  -- JSON array: the kinds of job it works on
+    kinds             TEXT    NOT NULL,  -- JSON array: the kinds of job it handles
     capacity          INTEGER NOT NULL,
     load              INTEGER NOT NULL,
     clock_distance_ms INTEGER NOT NULL,  -- its own clock minus the database's
@@ -252,20 +250,20 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- How each node is, by its own account of its last tick.
+-- The health of each node, as reported with its last heartbeat.
 CREATE TABLE IF NOT EXISTS node_vitals (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
     node_id        TEXT    NOT NULL,
-    written        INTEGER NOT NULL,  -- scripts that it has applied since it began
-    waiting        INTEGER NOT NULL,  -- writes that wait to be sent
-    replica_lag_ms INTEGER,           -- NULL: it has no replica
+    written        INTEGER NOT NULL,  -- scripts applied since its start
+    waiting        INTEGER NOT NULL,  -- writes queued
+    replica_lag_ms INTEGER,           -- NULL: no replica
     faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- The schema version each node's code knows, written when it starts. A row counts only for the incarnation in it:
--- code that writes none knows version 7 at most. One row per node, as in `mesh_heartbeats`.
+-- The schema version that each node's code knows, written at its start. A row counts only for its incarnation:
+-- code that writes none knows version 7 or less. One row per node, as in `mesh_heartbeats`.
 CREATE TABLE IF NOT EXISTS node_versions (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -275,7 +273,7 @@ CREATE TABLE IF NOT EXISTS node_versions (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- The public key of each chain, from the entry on at which it came into force; 0: before it had any.
+-- The public key of each chain, from the entry at which it took effect; 0: before the first entry.
 CREATE TABLE IF NOT EXISTS node_keys (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -285,7 +283,7 @@ CREATE TABLE IF NOT EXISTS node_keys (
     PRIMARY KEY (scope_id, repository_id, node_id, from_seq)
 ) WITHOUT ROWID;
 
--- Nodes that came with another key than the one that is known: the owner may accept it.
+-- Nodes that presented another key than the known one: the owner may accept it.
 CREATE TABLE IF NOT EXISTS node_key_requests (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -307,8 +305,8 @@ CREATE TABLE IF NOT EXISTS mesh_owner (
     PRIMARY KEY (scope_id, repository_id)
 ) WITHOUT ROWID;
 
--- The log: one chain per node, in which each entry holds the hash of the one before. `id` is the order
--- of commits, over all chains. What became of an op is not in its hash; seals vouch for it.
+-- The op log: one chain per node, in which each entry holds the hash of the previous one. `id` is the order of
+-- commits, over all chains. The verdict on an op is not in its hash; seals cover it.
 CREATE TABLE IF NOT EXISTS agent_oplog (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     scope_id      TEXT    NOT NULL,
@@ -331,11 +329,11 @@ CREATE TABLE IF NOT EXISTS agent_oplog (
     UNIQUE (scope_id, repository_id, hlc)
 );
 
--- What the owner has said, in which order.
+-- The ops of the owner, in order.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_owner ON agent_oplog (scope_id, repository_id, kind, hlc)
 WHERE kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor');
 
--- Ops in the log that wait for others to be applied first. A row goes when its op is applied.
+-- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
@@ -345,8 +343,8 @@ CREATE TABLE IF NOT EXISTS deferred_ops (
     PRIMARY KEY (scope_id, repository_id, op_id)
 ) WITHOUT ROWID;
 
--- Writes that lost a race and wait for somebody to decide: what both had read, what the loser wanted (left)
--- and what was there (right), as canonical JSON. No base: the loser took the row for absent. No right: it was.
+-- Writes that lost a race and wait for a decision: what both had read (base), what the loser wanted (left) and
+-- what was there (right), as canonical JSON. No base: the loser expected no row. No right: there was none.
 CREATE TABLE IF NOT EXISTS occ_conflicts (
     scope_id       TEXT NOT NULL,
     repository_id  TEXT NOT NULL,
@@ -372,12 +370,13 @@ CREATE TABLE IF NOT EXISTS occ_conflicts (
     CHECK ((state = 'resolved') = (resolved_at IS NOT NULL AND resolution IS NOT NULL))
 ) WITHOUT ROWID;
 
--- Those that somebody has to look at, among all that ever were.
+-- Open conflicts, among all recorded ones.
 CREATE INDEX IF NOT EXISTS occ_conflicts_open ON occ_conflicts (scope_id, repository_id, conflict_id)
 WHERE state = 'open';
 
--- Messages between agents: a row for each id, whoever wrote it first. What the sender wrote (up to `signature`)
--- never changes; the rest says what became of it. `id` is the order of commits: the newest row is never removed.
+-- Messages between agents: one row for each id, whichever side wrote it first. The sender's columns (up to
+-- `signature`) never change; the others hold the state. `id` is the order of commits: the newest row is never
+-- removed.
 CREATE TABLE IF NOT EXISTS a2a_messages (
     id                 INTEGER PRIMARY KEY,
     scope_id           TEXT    NOT NULL,
@@ -392,39 +391,39 @@ CREATE TABLE IF NOT EXISTS a2a_messages (
     correlation_id     TEXT,
     reply_to           TEXT,
     expires_ms         INTEGER,
-    ack_by_ms          INTEGER,           -- the sender wants to know if it is not acknowledged by then
+    ack_by_ms          INTEGER,           -- the sender gets a notice if it is not acknowledged by then
     max_attempts       INTEGER NOT NULL,
     hlc                TEXT    NOT NULL,
     sender_node        TEXT    NOT NULL,
-    sender_incarnation INTEGER,           -- NULL: a command beside that node
+    sender_incarnation INTEGER,           -- NULL: sent by a command that uses the node's key
     traceparent        TEXT,
     signature          TEXT    NOT NULL,
     created_at         TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     state              TEXT    NOT NULL DEFAULT 'stored'
                        CHECK (state IN ('stored', 'delivered', 'acked', 'dead', 'expired')),
     acknowledged       INTEGER NOT NULL DEFAULT 0,
-    claim_owner        TEXT,              -- whose claim it is part of, or was last
-    claim_until_ms     INTEGER,           -- NULL: nobody's
+    claim_owner        TEXT,              -- the current claim, or the last one
+    claim_until_ms     INTEGER,           -- NULL: not claimed
     delivery_attempts  INTEGER NOT NULL DEFAULT 0,
-    not_before_ms      INTEGER,           -- it was given back, and its pair waits for it until then
-    ended_ms           INTEGER,           -- NULL while it can still be delivered
-    ended_reason       TEXT,              -- why it is among the dead letters
-    overdue_ms         INTEGER,           -- when its sender was told that it is overdue
+    not_before_ms      INTEGER,           -- it was rejected, and its pair waits for it until then
+    ended_ms           INTEGER,           -- NULL while it can be delivered
+    ended_reason       TEXT,              -- why it is a dead letter
+    overdue_ms         INTEGER,           -- when its sender got the notice
     UNIQUE (scope_id, repository_id, message_uuid),
     CHECK ((state = 'acked') = acknowledged),
     CHECK ((state IN ('stored', 'delivered')) = (ended_ms IS NULL))
 );
 
--- What is still to be delivered: the messages of each sender in order. However many have ended, it stays small.
+-- Messages still to be delivered, by sender and in order. It stays small however many have ended.
 CREATE INDEX IF NOT EXISTS a2a_messages_open
 ON a2a_messages (scope_id, repository_id, receiver_agent, sender_agent, hlc) WHERE ended_ms IS NULL;
 
--- Those that were given back, and hold back what their sender wrote later.
+-- Rejected messages, which delay the later ones of their sender.
 CREATE INDEX IF NOT EXISTS a2a_messages_held_back
 ON a2a_messages (scope_id, repository_id, receiver_agent, sender_agent, hlc)
 WHERE ended_ms IS NULL AND not_before_ms IS NOT NULL;
 
--- Those that have been tried as often as they may be.
+-- Messages that have used up their attempts.
 CREATE INDEX IF NOT EXISTS a2a_messages_exhausted ON a2a_messages (scope_id, repository_id, receiver_agent)
 WHERE ended_ms IS NULL AND delivery_attempts >= max_attempts;
 
@@ -440,7 +439,7 @@ WHERE ended_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS a2a_messages_of_thread ON a2a_messages (scope_id, repository_id, thread_id, id)
 WHERE thread_id IS NOT NULL;
 
--- Where each agent, or role, last received: the node that its messages are brought to; empty for commands.
+-- The node where each agent, or role, last received: the target of the relay; empty for commands.
 CREATE TABLE IF NOT EXISTS a2a_inboxes (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -450,8 +449,8 @@ CREATE TABLE IF NOT EXISTS a2a_inboxes (
     PRIMARY KEY (scope_id, repository_id, receiver_agent)
 ) WITHOUT ROWID;
 
--- Which nodes receive from an inbox. The only one may lease it: until the lease ends no other node, and no command,
--- claims from it, so that the holder can hand out relayed messages while the database is unreachable.
+-- The nodes that receive from an inbox. A sole recipient may lease it: until the lease ends no other node, and no
+-- command, claims from it, so that the holder can hand out relayed messages while the database is unreachable.
 CREATE TABLE IF NOT EXISTS a2a_receivers (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -462,9 +461,8 @@ CREATE TABLE IF NOT EXISTS a2a_receivers (
     PRIMARY KEY (scope_id, repository_id, receiver_agent, node_id)
 ) WITHOUT ROWID;
 
--- Jobs: a row for each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of
--- the log, in the order of their commits; only `lease_until_ms` is the database's own. `id` is the order in which
--- jobs came.
+-- Jobs: one row each, found by the hash of its manifest or by its ULID. Everything here follows from the ops of
+-- the log, in commit order; only `lease_until_ms` is the database's own. `id` is the order of scheduling.
 CREATE TABLE IF NOT EXISTS jobs (
     id               INTEGER PRIMARY KEY,
     scope_id         TEXT    NOT NULL,
@@ -475,27 +473,27 @@ CREATE TABLE IF NOT EXISTS jobs (
     state            TEXT    NOT NULL DEFAULT 'pending'
                      CHECK (state IN ('pending', 'claimed', 'running', 'succeeded', 'failed', 'aborted')),
     priority         INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 3),
-    waits            INTEGER NOT NULL DEFAULT 0,  -- for so many others
-    not_before_ms    INTEGER NOT NULL,            -- since when, or from when on, it may be claimed
+    waits            INTEGER NOT NULL DEFAULT 0,  -- the number of unmet dependencies
+    not_before_ms    INTEGER NOT NULL,            -- the time since which, or from which, it may be claimed
     max_attempts     INTEGER NOT NULL,
     backoff_ms       INTEGER NOT NULL,
-    lease_ms         INTEGER,                     -- NULL: as its kind, or the worker, has it
-    claimer          TEXT,                        -- whose it is, or was last
+    lease_ms         INTEGER,                     -- NULL: the default of its kind or worker
+    claimer          TEXT,                        -- the node that has claimed it, or did last
     claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim, and with the time
-    lease_until_ms   INTEGER,                     -- NULL: nobody's
+    lease_until_ms   INTEGER,                     -- NULL: not claimed
     attempts         INTEGER NOT NULL DEFAULT 0,  -- claims
-    failures         INTEGER NOT NULL DEFAULT 0,  -- attempts that failed, or whose lease ran out
+    failures         INTEGER NOT NULL DEFAULT 0,  -- failed attempts and expired leases
     created_ms       INTEGER NOT NULL,
     started_ms       INTEGER,
     ended_ms         INTEGER,
     exit_code        INTEGER,
-    reason           TEXT,                        -- why it was given back, failed or was aborted, last
+    reason           TEXT,                        -- why it was last yielded, failed or aborted
     output_artifacts TEXT    NOT NULL DEFAULT '[]',
     retry_of         TEXT,
     scheduled_by     TEXT    NOT NULL,
-    seed             TEXT    NOT NULL,            -- what its place in the ranks of the nodes is drawn from
-    last_op          TEXT    NOT NULL,            -- what moved it last
-    manifest         TEXT    NOT NULL,            -- canonical JSON: what `job_id` is the hash of
+    seed             TEXT    NOT NULL,            -- random: input of the ranking of nodes
+    last_op          TEXT    NOT NULL,            -- the op of its last transition
+    manifest         TEXT    NOT NULL,            -- canonical JSON; `job_id` is its hash
     UNIQUE (scope_id, repository_id, job_id),
     CHECK ((state IN ('claimed', 'running')) = (lease_until_ms IS NOT NULL)),
     CHECK ((state IN ('succeeded', 'failed', 'aborted')) = (ended_ms IS NOT NULL))
@@ -503,24 +501,24 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_by_ulid ON jobs (scope_id, repository_id, ulid);
 
--- What can be claimed, now or later: however many have ended, it stays small.
+-- Jobs that can be claimed, now or later. It stays small however many have ended.
 CREATE INDEX IF NOT EXISTS jobs_ready ON jobs (scope_id, repository_id, kind, priority, not_before_ms)
 WHERE state = 'pending' AND waits = 0;
 
 CREATE INDEX IF NOT EXISTS jobs_held ON jobs (scope_id, repository_id, lease_until_ms, claimer, kind)
 WHERE lease_until_ms IS NOT NULL;
 
--- Those that wait for ops in the log, which are told by their manifests. Others may be among them.
+-- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)
 WHERE state = 'pending' AND waits > 0 AND instr(manifest, '{"op":') > 0;
 
--- Those that are still to be done, and those that went wrong: what people look for among millions.
+-- Jobs not yet done, and failed ones: what people look for among millions.
 CREATE INDEX IF NOT EXISTS jobs_open ON jobs (scope_id, repository_id, id) WHERE ended_ms IS NULL;
 
 CREATE INDEX IF NOT EXISTS jobs_gone_wrong ON jobs (scope_id, repository_id, state, id)
 WHERE state IN ('failed', 'aborted');
 
--- What a job waits for: another job's success, or its end, or an op in the log.
+-- The dependencies of jobs: another job's success, its end, or an op in the log.
 CREATE TABLE IF NOT EXISTS job_predecessors (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -532,7 +530,7 @@ CREATE TABLE IF NOT EXISTS job_predecessors (
 
 CREATE INDEX IF NOT EXISTS job_successors ON job_predecessors (scope_id, repository_id, predecessor, awaited);
 
--- An op that jobs wait for counts from its entry on, whatever kind it is.
+-- An op that jobs wait for counts from its entry on, whatever its kind.
 CREATE TRIGGER IF NOT EXISTS awaited_op_comes AFTER INSERT ON agent_oplog WHEN NEW.accepted = 1
 BEGIN
     UPDATE jobs SET waits = waits - 1
@@ -543,7 +541,7 @@ BEGIN
             AND awaited = 'op');
 END;
 
--- How many jobs there are of each kind in each state. Nobody writes this but the triggers below.
+-- The number of jobs of each kind in each state. Only the triggers below write it.
 CREATE TABLE IF NOT EXISTS job_counts (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -568,22 +566,22 @@ BEGIN
     ON CONFLICT DO UPDATE SET jobs = jobs + 1;
 END;
 
--- What was decided of a kind of job; one without a row is as the defaults are.
+-- The settings of job kinds; a kind without a row has the defaults.
 CREATE TABLE IF NOT EXISTS job_kinds (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     kind          TEXT    NOT NULL,
     is_paused     INTEGER NOT NULL DEFAULT 0,
-    max_running   INTEGER,                     -- so many at a time, in the whole mesh
-    rate          INTEGER,                     -- so many claims in `rate_ms`
+    max_running   INTEGER,                     -- maximum of claimed jobs in the whole mesh
+    rate          INTEGER,                     -- maximum of claims in `rate_ms`
     rate_ms       INTEGER,
     lease_ms      INTEGER,
-    is_audited    INTEGER NOT NULL DEFAULT 0,  -- no success without a snapshot of the inference
+    is_audited    INTEGER NOT NULL DEFAULT 0,  -- a success requires a snapshot of the inference
     PRIMARY KEY (scope_id, repository_id, kind),
     CHECK ((rate IS NULL) = (rate_ms IS NULL))
 ) WITHOUT ROWID;
 
--- When jobs of kinds with a rate were claimed, as far back as that matters.
+-- Recent claims of jobs of kinds with a rate.
 CREATE TABLE IF NOT EXISTS job_claims (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -594,7 +592,7 @@ CREATE TABLE IF NOT EXISTS job_claims (
     PRIMARY KEY (scope_id, repository_id, kind, claimed_ms, job_id, claim_token)
 ) WITHOUT ROWID;
 
--- Nodes that are to take no more work.
+-- Draining nodes: they claim no more jobs.
 CREATE TABLE IF NOT EXISTS job_drains (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -603,7 +601,7 @@ CREATE TABLE IF NOT EXISTS job_drains (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- What whoever works on a job says of it: how far it is, and where another attempt may go on.
+-- The notes of running jobs: progress and checkpoint.
 CREATE TABLE IF NOT EXISTS job_notes (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -616,7 +614,7 @@ CREATE TABLE IF NOT EXISTS job_notes (
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 
--- What jobs print and log, in pieces, up to a bound; all of it is in their artifacts.
+-- The output and log of jobs, in pieces, up to a limit; their artifacts hold all of it.
 CREATE TABLE IF NOT EXISTS job_logs (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -629,7 +627,7 @@ CREATE TABLE IF NOT EXISTS job_logs (
     PRIMARY KEY (scope_id, repository_id, job_id, n)
 ) WITHOUT ROWID;
 
--- Jobs that come again and again. Whoever is first at the time schedules the next one, and sets the time after it.
+-- Recurring jobs. The first node to see the due time schedules the next one, and sets the time after it.
 CREATE TABLE IF NOT EXISTS job_crons (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -647,7 +645,7 @@ CREATE TABLE IF NOT EXISTS job_crons (
 
 CREATE INDEX IF NOT EXISTS job_crons_due ON job_crons (scope_id, repository_id, next_ms);
 
--- Two tables of the agents themselves, for optimistic writes. What an agent is to remember:
+-- Two tables of the agents themselves, for optimistic writes. An agent's memories:
 CREATE TABLE IF NOT EXISTS memories (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
@@ -660,7 +658,7 @@ CREATE TABLE IF NOT EXISTS memories (
     PRIMARY KEY (scope_id, repository_id, memory_key)
 ) WITHOUT ROWID;
 
--- And what it is in the middle of:
+-- An agent's sessions:
 CREATE TABLE IF NOT EXISTS agent_sessions (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
@@ -674,14 +672,14 @@ CREATE TABLE IF NOT EXISTS agent_sessions (
     PRIMARY KEY (scope_id, repository_id, session_id)
 ) WITHOUT ROWID;
 
--- What jobs left behind, by its content. Small ones are here whole; of larger ones, the node that has the file.
+-- Artifacts of jobs, by content. Small ones are stored here; for larger ones, the node that has the file.
 CREATE TABLE IF NOT EXISTS job_artifacts (
     id            INTEGER PRIMARY KEY,
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     hash          TEXT    NOT NULL,  -- blake3:<hex>
     size          INTEGER NOT NULL CHECK (size >= 0),
-    type          TEXT    NOT NULL,  -- as whoever kept it first had it
+    type          TEXT    NOT NULL,  -- as first stored
     node_id       TEXT    NOT NULL,
     body          TEXT,              -- base64
     created_ms    INTEGER NOT NULL,
@@ -690,8 +688,8 @@ CREATE TABLE IF NOT EXISTS job_artifacts (
 
 -- --- the rhythm ------------------------------------------------------------------------------------
 
--- The tempos of the mesh: each holds from its anchor, which is a downbeat of the one before, until the next.
--- The first of all, of which there is no row, is the built-in one with the anchor 0.
+-- The tempos of the mesh: each applies from its anchor, which is a downbeat of the previous one, until the next.
+-- The first, which has no row, is the built-in one with the anchor 0.
 CREATE TABLE IF NOT EXISTS tempo_policies (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -700,8 +698,8 @@ CREATE TABLE IF NOT EXISTS tempo_policies (
     cluster_id    TEXT    NOT NULL,
     tempo_bpm     REAL    NOT NULL,
     bar_len_beats INTEGER NOT NULL,
-    first_bar     INTEGER NOT NULL,  -- how many bars there were before the anchor
-    document      TEXT    NOT NULL,  -- the policy, as it was written
+    first_bar     INTEGER NOT NULL,  -- the number of bars before the anchor
+    document      TEXT    NOT NULL,  -- the policy, as written
     reason        TEXT    NOT NULL,
     op_id         TEXT    NOT NULL,
     hlc           TEXT    NOT NULL,
@@ -709,11 +707,11 @@ CREATE TABLE IF NOT EXISTS tempo_policies (
     PRIMARY KEY (scope_id, repository_id, anchor_ms)
 ) WITHOUT ROWID;
 
--- What was decided of the tempo: whoever leads next goes on from the last of it.
+-- Tempo decisions: the next leader continues from the last one.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_tempo ON agent_oplog (scope_id, repository_id, id)
 WHERE kind = 'TempoDecision';
 
--- By which tempo each node goes: one row for each, written when that changes.
+-- The tempo policy of each node: one row per node, written when it changes.
 CREATE TABLE IF NOT EXISTS beat_pulses (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -726,7 +724,7 @@ CREATE TABLE IF NOT EXISTS beat_pulses (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
--- What agents said of their tasks: the last of each beat. `serial` rises with every change, over all rows.
+-- Status claims of agents: the last of each beat. `serial` rises with every change, over all rows.
 CREATE TABLE IF NOT EXISTS status_claims (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -743,8 +741,8 @@ CREATE TABLE IF NOT EXISTS status_claims (
     progress      REAL,
     notes         TEXT    NOT NULL DEFAULT '',
     overran       INTEGER NOT NULL DEFAULT 0,
-    began_ms      INTEGER NOT NULL,  -- when the agent first spoke of the task
-    useful_ms     INTEGER,           -- when something first came of it
+    began_ms      INTEGER NOT NULL,  -- the agent's first claim of the task
+    useful_ms     INTEGER,           -- the first useful result
     node_id       TEXT    NOT NULL,
     hlc           TEXT    NOT NULL,
     serial        INTEGER NOT NULL,
@@ -753,7 +751,7 @@ CREATE TABLE IF NOT EXISTS status_claims (
 
 CREATE UNIQUE INDEX IF NOT EXISTS status_claims_serial ON status_claims (scope_id, repository_id, serial);
 
--- What became of each bar. A later revision takes in what came late; a row may stand for many missing bars.
+-- Bar reports. A later revision includes late claims; a row may stand for many missing bars.
 CREATE TABLE IF NOT EXISTS bar_reports (
     scope_id       TEXT    NOT NULL,
     repository_id  TEXT    NOT NULL,
@@ -763,9 +761,9 @@ CREATE TABLE IF NOT EXISTS bar_reports (
     until_ms       INTEGER NOT NULL,
     is_missing     INTEGER NOT NULL DEFAULT 0,
     document       TEXT    NOT NULL,
-    through_serial INTEGER NOT NULL,  -- no claim up to this one is missing in it, nor in any report before it
-    phrases        INTEGER NOT NULL,  -- how many that have ended are in it
-    threads        INTEGER NOT NULL,  -- and how many threads of help
+    through_serial INTEGER NOT NULL,  -- every claim up to this serial is in it, or in an earlier report
+    phrases        INTEGER NOT NULL,  -- the number of ended phrases in it
+    threads        INTEGER NOT NULL,  -- the number of help threads in it
     node_id        TEXT    NOT NULL,
     hlc            TEXT    NOT NULL,
     reported_ms    INTEGER NOT NULL,
@@ -774,7 +772,7 @@ CREATE TABLE IF NOT EXISTS bar_reports (
 
 CREATE INDEX IF NOT EXISTS bar_reports_through ON bar_reports (scope_id, repository_id, through_serial);
 
--- Who asked whom for help, what was promised, and what came of it. Times are those that the beats led to.
+-- Help threads: who asked whom, what was promised, and the result. Times are computed from the beats.
 CREATE TABLE IF NOT EXISTS help_threads (
     scope_id         TEXT    NOT NULL,
     repository_id    TEXT    NOT NULL,
@@ -791,8 +789,8 @@ CREATE TABLE IF NOT EXISTS help_threads (
     on_fail          TEXT    NOT NULL DEFAULT '',
     asked_ms         INTEGER NOT NULL,
     promised_ms      INTEGER,
-    due_ms           INTEGER,          -- until then it is kept
-    closes_ms        INTEGER NOT NULL, -- after that nothing is said in it any more
+    due_ms           INTEGER,          -- an answer until then keeps the promise
+    closes_ms        INTEGER NOT NULL, -- after that it accepts nothing more
     ended_ms         INTEGER,
     answer_id        TEXT,             -- the message with the answer
     PRIMARY KEY (scope_id, repository_id, thread_id)
@@ -803,7 +801,7 @@ CREATE INDEX IF NOT EXISTS help_threads_open ON help_threads (scope_id, reposito
 CREATE INDEX IF NOT EXISTS help_threads_ended ON help_threads (scope_id, repository_id, ended_ms)
     WHERE ended_ms IS NOT NULL;
 
--- Phrases that have ended, and what they cost.
+-- Ended phrases, and their cost.
 CREATE TABLE IF NOT EXISTS phrase_ends (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -814,8 +812,8 @@ CREATE TABLE IF NOT EXISTS phrase_ends (
     account       TEXT    NOT NULL DEFAULT '',
     attempt       INTEGER NOT NULL,
     outcome       TEXT    NOT NULL CHECK (outcome IN ('done', 'degraded', 'deferred', 'failed')),
-    beats         TEXT    NOT NULL,  -- JSON: how many were used, by phase
-    waited        TEXT    NOT NULL,  -- JSON: how many of them were waited, by budget
+    beats         TEXT    NOT NULL,  -- JSON: beats used, by phase
+    waited        TEXT    NOT NULL,  -- JSON: beats waited, by budget
     overruns      INTEGER NOT NULL,
     first_useful_ms INTEGER,
     resources     TEXT    NOT NULL,  -- JSON
@@ -834,19 +832,19 @@ CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repos
 CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
 
--- Attempts at jobs that are measured, until their end is recorded: what is left here was lost with its worker.
+-- Metered attempts at jobs, until their end is recorded: a row that stays was lost with its worker.
 CREATE TABLE IF NOT EXISTS phrase_begins (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
-    phrase_id     TEXT    NOT NULL,  -- that of its end
+    phrase_id     TEXT    NOT NULL,  -- the id that its end has
     claim_token   INTEGER NOT NULL,
     agent_id      TEXT    NOT NULL,
     account       TEXT    NOT NULL,
     role          TEXT    NOT NULL,
     attempt       INTEGER NOT NULL,
     began_ms      INTEGER NOT NULL,
-    lease_until_ms INTEGER,          -- known when the job has gone back, or has ended otherwise than well
+    lease_until_ms INTEGER,          -- known when the job was released, or has ended unsuccessfully
     PRIMARY KEY (scope_id, repository_id, job_id, phrase_id)
 ) WITHOUT ROWID;
 
@@ -870,15 +868,15 @@ CREATE TABLE IF NOT EXISTS phrase_checkpoints (
     PRIMARY KEY (scope_id, repository_id, agent_id, task_id)
 ) WITHOUT ROWID;
 
--- How much an agent or an account may spend.
+-- The budgets of agents and accounts.
 CREATE TABLE IF NOT EXISTS budgets (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
     subject       TEXT    NOT NULL,  -- agent:NAME or account:NAME
     document      TEXT    NOT NULL,
-    since_ms      INTEGER NOT NULL,  -- what was spent before does not count
+    since_ms      INTEGER NOT NULL,  -- earlier spending does not count
     hlc           TEXT    NOT NULL,
-    spent_bu      REAL    NOT NULL DEFAULT 0,  -- raised by the trigger below: there may be very many ends to sum
+    spent_bu      REAL    NOT NULL DEFAULT 0,  -- maintained by the trigger below: there may be too many ends to sum
     PRIMARY KEY (scope_id, repository_id, subject)
 ) WITHOUT ROWID;
 

@@ -1,18 +1,19 @@
--- The database's clock: what the nodes say of it, and the correction that they agree on.
+-- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
 -- name: look
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
 -- name: first_look
--- The same for a node that starts, and what tells it that the clock was set. `step_ms`: a step that another node has
--- just noticed, and that is not decided yet. A witness says when by its own count, so what it says is new if that is
--- about the time that it expects. `newest_ms`: the newest heartbeat, if most that are not too old (?2 ticks)
--- lie ahead of the clock by more than ?1. A single one may have been written while the clock was ahead.
+-- The same for a node that starts, and the evidence that the clock was set. `step_ms`: a step that another node
+-- has just noticed, and that is not decided yet. A witness states the time by its own count, so its testimony is
+-- recent if that is about the time that it expects. `newest_ms`: the newest heartbeat, if most that are not too
+-- old (?2 ticks) lie ahead of the clock by more than ?1. A single one may have been written while the clock was
+-- ahead.
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
         WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
-          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
+          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 30000
         ORDER BY w.seen_ms DESC LIMIT 1
     ) AS step_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
@@ -22,8 +23,8 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
 FROM database_clock
 
 -- name: testify
--- What a node (?3, incarnation ?4) has noticed. ?5: the epoch, ?6 and ?7: the bounds of the step, ?8: when, by its own
--- count. NULL bounds withdraw it.
+-- The observation of a node (?3, incarnation ?4). ?5: the epoch, ?6 and ?7: the bounds of the step, ?8: when, by
+-- its own count. NULL bounds withdraw it.
 INSERT INTO clock_witnesses (scope_id, repository_id, node_id, incarnation, epoch, low_ms, high_ms, seen_ms)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT DO UPDATE SET
@@ -31,9 +32,10 @@ ON CONFLICT DO UPDATE SET
     high_ms = excluded.high_ms, seen_ms = excluded.seen_ms
 
 -- name: witnesses
--- The live nodes of all meshes in this database, and what they say of this epoch (?3). ?1: the time by the count of
--- whoever asks, ?2: the ticks after which a node is dead, ?4: the schema version since which nodes know the correction.
--- A node that goes by a clock that was set back has ticked in the past, by the count of whoever asks.
+-- The live nodes of all meshes in this database, and their testimony on this epoch (?3). ?1: the time by the
+-- caller's count, ?2: the ticks after which a node is dead, ?4: the schema version since which nodes know the
+-- correction. By the caller's count, a node that follows a clock that was set back has sent its heartbeats in the
+-- past.
 SELECT h.scope_id, h.repository_id, h.node_id, h.incarnation, h.beats,
     v.incarnation IS h.incarnation AND v.schema_version >= ?4 AS knows,
     iif(w.epoch = ?3, w.low_ms, NULL) AS low_ms, iif(w.epoch = ?3, w.high_ms, NULL) AS high_ms
@@ -49,8 +51,8 @@ WHERE h.left_ms IS NULL AND (
 )
 
 -- name: correct
--- The database's clock has stepped by ?2: the time of the mesh goes on as if it had not. Only from the epoch that the
--- nodes agreed on (?1). ?3: when.
+-- The database's clock has stepped by ?2: the time of the mesh continues as if it had not. Only from the epoch
+-- that the nodes agreed on (?1). ?3: when.
 INSERT INTO database_clock (id, correction_ms, modifier, epoch, step_ms, stepped_ms, slewed_ms)
 SELECT 1, -?2, printf('%+.3f seconds', -?2 / 1000.0), 1, ?2, ?3, ?3
 WHERE ?1 = 0 OR EXISTS (SELECT 1 FROM database_clock)
@@ -61,16 +63,16 @@ WHERE epoch = ?1
 RETURNING correction_ms
 
 -- part: TOWARDS_ZERO
--- A twentieth of the time since the correction was last reduced, or all that is left of it.
+-- A twentieth of the time since the correction was last reduced, or the rest of it.
 CASE
     WHEN correction_ms > 0 THEN -min(correction_ms, min(NOW_MS - slewed_ms, 10000) / 20)
     ELSE min(-correction_ms, min(NOW_MS - slewed_ms, 10000) / 20)
 END
 
 -- name: slew
--- Where most live nodes' own clocks agree with the database's, that one is right: the time of the mesh runs a little
--- faster or slower until it is the same. A node's own clock minus the database's is its distance plus the correction.
--- ?1: the ticks after which a node is dead, ?2: how far clocks that agree may lie apart.
+-- If most live nodes' own clocks agree with the database's, the database's clock is right: the time of the mesh
+-- runs a little faster or slower until they are equal. A node's own clock minus the database's is its distance
+-- plus the correction. ?1: the ticks after which a node is dead, ?2: how far clocks that agree may lie apart.
 UPDATE database_clock SET
     correction_ms = correction_ms + TOWARDS_ZERO,
     modifier = printf('%+.3f seconds', (correction_ms + TOWARDS_ZERO) / 1000.0), slewed_ms = NOW_MS
@@ -80,8 +82,8 @@ WHERE correction_ms <> 0 AND slewed_ms <= NOW_MS - 1000 AND (
 )
 
 -- name: drop_correction
--- When a node begins and no other is alive: nothing is held that a step could end, so the database's clock counts if
--- the node's own (?1) agrees with it. ?2: how far they may lie apart, ?3: the ticks after which a node is dead.
+-- When a node starts and no other is alive: no lease exists that a step could end, so the database's clock applies
+-- if the node's own (?1) agrees with it. ?2: how far they may lie apart, ?3: the ticks after which a node is dead.
 UPDATE database_clock SET
     correction_ms = 0, modifier = '+0.000 seconds', epoch = epoch + 1, step_ms = -correction_ms,
     stepped_ms = RAW_MS, slewed_ms = RAW_MS
@@ -94,7 +96,7 @@ WHERE correction_ms <> 0 AND abs(RAW_MS - ?1) <= ?2 AND NOT EXISTS (
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'database_clock'
 
 -- name: report
--- The correction, and how many nodes say that the database's clock has stepped since.
+-- The correction, and how many nodes have noticed a step of the database's clock since.
 SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, count(*) AS witnesses
 FROM clock_witnesses AS w JOIN mesh_heartbeats AS h
     ON h.scope_id = w.scope_id AND h.repository_id = w.repository_id AND h.node_id = w.node_id

@@ -1,7 +1,7 @@
--- Ops that wait for others. A forged entry may hold anything: what is no JSON names no ops.
+-- Ops that wait for others. A forged entry may hold anything: dependencies that are not JSON are ignored.
 
 -- name: standing_of
--- How each of these ops stands: applied, deferred, dropped, refused or absent.
+-- The state of each of these ops: applied, deferred, dropped, refused or absent.
 SELECT dep.value AS op_id, entry.hlc AS hlc, CASE
     WHEN entry.op_id IS NULL THEN 'absent'
     WHEN entry.accepted = 0 THEN 'refused'
@@ -16,14 +16,14 @@ LEFT JOIN deferred_ops AS waiting
     ON waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = dep.value
 
 -- name: refuse_unless_applied
--- All of these ops were when their author looked; but the database may have gone back since.
+-- All of these ops were applied when their author read them; but the database may have been rolled back since.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM json_each(?3) AS dep WHERE NOT EXISTS (
         SELECT 1 FROM agent_oplog AS entry
         WHERE entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = dep.value AND entry.accepted))
 
 -- name: refuse_cycle
--- An op that waits, by way of others that wait, for itself.
+-- An op that waits for itself, directly or through others that wait.
 WITH RECURSIVE reach (op_id) AS (
     SELECT value FROM json_each(?4)
     UNION
@@ -55,8 +55,7 @@ WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.op_id = ?
 SELECT EXISTS (SELECT 1 FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2 AND dropped IS NULL)
 
 -- name: decided
--- Those of the kinds we know that wait for nothing any more: each op they depend on was applied, refused
--- or dropped.
+-- Ops of known kinds that wait for nothing any more: each of their dependencies was applied, refused or dropped.
 SELECT waiting.op_id FROM deferred_ops AS waiting JOIN agent_oplog AS entry
     ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = waiting.op_id
 WHERE waiting.scope_id = ?1 AND waiting.repository_id = ?2 AND waiting.dropped IS NULL

@@ -1,7 +1,7 @@
--- Help: who asked, what was promised, and what came of it.
+-- Help threads: who asked, what was promised, and the result.
 --
--- A thread is open until its time is over by the database's clock, whether somebody has said so yet or not. From
--- then on nothing can be said in it, so that what came of it is the same whoever finds out.
+-- A thread is open until its time is over by the database's clock, whether a node has closed it yet or not. From
+-- then on it accepts nothing, so its result is the same whichever node closes it.
 
 -- part: THIS
 scope_id = ?1 AND repository_id = ?2 AND thread_id = ?3
@@ -15,8 +15,8 @@ INSERT INTO help_threads (scope_id, repository_id, thread_id, asker, task_id, st
 VALUES (?1, ?2, ?3, ?4, ?5, 'asked', ?6, ?7)
 
 -- name: refuse_unless_open
--- For whatever is said to the asker. ?4: who asked, ?5: who speaks; once somebody has promised, nobody else may.
--- ?6: in which states it may be said.
+-- For every message to the asker. ?4: who asked, ?5: who speaks; after a promise, only the helper may. ?6: the
+-- states in which it is allowed.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM help_threads
     WHERE THIS AND asker = ?4 AND coalesce(helper, ?5) = ?5 AND closes_ms > NOW_MS
@@ -38,36 +38,36 @@ WHERE THIS
 UPDATE help_threads SET state = 'broken', ended_ms = NOW_MS WHERE THIS
 
 -- name: due
--- Those whose time is over, and nobody has said so. ?3: the time, as we know it.
+-- Threads whose time is over, and that are not closed. ?3: the time, as the caller knows it.
 SELECT THREAD FROM help_threads
 WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND closes_ms <= ?3
 ORDER BY closes_ms LIMIT ?4
 
 -- name: refuse_unless_due
--- ?4: the state that it was seen in.
+-- ?4: the state as read.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM help_threads WHERE THIS AND state = ?4 AND ended_ms IS NULL AND closes_ms <= NOW_MS)
 
 -- name: close
--- It ended when its time was over, not when that was noticed. ?4: what came of it.
+-- It ended when its time was over, not when that was noticed. ?4: the result.
 UPDATE help_threads SET state = ?4, ended_ms = closes_ms WHERE THIS
 
 -- name: thread
 SELECT THREAD FROM help_threads WHERE THIS
 
 -- name: listed
--- Those in the state ?3, if one is given, with ids below ?4, if one is given; the newest ?5 of them first.
+-- Threads in the state ?3, if given, with ids below ?4, if given; the newest ?5 first.
 SELECT THREAD FROM help_threads
 WHERE scope_id = ?1 AND repository_id = ?2 AND state = coalesce(?3, state) AND thread_id < coalesce(?4, '~')
 ORDER BY thread_id DESC LIMIT ?5
 
 -- name: take
--- What was said in a thread to its asker, who knows it by now; what somebody works on stays theirs. ?4: the asker.
+-- The messages of a thread to its asker, who has the result by now; claimed ones stay. ?4: the asker.
 UPDATE a2a_messages SET state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = NOW_MS
 WHERE THIS AND receiver_agent = ?4 AND ended_ms IS NULL AND coalesce(claim_until_ms, 0) <= NOW_MS
 
 -- name: counts
--- What came of the threads that ended in a time. ?3: from when, ?4: until before when.
+-- The results of the threads that ended in a time. ?3: from when, ?4: until before when.
 SELECT
     coalesce(sum(state = 'kept'), 0) AS kept, coalesce(sum(state = 'broken'), 0) AS broken,
     coalesce(sum(state = 'expired'), 0) AS expired, coalesce(sum(state = 'unanswered'), 0) AS unanswered

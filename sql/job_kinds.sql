@@ -1,4 +1,4 @@
--- What is decided of kinds of job. `?1` is the scope, `?2` the repository, `?3` the kind.
+-- The settings of job kinds. `?1` is the scope, `?2` the repository, `?3` the kind.
 
 -- name: pause
 INSERT INTO job_kinds (scope_id, repository_id, kind, is_paused) VALUES (?1, ?2, ?3, ?4)
@@ -9,7 +9,7 @@ INSERT INTO job_kinds (scope_id, repository_id, kind, is_audited) VALUES (?1, ?2
 ON CONFLICT DO UPDATE SET is_audited = excluded.is_audited
 
 -- name: limit
--- ?4: the columns as a JSON object; those that are not in it stay as they are.
+-- ?4: the columns as a JSON object; others are unchanged.
 INSERT INTO job_kinds (scope_id, repository_id, kind, max_running, rate, rate_ms, lease_ms)
 VALUES (?1, ?2, ?3, ?4 ->> 'max_running', ?4 ->> 'rate', ?4 ->> 'rate_ms', ?4 ->> 'lease_ms')
 ON CONFLICT DO UPDATE SET

@@ -1,14 +1,14 @@
--- What whoever works on a job says of it meanwhile. None of it moves the job.
+-- The notes of running jobs. None of them changes the state of the job.
 
 -- part: IS_CURRENT_CLAIM
--- ?3: the job, ?4: the token. What an attempt says that is over changes nothing.
+-- ?3: the job, ?4: the token. Notes of an attempt that is over are ignored.
 EXISTS (
     SELECT 1 FROM jobs AS j
     WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = ?3 AND j.claim_token = ?4
       AND j.lease_until_ms IS NOT NULL)
 
 -- name: note
--- ?5: progress, ?6: a word about it, ?7: where another attempt may go on. What is not said stays as it was.
+-- ?5: progress, ?6: its text, ?7: the checkpoint for another attempt. NULL: unchanged.
 INSERT INTO job_notes (
     scope_id, repository_id, job_id, claim_token, progress, message, checkpoint, noted_ms)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NOW_MS WHERE IS_CURRENT_CLAIM

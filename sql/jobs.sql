@@ -1,8 +1,8 @@
--- Jobs: scheduled by anyone, claimed by rank, and moved from state to state by ops alone.
+-- Jobs: scheduled by any node or command, claimed by rank, and changed by ops alone.
 --
--- Every statement that moves jobs is given the scope as ?1, the repository as ?2, the op's id as ?3, its payload as
--- ?4 and its author as ?5. The payload has `at_ms`, and `jobs`, whose items name each one's `job_id`. Rows that an
--- op has moved are known by `last_op`.
+-- Every transition takes the scope as ?1, the repository as ?2, the op's id as ?3, its payload as ?4 and its
+-- author as ?5. The payload has `at_ms`, and `jobs`, whose items name each one's `job_id`. `last_op` identifies
+-- the rows that an op has changed.
 
 -- part: ITEMS
 json_each(?4, '$.jobs') AS i
@@ -12,7 +12,7 @@ json_each(?4, '$.jobs') AS i
 ITEMS CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
 
 -- part: MOVED
--- The jobs among the items that the op has moved.
+-- The jobs among the items that the op has changed.
 SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 
 -- part: AT_MS
@@ -27,7 +27,7 @@ output_artifacts, retry_of, scheduled_by, seed, last_op
 COLUMNS, manifest
 
 -- part: STANDING
--- The same without the manifests, which may be large.
+-- The same columns without the manifests, which may be large.
 COLUMNS, '{}' AS manifest
 
 -- part: PRIORITIES
@@ -39,7 +39,7 @@ scope_id = ?1 AND repository_id = ?2
 -- --- scheduling ------------------------------------------------------------------------------------------
 
 -- name: schedule
--- A job that is there already stays as it is; another one's ULID is refused.
+-- An existing job is unchanged; a ULID of another job is refused.
 INSERT INTO jobs (
     scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, backoff_ms,
     lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
@@ -52,7 +52,7 @@ FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 
 -- name: link
--- What the new ones wait for.
+-- The dependencies of the new jobs.
 INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
 SELECT ?1, ?2, j.job_id, a.value ->> 0, a.value ->> 1
 FROM THEIR_JOBS CROSS JOIN json_each(i.value, '$.after') AS a
@@ -60,7 +60,7 @@ WHERE j.last_op = ?3
 ON CONFLICT DO NOTHING  -- the same job may be there twice
 
 -- part: LINKS
--- Those that the new ones wait for, where there is a row.
+-- The dependencies of the new jobs that have a row.
 THEIR_JOBS
 CROSS JOIN job_predecessors AS d
     ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id
@@ -82,7 +82,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 )
 
 -- part: UNMET
--- How many of those that a job waits for have not come to the end that it waits for.
+-- The number of unmet dependencies of a job.
 SELECT count(*) FROM job_predecessors AS d
 WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE d.awaited
     WHEN 'op' THEN NOT EXISTS (
@@ -94,46 +94,46 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
     END
 
 -- name: wait
--- How many of them the new ones still have to wait for.
+-- The number of unmet dependencies of the new jobs.
 UPDATE jobs AS j SET waits = (UNMET)
 WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
 -- part: MATCHES
--- Whether the pattern p.kind is of the kind of the job j.
+-- Whether the pattern p.kind matches the kind of the job j.
 (p.kind = j.kind OR (substr(p.kind, -1) = '*'
     AND substr(j.kind, 1, length(p.kind) - 1) = substr(p.kind, 1, length(p.kind) - 1)))
 
 -- part: ROUTE_OPS
--- What the owner said of routes.
+-- The owner's ops about routes.
 agent_oplog AS r INDEXED BY agent_oplog_of_owner
 WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
   AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
 
 -- part: ROUTES
--- What the owner said last of each pattern.
+-- The owner's latest op about each pattern.
 routes (kind, node, hlc) AS MATERIALIZED (
     SELECT r.payload ->> 'kind', r.payload ->> 'node', max(r.hlc)
     FROM ROUTE_OPS GROUP BY r.payload ->> 'kind'
 )
 
 -- part: ROUTED_TO
--- Where the job j has to go: the pattern that says most is in force.
+-- The node that the job j is routed to: the most specific pattern applies.
 SELECT p.node FROM routes AS p
 WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
 
 -- part: IS_NEXT
--- Whether the job can be claimed as the item has it: nobody has claimed it since its last token was read. The new
--- token is above that one, and not below the time of the claim: so the tokens of a job keep rising even if the
--- database has forgotten the last ones. Where an item names no last token, the new one follows it.
+-- Whether the item can claim the job: it was not claimed since its last token was read. The new token is above
+-- that one, and not below the time of the claim: so the tokens of a job keep rising even if the database has lost
+-- the last ones. If an item names no last token, the new one follows it.
 j.state = 'pending' AND j.waits = 0 AND i.value ->> 'claim_token' > j.claim_token
 AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
--- ?6: the duration of the lease. For jobs that nothing holds back, the short way: no route, limit or pause is about
--- their kinds, and the author's clock is right, so that the log tells when the lease ends.
+-- ?6: the duration of the lease. The fast path for unrestricted jobs: no route, limit or pause concerns their
+-- kinds, and the author's clock is right, so that the log has the end of the lease.
 WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
@@ -151,11 +151,11 @@ UPDATE jobs SET
 FROM next WHERE jobs.id = next.id
 
 -- name: refuse_unless_all
--- It stands right after what moves them.
+-- It must follow the transition directly.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_length(?4, '$.jobs')
 
 -- name: claim
--- ?6: the duration of the lease. Of each kind as many as are admitted, in the order of the items.
+-- ?6: the duration of the lease. Of each kind as many as its limits admit, in the order of the items.
 WITH ROUTES,
 allowed AS MATERIALIZED (
     SELECT j.id, j.kind, i.key AS place, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
@@ -188,7 +188,7 @@ FROM (
 WHERE jobs.id = admitted.id
 
 -- name: record_claims
--- When jobs of kinds with a rate were claimed.
+-- The claims of jobs of kinds with a rate.
 INSERT INTO job_claims (scope_id, repository_id, kind, claimed_ms, job_id, claim_token)
 SELECT DISTINCT ?1, ?2, j.kind, NOW_MS, j.job_id, j.claim_token
 FROM THEIR_JOBS
@@ -207,7 +207,7 @@ INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOV
     SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT AND ?5 IS NOT coalesce((ROUTED_TO), ?5))
 
 -- name: refuse_held_back
--- Its kind is paused, or has no place left; or this node is to take no more work.
+-- Its kind is paused or at its limit, or this node is draining.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
     SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT)
 
@@ -222,7 +222,7 @@ SELECT json_group_array(DISTINCT j.job_id) AS moved, max(j.lease_until_ms) AS le
 FROM THEIR_JOBS WHERE j.last_op = ?3
 
 -- part: IS_HELD
--- Whether the job is still the author's, under the token that the item names.
+-- Whether the author holds the job under the token that the item names.
 j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL
 
 -- name: renew
@@ -245,7 +245,7 @@ WHERE id IN (
 -- --- ending ----------------------------------------------------------------------------------------------
 
 -- part: CAN_END
--- The items that can end their jobs, and what they say of that.
+-- The items that may end their jobs, with their results.
 SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
     i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
 FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
@@ -259,7 +259,7 @@ UPDATE jobs SET
 WHERE id IN (SELECT id FROM items)
 
 -- name: finish
--- The short way, for jobs that no other waits for, and of kinds that are not audited.
+-- The fast path, for jobs that no other depends on, and of kinds that are not audited.
 WITH items AS MATERIALIZED (CAN_END
     AND NOT EXISTS (
         SELECT 1 FROM job_predecessors AS d INDEXED BY job_successors
@@ -270,11 +270,11 @@ WITH items AS MATERIALIZED (CAN_END
 SET_ENDS
 
 -- name: complete
--- All of them or none. A lease that has run out is no harm as long as nobody has said so.
+-- All of them or none. An expired lease does not matter until ExpireWork ends it.
 WITH items AS MATERIALIZED (CAN_END) SET_ENDS
 
 -- name: refuse_stale_claim
--- Some of them are not the author's under that token, or by no token. It stands right after what moves them.
+-- The author does not hold some of them under that token. It must follow the transition directly.
 INSERT INTO refusals (reason) SELECT 'refused'
 WHERE changes() <> json_array_length(?4, '$.jobs') AND EXISTS (
     SELECT 1 FROM ITEMS WHERE NOT EXISTS (
@@ -296,7 +296,7 @@ WHERE EXISTS (SELECT 1 FROM job_kinds WHERE OF_MESH AND is_audited) AND EXISTS (
         WHERE o.value ->> 'type' = 'likewise.inference.snapshot'))
 
 -- name: give_back
--- All of them or none. One that failed has another attempt left, or it would be complete.
+-- All of them or none. A failed one has another attempt left; otherwise it would be completed.
 WITH items AS MATERIALIZED (
     SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed, i.value ->> 'reason' AS reason,
         max(coalesce(i.value ->> 'not_before_ms', 0), AT_MS) AS not_before_ms
@@ -312,7 +312,7 @@ UPDATE jobs SET
 WHERE id IN (SELECT id FROM items)
 
 -- name: expire
--- Those whose lease has run out; the last attempt ends the job.
+-- Jobs with expired leases; the last attempt ends the job.
 UPDATE jobs SET
     state = iif(failures + 1 >= max_attempts, 'failed', 'pending'),
     ended_ms = iif(failures + 1 >= max_attempts, AT_MS, NULL),
@@ -335,7 +335,7 @@ CROSS JOIN job_predecessors AS d INDEXED BY job_successors
 CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = d.job_id
 
 -- name: doom
--- Those that wait for the success of one that the op has ended otherwise, and those that wait for them.
+-- Jobs that depend on the success of one that the op has ended otherwise, and the jobs that depend on them.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.state IN ('failed', 'aborted')
     UNION
@@ -346,7 +346,7 @@ UPDATE jobs SET state = 'failed', ended_ms = AT_MS, reason = 'a job that it wait
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.state = 'pending')
 
 -- name: release
--- Those that wait for one that the op has ended have one less to wait for.
+-- Jobs that depend on one that the op has ended have one dependency less.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
     UNION
@@ -355,7 +355,7 @@ WITH RECURSIVE e (job_id) AS (
 UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
 
--- --- keeping them in order -------------------------------------------------------------------------------
+-- --- maintenance -----------------------------------------------------------------------------------------
 
 -- part: AWAITING_OPS
 jobs AS j INDEXED BY jobs_awaiting_ops
@@ -363,7 +363,7 @@ WHERE j.scope_id = ?1 AND j.repository_id = ?2
   AND j.state = 'pending' AND j.waits > 0 AND instr(j.manifest, '{"op":') > 0
 
 -- name: to_keep
--- When the next lease runs out and the next cron is due, and whether any job waits for ops.
+-- When the next lease expires and the next cron is due, and whether any job waits for ops.
 SELECT (
         SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
@@ -371,28 +371,28 @@ SELECT (
     EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
 
 -- name: awaiting_refused
--- Jobs that wait for an op which was refused, so that it never comes: up to ?3 of them.
+-- Jobs that wait for an op which was refused, and so never comes: up to ?3 of them.
 SELECT j.job_id FROM AWAITING_OPS AND EXISTS (
     SELECT 1 FROM job_predecessors AS d CROSS JOIN agent_oplog AS o
         ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor AND o.accepted = 0
     WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited = 'op'
 ) LIMIT ?3
 
--- --- the roster ------------------------------------------------------------------------------------------
+-- --- queries ---------------------------------------------------------------------------------------------
 
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
 -- name: beginning_with
--- Those whose id begins so; two are enough to see that there are several.
+-- Jobs whose id begins with ?3; two are enough to see that it is ambiguous.
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' ORDER BY job_id LIMIT 2
 
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
 -- name: situation
--- All that decides of who may claim, in one look: the kinds of which there are jobs to be done, the nodes that are to
--- take no more, what was decided of kinds, how many jobs each node has in hand, and when routes changed last.
+-- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
+-- kinds, the number of jobs that each node holds, and the last change of routes.
 SELECT
     (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
@@ -404,7 +404,7 @@ SELECT
     (SELECT max(r.hlc) FROM ROUTE_OPS) AS routed
 
 -- part: READY
--- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority those that have waited longest.
+-- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
 SELECT r.id FROM jobs AS r INDEXED BY jobs_ready
 WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
   AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms <= ?4
@@ -415,7 +415,7 @@ CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
--- The same without those that are charged to some accounts, ?6.
+-- The same without jobs charged to the accounts in ?6.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     READY AND coalesce(r.manifest ->> '$.budget.charge_to', '') NOT IN (SELECT value FROM json_each(?6))
@@ -438,12 +438,12 @@ SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
--- In the order in which they are asked for.
+-- In the order of the request.
 SELECT RECORD FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
 WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
 
 -- name: next_due
--- When the next job of these kinds can be claimed, after a time.
+-- When the next job of these kinds can be claimed, after a given time.
 SELECT min((
     SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
@@ -456,7 +456,7 @@ CROSS JOIN PRIORITIES
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
 -- name: still_open
--- Those of some jobs that have not ended.
+-- Of some jobs, the ones that have not ended.
 SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
 
 -- name: held_by
@@ -464,13 +464,13 @@ SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
 
 -- name: not_held
--- Which of these, given as pairs of id and token, are not the node's any more.
+-- Of these pairs of id and token, the ones that the node does not hold any more.
 SELECT i.value ->> 0 AS job_id FROM json_each(?3) AS i WHERE NOT EXISTS (
     SELECT 1 FROM jobs AS j WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 0
       AND j.claim_token = i.value ->> 1 AND j.claimer = ?4 AND j.lease_until_ms IS NOT NULL)
 
 -- name: overdue
--- Claimed, and past the deadline.
+-- Claimed, with an expired lease.
 SELECT STANDING FROM jobs INDEXED BY jobs_held
 WHERE OF_MESH AND lease_until_ms < ?3 ORDER BY lease_until_ms LIMIT ?4
 
@@ -478,7 +478,7 @@ WHERE OF_MESH AND lease_until_ms < ?3 ORDER BY lease_until_ms LIMIT ?4
 SELECT kind, state, jobs FROM job_counts WHERE OF_MESH AND jobs > 0 ORDER BY kind, state
 
 -- name: oldest_pending
--- Since when the longest waiting job of each kind could have been claimed.
+-- The time since which the longest waiting job of each kind could have been claimed.
 SELECT k.kind, min((
     SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.priority
@@ -506,7 +506,7 @@ SELECT RECORD FROM jobs INDEXED BY jobs_gone_wrong
 WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = ?7 AND WANTED
 
 -- name: predecessors
--- What these jobs wait for, or waited for.
+-- The dependencies of these jobs, met or not.
 SELECT d.job_id, d.predecessor, d.awaited, coalesce(p.state, '') AS state, coalesce(p.kind, '') AS kind
 FROM json_each(?3) AS i
 CROSS JOIN job_predecessors AS d ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = i.value
@@ -527,6 +527,6 @@ ON CONFLICT DO NOTHING
 DELETE FROM job_drains WHERE OF_MESH AND node_id = ?3
 
 -- name: is_current
--- Whether a job is still the node's, under a token; for guarded writes of its worker.
+-- Whether the node holds a job under a token; a guard for writes of its handler.
 SELECT 1 FROM jobs
 WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4 AND claimer = ?5 AND lease_until_ms >= NOW_MS

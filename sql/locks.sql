@@ -1,10 +1,10 @@
--- Locks: holds, those who wait for them, and patterns. ?1 is the scope and ?2 the repository, but where many
--- requests share a statement. `HOLDS` is the table of exclusive holds or that of shares. All of it may run
--- twice with the effect of once, since a request is known by its id; but the second time it may answer nothing.
+-- Locks: holders, waiters and patterns. ?1 is the scope and ?2 the repository, except where many requests share a
+-- statement. `HOLDS` is the table of exclusive or of shared locks. Every statement is idempotent, since a request
+-- is known by its id; but the second time it may answer nothing.
 --
--- A hold is identified by its fencing token and its request id: a database that was put back to an earlier state
--- can't make two holds pass for one. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`,
--- the database's time: so tokens keep rising even if the database has forgotten the last ones it gave out.
+-- A held lock is identified by its fencing token and its request id: a rolled-back database can't confuse two of
+-- them. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`, the database's time: so
+-- tokens keep rising even if the database has lost the last ones it issued.
 
 -- part: NOW_TOKEN
 (NOW_MS << 10)
@@ -17,12 +17,12 @@ max(generation + 1, NOW_TOKEN)
 max(NOW_TOKEN, 1 + max(fence_token, (
     SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)))
 
--- --- the short way: one key, alone ------------------------------------------------------------------
+-- --- the fast path: one key ------------------------------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
 
 -- name: take_free
--- For keys that nobody holds, shares or waits for, and that were compared with the newest pattern. Everything
--- else is for the long way.
+-- For keys that are not held, shared or waited for, and that were compared with the newest pattern. Everything
+-- else takes the slow path.
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
@@ -44,7 +44,7 @@ ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
 -- name: release_free
--- If nobody waits for it.
+-- Only if there is no waiter.
 DELETE FROM distributed_locks
 WHERE scope_id = ?2 AND repository_id = ?3 AND (lock_key, fence_token, request_id) IN (
     SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1)
@@ -57,11 +57,11 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?7 AND fence_token = ?
   AND expires_at > NOW_ISO AND NOT is_contended AND IS_CURRENT
 RETURNING lock_key
 
--- --- the long way: several keys, shares, patterns, waiting ----------------------------------------
--- Whoever comes this way stands in the queue first. ?3 is the request, ?4 its keys.
+-- --- the slow path: several keys, shared locks, patterns, waiting ------------------------------------
+-- A request on the slow path joins the queue first. ?3 is the request, ?4 its keys.
 
 -- name: refuse_unless_patterns_known
--- All patterns up to ?3 were compared with the keys; and those among the keys, ?4, with all keys in use.
+-- All patterns up to ?3 were compared with the keys; and the patterns among the keys, ?4, with all keys in use.
 INSERT INTO refusals (reason) SELECT 'refused'
 WHERE EXISTS (
     SELECT 1 FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern > ?3)
@@ -77,12 +77,12 @@ UNION ALL SELECT ?1, ?2, value ->> 1, value ->> 0 FROM json_each(?3) WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: raise_generation
--- And have one to begin with: without it nobody goes the short way.
+-- Also creates it: without a generation the fast path is closed.
 INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, NOW_TOKEN)
 ON CONFLICT DO UPDATE SET generation = NEXT_TOKEN
 
 -- name: raise_above
--- The tokens of these keys (?3), and of those that overlap them, so that it can be their next one.
+-- Above the tokens of these keys (?3) and of the keys that overlap them, so that it can be their next token.
 UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
     SELECT coalesce(max(fence_token), 0) FROM distributed_locks
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
@@ -101,7 +101,7 @@ FROM json_each(?3) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repo
 WHERE true ON CONFLICT DO UPDATE SET is_contended = 1 WHERE NOT is_contended
 
 -- name: open_short_way
--- Of keys that nobody waits for or shares any more.
+-- For keys that are not waited for or shared any more.
 UPDATE distributed_locks SET is_contended = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND is_contended
   AND NOT EXISTS (
@@ -112,13 +112,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
     WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = distributed_locks.lock_key)
 
 -- name: forget_free
--- Of these keys, those that nobody has to do with any more.
+-- Of these keys, the ones without holder and waiter.
 DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
   AND expires_at <= NOW_ISO AND NOT is_contended
 
 -- name: stand_in_queue
--- With the ticket that it has (?8), or behind all others; not if it was served meanwhile, and holds it still.
+-- With its earlier ticket (?8), or behind all others; not if it was granted meanwhile and is still held.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
 )
@@ -131,7 +131,7 @@ WHERE NOT EXISTS (
 ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
 
 -- name: stand_behind
--- The same for one that waits for one key alone, and must wait: others of its process do so already.
+-- For a request of one key that must wait: others of its process already do.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
 )
@@ -174,7 +174,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND EXISTS (
       AND h.expires_at > NOW_ISO)
 
 -- name: standing
--- What a request has come to: a hold, or a ticket, or nothing.
+-- The state of a request: a lock, a ticket, or nothing.
 SELECT h.fence_token, h.expires_at, w.ticket, NOW_ISO FROM (SELECT 1)
 LEFT JOIN HOLDS AS h
     ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
@@ -183,7 +183,8 @@ LEFT JOIN lock_waiters AS w
     ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND w.lock_key = ?4 ->> 0
 
 -- name: leave_queue_if_next
--- One that waits for one key alone (?4), which no pattern after ?5 can overlap: if it is free, and its turn.
+-- For a request of one key (?4), which no pattern after ?5 can overlap: if the key is free and the request is
+-- next.
 DELETE FROM lock_waiters
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
   AND ?5 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
@@ -199,8 +200,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
       AND (e.ticket, e.request_id) < (lock_waiters.ticket, lock_waiters.request_id))
 
 -- name: pass_on
--- From the holder with this token (?8) and request (?10) to the one who waits first for this key, if that is this
--- request and no pattern after ?9 can overlap it: nobody comes in between.
+-- From the holder with this token (?8) and request (?10) to the first waiter for this key, if that is this request
+-- and no pattern after ?9 can overlap it: no other request can come in between.
 UPDATE distributed_locks SET
     holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
@@ -220,7 +221,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 AND h.request_id = ?3)
 
 -- name: take_if_next
--- The step before has taken it out of the queue.
+-- The previous statement has removed it from the queue.
 UPDATE distributed_locks SET
     holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
@@ -233,7 +234,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3)
 
 -- name: stay_in_queue
--- Those of the requests, ?3, that are still there, and will be for a while.
+-- For the waiting requests in ?3: confirm their places.
 UPDATE lock_waiters SET alive_until = ISO_IN(?4)
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 RETURNING request_id
@@ -242,7 +243,7 @@ RETURNING request_id
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3
 
 -- name: give_up
--- Whatever became of it.
+-- Whatever its state is.
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
@@ -251,7 +252,7 @@ DELETE FROM lock_shares
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
 -- name: blocked
--- Until when each of the requests, ?3, is kept from its keys, if nobody lets go before.
+-- When each of the requests in ?3 stops being blocked, unless a lock is released earlier.
 SELECT request_id, max(blocks_until) AS blocks_until FROM lock_blockers
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 GROUP BY request_id
@@ -269,7 +270,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
 RETURNING lock_key
 
 -- name: refuse_unless_held
--- The hold exists, with this token (?4) and request (?5), on all of its keys, and is not over.
+-- The lock is held with this token (?4) and request (?5), on all of its keys, and has not expired.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE json_array_length(?3) <> (
     SELECT count(*) FROM lock_holds
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
@@ -323,10 +324,10 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key 
 -- name: pattern_was_compared
 UPDATE lock_patterns SET is_compared = 1 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?3 AND number = ?4
 
--- --- looking, and tidying up -----------------------------------------------------------------------
+-- --- queries and maintenance ------------------------------------------------------------------------
 
 -- name: holders
--- Live holds; of these keys (?3), or of all but those of the mesh itself.
+-- Held locks; of these keys (?3), or of all except the mesh's own.
 SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.acquired_at, h.expires_at,
     h.request_id, (
     SELECT count(*) FROM lock_waiters AS w
@@ -339,7 +340,7 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
 ORDER BY h.lock_key, h.fence_token
 
 -- name: sweepable
--- Apart from the hold that says who sweeps, and from what is needed for as long as somebody shares or waits.
+-- Except for the lock of the sweeper itself, and for rows that are needed while a key is shared or waited for.
 SELECT EXISTS (
         SELECT 1 FROM distributed_locks
         WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND lock_key <> 'mesh:sweep'
@@ -357,14 +358,14 @@ SELECT EXISTS (
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO
 
 -- name: sweep_patterns
--- Those that nobody holds or waits for. Whoever wants one next registers it again, under a new number.
+-- Patterns without holder and waiter. The next request for one registers it again, under a new number.
 DELETE FROM lock_patterns
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key NOT IN (
     SELECT lock_key FROM lock_holds WHERE scope_id = ?1 AND repository_id = ?2
     UNION SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2)
 
 -- name: sweep_overlaps
--- Those of keys that are out of use, and come back with their overlaps; patterns do so by being registered.
+-- Overlaps of unused keys. They are computed again when the key is used; patterns are registered again.
 DELETE FROM lock_overlaps
 WHERE scope_id = ?1 AND repository_id = ?2 AND EXISTS (
     SELECT lock_overlaps.lock_key AS lock_key UNION SELECT lock_overlaps.other_key
@@ -388,7 +389,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND NOT is_
 RETURNING request_id
 
 -- name: break_hold
--- With all of its keys: without one of them it is of no use to its holder.
+-- With all of its keys: the holder needs them together.
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 

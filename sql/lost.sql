@@ -1,7 +1,7 @@
--- What a database has lost, beside a copy that still has it.
+-- What a database has lost, compared with a copy that still has it.
 
 -- name: seen
--- What a copy shows of its primary, of all meshes: the newest log entry, the heartbeats, and the epochs.
+-- What a copy has seen of its primary, of all meshes: the newest log entry, the heartbeats, and the epochs.
 SELECT (SELECT id FROM agent_oplog ORDER BY id DESC LIMIT 1),
     (SELECT op_id FROM agent_oplog ORDER BY id DESC LIMIT 1),
     (SELECT json_group_array(json_array(scope_id, repository_id, node_id, beats)) FROM node_incarnations),

@@ -1,14 +1,14 @@
--- Messages: written by their senders, claimed by whoever receives, and what becomes of them.
+-- Messages: written by their senders, claimed by their recipients, and acknowledged, rejected or expired.
 --
 -- A part stands for its text wherever it is named in capitals.
 
 -- part: WRITTEN
--- What the sender wrote, and signed.
+-- The columns that the sender wrote, and signed.
 message_uuid, sender_agent, receiver_agent, msg_type, payload, priority, thread_id, correlation_id, reply_to,
 expires_ms, ack_by_ms, max_attempts, hlc, sender_node, sender_incarnation, traceparent, signature
 
 -- part: OF_ITEM
--- The same of an item of a JSON array.
+-- The same columns of an item of a JSON array.
 value ->> 'message_uuid', value ->> 'sender_agent', value ->> 'receiver_agent',
 value ->> 'msg_type', value ->> 'payload', value ->> 'priority', value ->> 'thread_id',
 value ->> 'correlation_id', value ->> 'reply_to', value ->> 'expires_ms', value ->> 'ack_by_ms',
@@ -16,25 +16,25 @@ value ->> 'max_attempts', value ->> 'hlc', value ->> 'sender_node', value ->> 's
 value ->> 'traceparent', value ->> 'signature'
 
 -- part: IS_SAME
--- What makes it the same message, also if it was written once more, at another time.
+-- What makes it the same message, even if it was written again at another time.
 sender_agent = excluded.sender_agent AND receiver_agent = excluded.receiver_agent
 AND msg_type = excluded.msg_type AND payload = excluded.payload
 
 -- part: RECORD
--- A message as one value: what its sender wrote, and what became of it.
+-- A message as one value: the sender's columns, and its state.
 json_array(
     WRITTEN, id, created_at, state, delivery_attempts, claim_owner, claim_until_ms, not_before_ms, ended_reason
 )
 
 -- name: send
--- ?1: items, ?2: scope, ?3: repository. A row that is there already is left as it is, and found if it is the same.
+-- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
 SELECT ?2, ?3, OF_ITEM, NOW_ISO FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: send_one
--- The same for one alone, as a request by itself.
+-- The same for a single message, as a request by itself.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
 SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO
 WHERE IS_CURRENT
@@ -42,13 +42,13 @@ ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid =
 RETURNING message_uuid, message_uuid
 
 -- name: refuse_unless_ours
--- After a message was stored together with other changes: another one may have had its id. ?4: its signature.
+-- After a message was stored together with other changes: another message may have had its id. ?4: its signature.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND signature = ?4)
 
 -- name: refuse_other_key
--- A command writes for a node: it has to come with the key that is known for it.
+-- A command writes for a node: it must use the key that is known for the node.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM node_keys AS k
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.node_id IN (?3, ?4) AND k.public_key <> ?5
@@ -57,20 +57,20 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
         WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
 
 -- name: record_key
--- The key of a chain that may have no entry yet: it is known from before the first.
+-- The key of a chain that may have no entry yet: known from before the first one.
 INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 0, ?4)
 ON CONFLICT DO NOTHING
 
 -- --- receiving -------------------------------------------------------------------------------------------
 
 -- part: HEADS
--- For each sender to the receivers in ?3, its first message that can still be delivered, and
--- the first of those behind it that was given back and waits. Each step goes straight to the next sender, so
--- this takes as long as there are senders, not messages. The claim in question is ?4; those that begin with ?5
--- but not with ?6 are of earlier incarnations of the same node, which are over.
+-- For each sender to the recipients in ?3, its first message that can still be delivered, and the first rejected
+-- one behind it. Each step seeks the next sender, so the time grows with senders, not messages. The claim in
+-- question is ?4; claims that begin with ?5 but not with ?6 are of earlier incarnations of the same node, which
+-- are over.
 --
--- A message that comes late, or is sent again, may be before others that somebody works on: it waits for those,
--- as far as they are among the next few. An inbox that another node has leased is free when that lease ends.
+-- A message that arrives late, or is sent again, may precede others that are being handled: it waits for those, as
+-- far as they are among the next few. An inbox that another node has leased is free when that lease ends.
 pairs (receiver, sender) AS (
     SELECT value, (
         SELECT min(sender_agent) FROM a2a_messages
@@ -119,8 +119,8 @@ heads AS (
 )
 
 -- name: look
--- Whether there is anything to claim: one message or, if there are more, two. Each comes with whether it is the
--- only one of its pair. ?7: the time, as we know it.
+-- Whether there is anything to claim: one message or, if there are more, two, each with whether it is the only one
+-- of its pair. ?7: the time, as the caller knows it.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
 SELECT message_uuid, NOT EXISTS (
     SELECT 1 FROM a2a_messages
@@ -129,7 +129,7 @@ SELECT message_uuid, NOT EXISTS (
 FROM heads WHERE free_ms <= now LIMIT 2
 
 -- name: glance
--- The same for the usual case, in much less time: nothing waits, or a single message. ?4: the time, ?5: as above.
+-- A much cheaper check for the usual case: nothing waits, or a single message. ?4: the time, ?5: as above.
 SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0), coalesce((
         SELECT max(lease_until_ms) FROM a2a_receivers AS l
         WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.receiver_agent = a2a_messages.receiver_agent
@@ -145,7 +145,7 @@ WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
 SELECT min(free_ms) FROM heads
 
 -- name: nonempty_inboxes
--- The inboxes that hold a message which has not ended. Each step goes straight to the next inbox. ?3: how many.
+-- The inboxes that hold a message which has not ended. Each step seeks the next inbox. ?3: how many.
 WITH RECURSIVE inboxes (receiver) AS (
     SELECT min(receiver_agent) FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL
@@ -160,7 +160,8 @@ SELECT receiver FROM inboxes WHERE receiver IS NOT NULL
 
 -- name: free_times
 -- When each of the inboxes in ?3 has something to claim, or earlier: by the first message of each pair alone. An
--- inbox that has something now needs no look at its other pairs. ?4: the time, as we know it, ?5 and ?6 as above.
+-- inbox that has something now needs no check of its other pairs. ?4: the time, as the caller knows it, ?5 and ?6
+-- as above.
 WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
     SELECT value, '', ?4 + 1 FROM json_each(?3)
     UNION ALL
@@ -184,8 +185,8 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
 SELECT receiver, min(free_ms) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
 
 -- name: claim_one
--- One message that is the only one of its pair: most are, and this takes much less than all that follows.
--- ?3: the message, ?4: the claim, ?5: for how long.
+-- For a message that is the only one of its pair, as most are: much cheaper than `claim`. ?3: the message, ?4: the
+-- claim, ?5: for how long.
 UPDATE a2a_messages AS m SET
     state = 'delivered', delivery_attempts = delivery_attempts + (coalesce(claim_owner, '') <> ?4),
     claim_owner = ?4, claim_until_ms = NOW_MS + ?5, not_before_ms = NULL
@@ -204,13 +205,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
 RETURNING RECORD
 
 -- name: past
--- Those of some messages that are not to be delivered, or not now. ?4: the time, as we know it.
+-- Of some messages, the ones not to be delivered, or not now. ?4: the time, as the caller knows it.
 SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
 WHERE ended_ms IS NOT NULL OR claim_until_ms > ?4
 
 -- name: is_first
--- Whether nothing of its pair waits that is before it. ?3: receiver, ?4: sender, ?5: its time.
+-- Whether no earlier message of its pair waits. ?3: recipient, ?4: sender, ?5: its time.
 SELECT NOT EXISTS (
     SELECT 1 FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3 AND sender_agent = ?4
@@ -225,9 +226,9 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
   AND (coalesce(claim_until_ms, 0) <= NOW_MS OR (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1))
 
 -- name: claim
--- Whoever asks again under the same name is given the same. Only the first of each pair counts as tried: the
--- others may come to nothing because of it. ?7: for how long, ?8: how many, ?9: of one pair, ?10: until their
--- bodies have so many characters, since no server answers with any number of them.
+-- Idempotent: the same claim gets the same messages. Only the first of each pair counts as an attempt: the others
+-- may be released because of it. ?7: for how long, ?8: how many, ?9: of one pair, ?10: the total of characters in
+-- their bodies, since a server limits its answers.
 WITH RECURSIVE clock (now) AS (SELECT NOW_MS), HEADS,
 few AS (
     SELECT m.id, m.id = h.id AS is_head, h.now, coalesce(m.claim_owner, '') = ?4 AS is_ours, h.priority, m.hlc,
@@ -256,11 +257,11 @@ UPDATE a2a_messages SET
     delivery_attempts = delivery_attempts + (chosen.is_head AND coalesce(claim_owner, '') <> ?4),
     claim_owner = ?4, claim_until_ms = chosen.now + ?7, not_before_ms = NULL
 FROM chosen WHERE a2a_messages.id = chosen.id
-  AND a2a_messages.id IN (SELECT id FROM chosen)  -- or newer versions of SQLite look at every message there is
+  AND a2a_messages.id IN (SELECT id FROM chosen)  -- otherwise newer versions of SQLite read every message
 RETURNING RECORD
 
 -- name: ack
--- ?1: items, ?2: scope, ?3: repository. What was acknowledged under this claim before stays so.
+-- ?1: items, ?2: scope, ?3: repository. Idempotent for the same claim.
 UPDATE a2a_messages SET
     state = 'acked', acknowledged = 1, claim_until_ms = NULL, ended_ms = coalesce(ended_ms, NOW_MS)
 WHERE scope_id = ?2 AND repository_id = ?3
@@ -298,14 +299,14 @@ WHERE IS_SAME AND (
 RETURNING message_uuid, message_uuid
 
 -- name: refuse_unless_held_back
--- For giving back, which may be said twice.
+-- For a rejection, which may be repeated.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
       AND ((ended_ms IS NULL AND claim_until_ms > NOW_MS) OR not_before_ms IS NOT NULL OR state = 'dead'))
 
 -- name: release_behind
--- What the same sender wrote later must wait too, and has not been tried.
+-- The later messages of the same sender must wait too, and were not attempted.
 UPDATE a2a_messages SET state = 'stored', claim_until_ms = NULL
 WHERE id IN (
     SELECT m.id FROM a2a_messages AS b JOIN a2a_messages AS m
@@ -317,7 +318,7 @@ WHERE id IN (
   AND claim_owner = ?4 AND claim_until_ms IS NOT NULL
 
 -- name: give_back
--- ?5: after how many milliseconds it may be tried again, ?6: why, ?7: how often it was tried.
+-- ?5: after how many milliseconds it may be redelivered, ?6: why, ?7: its number of attempts.
 UPDATE a2a_messages SET
     state = iif(?7 >= max_attempts, 'dead', 'stored'),
     ended_ms = iif(?7 >= max_attempts, NOW_MS, NULL),
@@ -333,14 +334,15 @@ UPDATE a2a_messages SET
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4 AND ended_ms IS NULL
 
 -- name: renew
--- All that was claimed together. ?3: messages, ?4: the claim, ?5: for how long.
+-- Everything claimed together. ?3: messages, ?4: the claim, ?5: for how long.
 UPDATE a2a_messages SET claim_until_ms = NOW_MS + ?5
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid IN (SELECT value FROM json_each(?3))
   AND claim_owner = ?4 AND ended_ms IS NULL AND claim_until_ms > NOW_MS
 RETURNING message_uuid
 
 -- name: release
--- Give back what was not looked at. ?3: pairs of a message and its claim, ?4: how often each had been counted.
+-- Release messages that were not handed out. ?3: pairs of a message and its claim, ?4: the former number of
+-- attempts of each.
 UPDATE a2a_messages SET
     state = 'stored', claim_until_ms = NULL, delivery_attempts = max(0, delivery_attempts - ?4)
 WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
@@ -348,12 +350,12 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND claim_until_
   AND (message_uuid, claim_owner) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
 
 -- name: release_claim
--- Release all that a claim came to, where that is not known. ?3: receivers, ?4: the claim.
+-- Release everything that a claim got, when the answer is unknown. ?3: recipients, ?4: the claim.
 UPDATE a2a_messages SET state = 'stored', claim_until_ms = NULL
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
   AND ended_ms IS NULL AND claim_until_ms IS NOT NULL AND claim_owner = ?4
 
--- --- where to ----------------------------------------------------------------------------------------------
+-- --- addressing ------------------------------------------------------------------------------------------
 
 -- name: open_inboxes
 INSERT INTO a2a_inboxes (scope_id, repository_id, receiver_agent, node_id, seen_ms)
@@ -362,16 +364,16 @@ ON CONFLICT DO UPDATE SET
     node_id = iif(excluded.node_id = '', node_id, excluded.node_id), seen_ms = excluded.seen_ms
 
 -- name: receive_from
--- Note who receives from these inboxes. ?3: names, ?4: a node, or the chain of a command.
+-- Record who receives from these inboxes. ?3: names, ?4: a node, or the chain of a command.
 INSERT INTO a2a_receivers (scope_id, repository_id, receiver_agent, node_id, seen_ms)
 SELECT ?1, ?2, value, ?4, NOW_MS FROM json_each(?3) WHERE true
 ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms
 
 -- name: lease_if_alone
--- Lease inboxes from which nothing but this node has received lately, or renew the leases of them. It answers with
--- those that are leased. ?5: for how long, ?6: how long ago is lately, ?7: inboxes whose lease is renewed
--- even if others want to receive, since messages are being worked on under it, ?8: ticks after which a node is dead,
--- ?9: the schema version since which nodes respect leases.
+-- Lease inboxes from which only this node has received lately, or renew their leases. It answers the leased ones.
+-- ?5: for how long, ?6: how long ago is lately, ?7: inboxes whose lease is renewed even if others want to receive,
+-- since messages are being handled under it, ?8: ticks after which a node is dead, ?9: the schema version since
+-- which nodes respect leases.
 UPDATE a2a_receivers AS r SET lease_until_ms = NOW_MS + ?5
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
   AND NOT EXISTS (
@@ -387,7 +389,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 RETURNING receiver_agent
 
 -- name: rivals
--- Inboxes from which others have received as well. ?4: this node, ?5: since when.
+-- Inboxes from which other nodes have received as well. ?4: this node, ?5: since when.
 SELECT DISTINCT receiver_agent FROM a2a_receivers
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
   AND node_id <> ?4 AND seen_ms > ?5
@@ -401,7 +403,7 @@ DELETE FROM a2a_receivers
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
 
 -- name: node_of
--- The node where an agent last received, or else the one that says it is that agent's.
+-- The node where an agent last received, or else the node that announces the agent.
 SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
 FROM mesh_heartbeats AS h
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
@@ -418,7 +420,7 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.control_addr = ?3
 ORDER BY h.last_seen_ms DESC LIMIT 1
 
 -- name: everyone
--- Agents that have received lately, or that a live node says it is. ?3: since when, ?4: the time.
+-- Agents that have received lately, or that a live node announces. ?3: since when, ?4: the time.
 SELECT receiver_agent FROM a2a_inboxes
 WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms >= ?3 AND receiver_agent NOT LIKE 'role:%'
 UNION
@@ -428,14 +430,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IS NOT NULL AND left_ms 
 ORDER BY 1
 
 -- name: keys_of
--- All keys that a node, or a command beside it, was ever known with.
+-- All keys that a node, or a command under its identity, was ever known with.
 SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: brought
--- What is known of messages that a node brings: in the row without an id its incarnation; of each that is stored
--- whether it has ended, and what makes it another message, if it was not the same who wrote it at the same time.
--- ?3: the node, ?4: pairs of an id and a signature.
+-- What is known of relayed messages: in the row without an id the sender's incarnation; for each stored one its
+-- content if its signature differs, and whether it has ended. ?3: the node, ?4: pairs of an id and a signature.
 SELECT NULL AS message_uuid, NULL AS words, incarnation AS number
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 UNION ALL
@@ -444,10 +445,10 @@ SELECT message_uuid,
     ended_ms IS NOT NULL
 FROM json_each(?4) JOIN a2a_messages ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value ->> 0
 
--- --- looking -----------------------------------------------------------------------------------------------
+-- --- queries -----------------------------------------------------------------------------------------------
 
 -- name: peek
--- What waits for some receivers, after a position, in the order in which it was stored. ?5: the time.
+-- The waiting messages of some recipients, after a position, in the order of their commits. ?5: the time.
 SELECT RECORD
 FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
@@ -455,7 +456,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 ORDER BY id LIMIT ?6
 
 -- name: list
--- The newest first. ?3: a state, ?4: sender, ?5: receiver, ?6: thread, ?7: before which position.
+-- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7: before which position.
 SELECT RECORD
 FROM a2a_messages
 WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all of them
@@ -470,7 +471,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid >= ?3 AND message_uu
 ORDER BY message_uuid LIMIT 2
 
 -- name: threads
-SELECT thread_id, count(*) + EXISTS (  -- with what it began with, which has none
+SELECT thread_id, count(*) + EXISTS (  -- including its first message, which has no thread
         SELECT 1 FROM a2a_messages AS f
         WHERE f.scope_id = ?1 AND f.repository_id = ?2 AND f.message_uuid = t.thread_id AND f.thread_id IS NULL
     ) AS messages, sum(ended_ms IS NULL) AS open, min(created_at) AS began_at,
@@ -483,7 +484,7 @@ SELECT state, count(*) AS messages FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 GROUP BY state
 
 -- name: retry
--- A dead letter goes back to where it was, with all of its attempts.
+-- A dead letter becomes deliverable again, with all of its attempts.
 UPDATE a2a_messages SET
     state = 'stored', ended_ms = NULL, ended_reason = NULL, delivery_attempts = 0, claim_owner = NULL,
     claim_until_ms = NULL, not_before_ms = NULL, overdue_ms = NULL
@@ -494,10 +495,10 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND state = 'dead')
 
--- --- keeping -----------------------------------------------------------------------------------------------
+-- --- maintenance -------------------------------------------------------------------------------------------
 
 -- name: overdue
--- Those that should have been acknowledged by now. ?3: the time, ?4: only those whose sender was not told.
+-- Messages past their acknowledgement deadline. ?3: the time, ?4: only if the sender has got no notice yet.
 SELECT RECORD
 FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= ?3
@@ -522,7 +523,7 @@ DELETE FROM a2a_messages WHERE id IN (
     SELECT id FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
       AND state IN (SELECT value FROM json_each(?3)) AND ended_ms <= NOW_MS - ?4
-      AND id < (SELECT max(id) FROM a2a_messages)  -- or its number would be given out again
+      AND id < (SELECT max(id) FROM a2a_messages)  -- otherwise its number would be issued again
     LIMIT ?5)
 
 -- name: forget_receivers
@@ -535,8 +536,8 @@ DELETE FROM a2a_receivers WHERE (scope_id, repository_id, receiver_agent, node_i
 SELECT changes()
 
 -- name: is_work
--- Whether there is anything to keep in order. ?3: the time, ?4 and ?5: since when the ended ones may go, ?6: and the
--- receivers that were last seen then.
+-- Whether maintenance has anything to do. ?3: the time, ?4 and ?5: ended before which messages are pruned, ?6:
+-- last seen before which receivers are.
 SELECT
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL

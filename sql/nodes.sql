@@ -1,7 +1,7 @@
--- Nodes: their start, their ticks and their end.
+-- Nodes: their start, their heartbeats and their end.
 
 -- name: refuse_if_in_use
--- Alive, and not in our place: there the OS lock says that whoever it was has ended.
+-- Alive, and in another slot: for our own slot, the OS lock shows that the previous process has ended.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM mesh_heartbeats
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND left_ms IS NULL AND place <> ?4
@@ -9,14 +9,14 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 )
 
 -- name: refuse_unless_key
--- The newest key that is known for this node is this one, or there is none.
+-- The newest known key of this node is this one, or there is none.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
     SELECT public_key FROM node_keys
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
 )
 
 -- name: refuse_unless_incarnation
--- A newer incarnation of this node has begun.
+-- Fails if a newer incarnation of this node has begun.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM node_incarnations
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
@@ -33,7 +33,7 @@ SELECT ?1, ?2, 0, ?3, ?4, NOW_MS, '{}'
 WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_id = ?2)
 
 -- name: joined
--- What a node has become part of.
+-- The state of the mesh as a node joins it.
 SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
     e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
@@ -89,7 +89,7 @@ ON CONFLICT DO UPDATE SET
     started_ms = CASE WHEN incarnation = excluded.incarnation THEN started_ms ELSE excluded.started_ms END,
     incarnation = excluded.incarnation, beats = beats + 1, last_seen_ms = excluded.last_seen_ms,
     consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms,
-    left_ms = CASE WHEN incarnation = excluded.incarnation THEN left_ms END,  -- a tick may come late
+    left_ms = CASE WHEN incarnation = excluded.incarnation THEN left_ms END,  -- a heartbeat may arrive late
     tick_ms = excluded.tick_ms, activity = excluded.activity, host = excluded.host, pid = excluded.pid,
     version = excluded.version, control_addr = excluded.control_addr, public_key = excluded.public_key,
     kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,
@@ -100,7 +100,7 @@ ON CONFLICT DO UPDATE SET
 UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: witness
--- What a node that has just ticked can rely on from now on.
+-- What a node may rely on after its heartbeat.
 SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0),
     incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
@@ -117,11 +117,11 @@ UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, be
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now
--- The time of the mesh, and how far it is ahead of the database's clock.
+-- The time of the mesh, and its difference from the database's clock.
 SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)
 
 -- name: marks
--- Which nodes there are, and what shows that one has ticked since: much less than all that is in their rows.
+-- All nodes, with what shows a new heartbeat: much less than their whole rows.
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
 

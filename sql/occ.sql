@@ -1,5 +1,5 @@
--- Optimistic writes, and the conflicts that are left for review. The statements on a caller's own table are
--- put together in code, from names that were found in that table by these.
+-- Optimistic writes, and the conflicts that are left for review. The statements on a caller's own table are built
+-- in code, from names that these found in that table.
 
 -- name: columns
 SELECT c.name AS column_name, c.type AS type, c.pk AS key_position
@@ -13,7 +13,7 @@ FROM pragma_index_list(?1) AS i JOIN pragma_index_info(i.name) AS c
 WHERE i."unique" = 1 AND i.partial = 0 ORDER BY i.name, c.seqno
 
 -- name: record
--- The condition that follows says that the row is still the right side as it was seen.
+-- The condition that follows requires that the row is still the right side as it was read.
 INSERT INTO occ_conflicts (
     scope_id, repository_id, conflict_id, table_name, row_key, base, "left", "right", left_node, left_agent,
     right_node, strategy, deferred_to, created_at
@@ -36,7 +36,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND conflict_id > ?3 AND (?4 IS NULL 
 ORDER BY conflict_id LIMIT ?6
 
 -- name: marks
--- What a watch looks at: those that are open, and those that were resolved since it began.
+-- What a watch reads: open conflicts, and conflicts resolved since it began.
 SELECT conflict_id, state FROM occ_conflicts
 WHERE scope_id = ?1 AND repository_id = ?2 AND (state = 'open' OR resolved_at >= ?3) ORDER BY conflict_id
 

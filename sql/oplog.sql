@@ -1,4 +1,4 @@
--- The log: appended to by its authors alone, and read in commit order or chain by chain.
+-- The op log: only its authors append to it; it is read in commit order or chain by chain.
 
 -- part: JOINED
 -- No newer incarnation (?4) of this node has begun, and the database was not rolled back: it has the last
@@ -7,13 +7,13 @@ SELECT 1 FROM node_incarnations
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4 AND beats BETWEEN ?5 AND ?5 + 1048575
 
 -- part: CURRENT
--- The same, and so has the newest log entry that this node knows of (?6).
+-- The same, and it has the newest log entry that this node knows of (?6).
 JOINED AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) >= ?6
 
 -- name: refuse_unless_current
--- Whoever sends this is to be heard no more, or has to join again first. And the time of the mesh must lie where the
--- sender expects it (?7 to ?8): if the database's clock was set, nothing may be granted or expire by it until the
--- nodes have agreed on that.
+-- The sender was superseded, or has to rejoin first. And the time of the mesh must lie where the sender expects it
+-- (?7 to ?8): if the database's clock was set, nothing may be granted or expire by it until the nodes have agreed
+-- on that.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR NOT EXISTS (CURRENT)
 
 -- name: refuse_unless_on_time
@@ -22,24 +22,24 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?
 
 -- name: is_on_time
 -- The same as a condition, in a statement that is a request by itself; by the database's own clock, since a server
--- prepares such a statement anew each time, and the correction would cost it more than all else here.
+-- prepares such a statement every time, and the correction would cost it more than everything else here.
 SELECT 1 WHERE julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: is_current
--- A node's guard as a condition, in a statement that is a request by itself. It does not look at the log, which would
--- cost a server too much there: where only entries were lost, the next op or heartbeat finds out.
+-- A node's guard as a condition, in a statement that is a request by itself. It does not read the log, which would
+-- cost a server too much there: if only entries were lost, the next op or heartbeat detects it.
 JOINED AND julianday('now') BETWEEN EARLIEST AND LATEST
 
 -- name: refuse_unless_current_at
--- The guard of a node's request with ops: the chain also ends with the entry that the next one was linked to.
+-- The guard of a node's batch with ops: the chain also ends with the entry that the next one is linked to.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?8 AND ?9 OR NOT EXISTS (CURRENT) OR ?7 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
 )
 
 -- name: refuse_unless_at
--- For a chain without incarnations, that of commands: it ends there, and its key and its node's are still
--- the one that the next entry is signed with.
+-- For a chain without incarnations, that of commands: it ends there, and its key and its node's are still the one
+-- that the next entry is signed with.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR ?4 IS NOT (
     SELECT hash FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
     ORDER BY seq DESC LIMIT 1
@@ -60,12 +60,12 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 IS NOT (
 )
 
 -- name: record_key
--- With the first entry of a chain: whose it is.
+-- With the first entry of a chain: its key.
 INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 1, ?4)
 ON CONFLICT DO NOTHING
 
 -- name: append_one
--- An entry whose script has succeeded. An op that is in the log already fails, and with it the request.
+-- The entry of a script that succeeded. An op that is already in the log fails, and with it the batch.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
     accepted, reason
@@ -85,7 +85,7 @@ FROM json_each(?4) ORDER BY key
 RETURNING id, seq, NOW_MS
 
 -- name: append_verdicts
--- The entries of a request of which some scripts may have failed: what became of each is beside its key.
+-- The entries of a batch of which some scripts may have failed: the verdict on each is stored with its key.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
     accepted, reason, result
@@ -122,7 +122,7 @@ SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_
 ORDER BY seq DESC LIMIT 1
 
 -- name: chain_from
--- The end of a chain from some entry on, as its author must know it to go on.
+-- The end of a chain from a given entry on, as its author needs it to continue.
 SELECT id, seq, op_id, kind, hlc, hash, accepted, reason, result, signature FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq >= ?4 ORDER BY seq LIMIT ?5
 
@@ -137,7 +137,7 @@ FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
 
 -- name: tail
--- Entries before some other, of one kind or of all, newest first. They are found by `id`: no index is in its
+-- Entries before a given one, of one kind or of all, newest first. They are found by `id`: no index is in its
 -- order.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
@@ -153,7 +153,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR k
 ORDER BY seq DESC LIMIT ?6
 
 -- name: after
--- The entries that were committed after some other, oldest first.
+-- Entries committed after a given one, oldest first.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog NOT INDEXED
@@ -165,7 +165,7 @@ ORDER BY id LIMIT ?6
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 
 -- name: chain_page
--- Chain by chain, each in order: a page from some place on, of what was committed up to some entry.
+-- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
@@ -181,7 +181,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 AND (?5
 ORDER BY seq LIMIT ?6
 
 -- name: of_kind
--- Those that were accepted of a kind that the index knows, after some time.
+-- Accepted entries of a kind that the index covers, after a given time.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog INDEXED BY agent_oplog_of_owner
@@ -201,7 +201,8 @@ JOIN agent_oplog AS head ON head.scope_id = ?1 AND head.repository_id = ?2 AND h
 ORDER BY head.node_id
 
 -- name: refuse_unless_heads
--- ?3: heads, as an anchor has them. They were there when they were read; but the database may have gone back since.
+-- ?3: heads, as an anchor has them. They were there when they were read; but the database may have been rolled
+-- back since.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM json_each(?3) AS head WHERE NOT EXISTS (
         SELECT 1 FROM agent_oplog AS o

@@ -1,13 +1,13 @@
--- The mesh at one moment, all of it in one answer: whoever looks every second asks one question each time.
+-- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
--- ?1: scope, ?2: repository, ?3: how many of each sort are told of, ?4: the key of who leads the rhythm. A column of rows is a JSON array of arrays, and
--- what somebody wrote at length is cut.
+-- ?1: scope, ?2: repository, ?3: the maximum of rows of each sort, ?4: the lock key of the rhythm's leader. A
+-- column of rows is a JSON array of arrays, and long texts are cut.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
 -- part: NODES
--- Those that were heard last, with what they say of themselves: column by column as nodes are read elsewhere.
+-- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
 SELECT json_group_array(json_array(
     node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
     substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
@@ -16,14 +16,14 @@ FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH ORDER BY left_ms IS NOT NULL, 
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS
--- How many jobs there are of each kind in each state.
+-- The number of jobs of each kind in each state.
 SELECT json_group_array(json_array(kind, state, jobs)) FROM job_counts WHERE OF_MESH AND jobs > 0
 
 -- part: PAUSED
 SELECT json_group_array(kind) FROM job_kinds WHERE OF_MESH AND is_paused
 
 -- part: LONGEST
--- Of each kind, since when the longest waiting job could have been claimed.
+-- For each kind, the time since which the longest waiting job could have been claimed.
 SELECT json_group_object(kind, since_ms) FROM (
     SELECT k.kind AS kind, min((
         SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
@@ -34,7 +34,7 @@ SELECT json_group_object(kind, since_ms) FROM (
     GROUP BY k.kind) WHERE since_ms IS NOT NULL
 
 -- part: JOBS
--- Those in somebody's hands, those that went wrong last, and those that came first of all that wait.
+-- Running jobs, the latest failures, and the oldest waiting ones.
 SELECT json_group_array(json_array(
     j.job_id, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.claimer, j.lease_until_ms, j.attempts,
     j.max_attempts, j.created_ms, j.started_ms, j.ended_ms, j.exit_code, substr(j.reason, 1, 200), n.progress,
@@ -66,7 +66,7 @@ SELECT json_group_array(json_array(lock_key, holder_node, holder_agent, is_share
 FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?3)
 
 -- part: MAIL
--- How many messages are to be read, are being read, are overdue, and are dead letters.
+-- The number of unread, claimed, overdue and dead messages.
 SELECT json_array(
     coalesce(sum(state = 'stored'), 0), coalesce(sum(state = 'delivered'), 0),
     coalesce(sum(ack_by_ms <= NOW_MS), 0),
@@ -75,7 +75,7 @@ SELECT json_array(
 FROM a2a_messages INDEXED BY a2a_messages_open WHERE OF_MESH AND ended_ms IS NULL
 
 -- part: MESSAGES
--- Those that are overdue, the last that died, and those that have waited longest.
+-- Overdue messages, the latest dead letters, and the longest waiting ones.
 SELECT json_group_array(json_array(
     message_uuid, sender_agent, receiver_agent, msg_type, priority, state, created_at, ack_by_ms, delivery_attempts,
     max_attempts, substr(ended_reason, 1, 200)))
@@ -101,11 +101,11 @@ SELECT holder_node FROM distributed_locks
 WHERE OF_MESH AND lock_key = ?4 AND request_id <> '' AND expires_at > NOW_ISO
 
 -- part: REPORT
--- On the last bar of which there is anything to tell.
+-- On the last bar that has a report.
 SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1
 
 -- name: overview
--- `roles` and `tempos` tell whether what was known of them before still holds.
+-- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,

@@ -1,4 +1,4 @@
--- Questions about the database itself.
+-- Queries about the database itself.
 
 -- name: ping
 SELECT 1
@@ -8,7 +8,7 @@ SELECT 1
 SELECT RAW_MS AS now_ms
 
 -- name: checkpoint_pages
--- After how many pages a commit also checkpoints; 0: never.
+-- The number of pages after which a commit also checkpoints; 0: never.
 PRAGMA wal_autocheckpoint
 
 -- name: try_to_write

@@ -1,8 +1,8 @@
--- The roster beside the log that it follows from: read page by page, and mended.
+-- Job rows compared with the log that they follow from: read page by page, and repaired.
 
 -- name: page
--- ?3: after this one, ?4: how many. Each row tells where the log ended at the moment of the page; a page without
--- jobs is a row without a job.
+-- ?3: after this one, ?4: how many. Each row has the end of the log at the moment of the page; a page without jobs
+-- is a row without a job.
 SELECT m.last_id, j.id, j.job_id, j.ulid, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.max_attempts,
     j.backoff_ms, j.lease_ms, j.claimer, j.claim_token, j.lease_until_ms, j.attempts, j.failures, j.created_ms,
     j.started_ms, j.ended_ms, j.exit_code, j.reason, j.output_artifacts, j.retry_of, j.scheduled_by, j.seed,
@@ -22,8 +22,8 @@ LEFT JOIN (
 ORDER BY j.id
 
 -- name: rewrite
--- ?3: a row as it should be; ?4 and ?5: what had moved it last when it was read, and for how many it waited. If
--- it has been moved since, it is left alone.
+-- ?3: a row as it should be; ?4 and ?5: its last op and its unmet dependencies as read. If it has changed since,
+-- it is left alone.
 UPDATE jobs SET
     ulid = ?3 ->> 'ulid', kind = ?3 ->> 'kind', state = ?3 ->> 'state', priority = ?3 ->> 'priority',
     waits = ?3 ->> 'waits', not_before_ms = ?3 ->> 'not_before_ms', max_attempts = ?3 ->> 'max_attempts',
@@ -38,7 +38,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 ->> 'job_id' AND last
 
 -- name: create
 -- ?3: a row that is missing, ?4: the job that came before it. It gets the next id that is free after that one's:
--- its own, if nobody has taken it.
+-- its own, if it is not taken.
 INSERT INTO jobs (
     id, scope_id, repository_id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts,
     backoff_ms, lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, created_ms, started_ms,
@@ -64,7 +64,7 @@ ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 DELETE FROM job_predecessors WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
 
 -- name: link
--- ?4: pairs of a predecessor and what is awaited of it.
+-- ?4: pairs of a predecessor and its awaited end.
 INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
 SELECT ?1, ?2, ?3, value ->> 0, value ->> 1 FROM json_each(?4)
 

@@ -1,5 +1,5 @@
--- A restore: begun, advanced and ended in transactions of their own. While `unfinished_restore` is
--- there, the database holds a part of a backup, and nobody but a restore of the same file may use it.
+-- A restore: begun, advanced and ended in separate transactions. While `unfinished_restore` exists, the database
+-- holds a part of a backup, and only a restore of the same file may use it.
 
 -- name: is_unfinished
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'unfinished_restore'
@@ -14,7 +14,7 @@ CREATE TABLE unfinished_restore (fingerprint TEXT NOT NULL, rows_done INTEGER NO
 INSERT INTO unfinished_restore (fingerprint, rows_done) VALUES (?, 0)
 
 -- name: bar
--- A version that no code is new enough for: whoever opens the database meanwhile is refused.
+-- A version that no code is new enough for: every process that opens the database meanwhile is refused.
 INSERT INTO mesh_schema (version, oldest_code) VALUES (?1, ?1)
 
 -- name: refuse_unless_at
@@ -26,22 +26,22 @@ WHERE NOT EXISTS (SELECT 1 FROM unfinished_restore WHERE fingerprint = ? AND row
 UPDATE unfinished_restore SET rows_done = rows_done + ?
 
 -- name: raise_fences
--- Tokens that were given out after the backup was taken are unknown here: no new one may repeat them.
+-- Tokens issued after the backup are unknown here: no new one may repeat them.
 UPDATE lock_generations SET generation = generation + 4294967296
 
 -- name: raise_tokens
--- Nobody has these any more: whoever held a lock when the backup was taken must acquire it again.
+-- These are not held any more: a holder at the time of the backup must acquire its lock again.
 UPDATE distributed_locks SET fence_token = fence_token + 4294967296
 
 -- name: forget_shares
 DELETE FROM lock_shares
 
 -- name: raise_incarnations
--- One backup may be restored twice: the count of heartbeats carries the time, and tells the two apart.
+-- One backup may be restored twice: the count of heartbeats carries the time, and distinguishes the two.
 UPDATE node_incarnations SET incarnation = incarnation + 4294967296, beats = max(beats + 1048576, NOW_MS << 10)
 
 -- name: begin_epochs
--- ?1: its id. Nodes that knew the database before the restore join again.
+-- ?1: its id. Nodes that knew the database before the restore rejoin.
 INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detected_ms, detail)
 SELECT scope_id, repository_id, max(epoch) + 1, ?1, '', NOW_MS, '{}' FROM store_epochs
 GROUP BY scope_id, repository_id

@@ -1,6 +1,6 @@
--- Bar reports: which bars are to be reported, what they add up to, and what was written of them.
+-- Bar reports: which bars are due, their figures, and the stored reports.
 --
--- A window is a bar, by the moment at which it began; a report holds for all windows from `window_ms` to `until_ms`.
+-- A window is a bar, identified by its start; a report covers all windows from `window_ms` to `until_ms`.
 
 -- part: OF_MESH
 -- ?1: scope, ?2: repository
@@ -15,14 +15,14 @@ coalesce((SELECT until_ms FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC
 mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?6 * tick_ms
 
 -- name: due
--- ?3: nothing before this is looked at, ?4: bars that begin from here on have not ended, ?5: so many bars at once,
--- ?6: after so many ticks a node is dead, ?7: what ended before this does not come late.
+-- ?3: the start of the search, ?4: bars that begin from here on have not ended, ?5: the maximum of bars at once,
+-- ?6: ticks after which a node is dead, ?7: what ended before this is not late.
 SELECT
     (SELECT json_array(window_ms, until_ms, document ->> '$.is_missing', (
             SELECT sum(value) FROM json_each(document, '$.tasks') WHERE key NOT IN ('done', 'failed')))
         FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last,
     (SELECT coalesce(max(serial), 0) FROM status_claims WHERE OF_MESH) AS serial,
-    -- Bars of which there is something to tell and that no report holds for.
+    -- Bars with something to report, and without a report.
     (SELECT json_group_array(window_ms) FROM (
         SELECT window_ms FROM (
             SELECT * FROM (
@@ -36,13 +36,13 @@ SELECT
                 WHERE OF_MESH AND ended_ms IS NOT NULL AND ended_ms >= max(?3, UNTIL) AND ended_ms < ?4
                 ORDER BY ended_ms LIMIT ?5))
         ORDER BY window_ms LIMIT ?5)) AS unreported,
-    -- Bars of which something came after the last time that any was reported.
+    -- Bars with claims that came after the last report.
     (SELECT json_group_array(json_array(window_ms, first)) FROM (
         SELECT window_ms, min(serial) AS first FROM status_claims INDEXED BY status_claims_serial
         WHERE OF_MESH AND serial > (SELECT coalesce(max(through_serial), 0) FROM bar_reports WHERE OF_MESH)
           AND window_ms >= ?3 AND window_ms < UNTIL
         GROUP BY window_ms ORDER BY first LIMIT ?5)) AS late,
-    -- Phrases have no serial, but they don't go away: there are more than were reported.
+    -- Phrases have no serial, but are not removed: there are more than were reported.
     (SELECT json_group_array(window_ms) FROM (
         SELECT p.window_ms FROM (
             SELECT window_ms, count(*) AS phrases FROM phrase_ends
@@ -52,7 +52,7 @@ SELECT
             WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
             ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
         ORDER BY p.window_ms LIMIT ?5)) AS late_phrases,
-    -- Nor have threads, which are closed later than they ended: those of each report that does not hold them all.
+    -- Neither have threads, which are closed later than they end: reports that do not include all of theirs.
     (SELECT json_group_array(json(ends)) FROM (
         SELECT t.held_ms, json_group_array(t.ended_ms) AS ends FROM (
             SELECT ended_ms, (
@@ -70,7 +70,7 @@ SELECT
     (SELECT coalesce(sum(capacity), 0) FROM LIVE) AS places,
     (SELECT coalesce(sum(load), 0) FROM LIVE) AS load,
     (SELECT max(abs(clock_distance_ms)) FROM LIVE) AS clock_distance_ms,
-    -- What could be forgotten first: the claim that came last of all, and the last report, stay.
+    -- The newest claim and the last report are never pruned.
     (SELECT window_ms FROM status_claims
         WHERE OF_MESH AND serial < (SELECT max(serial) FROM status_claims WHERE OF_MESH)
         ORDER BY window_ms LIMIT 1) AS oldest_claim_ms,
@@ -79,7 +79,7 @@ SELECT
         ORDER BY window_ms, revision LIMIT 1) AS oldest_report_ms
 
 -- name: holding
--- The reports that hold for these moments (?3), each in its last revision, and where its first one ended.
+-- The reports that cover these moments (?3), each in its last revision, and where its first one ended.
 SELECT DISTINCT r.window_ms, r.revision, r.until_ms, r.is_missing, r.document, (
     SELECT first.through_serial FROM bar_reports AS first
     WHERE first.scope_id = ?1 AND first.repository_id = ?2 AND first.window_ms = r.window_ms
@@ -96,34 +96,34 @@ WHERE r.until_ms > moment.value AND r.revision = (
 SELECT min(window_ms) FROM bar_reports WHERE OF_MESH AND window_ms > ?3
 
 -- part: CLAIMS
--- Those of a bar `w`.
+-- The claims of a bar `w`.
 status_claims AS c
 WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms >= w.start_ms AND c.window_ms < w.end_ms
 
 -- part: PHRASES
--- Those that ended in it.
+-- The phrases that ended in it.
 phrase_ends AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.window_ms >= w.start_ms AND p.window_ms < w.end_ms
 
 -- part: PACKED
--- A claim's state as a number of which 1,023 can be added up: no bar has so many beats.
+-- A claim's state as a number of which 1,023 can be added up: no bar has that many beats.
 CASE c.state WHEN 'planning' THEN 1 WHEN 'executing' THEN 1 << 10 WHEN 'waiting' THEN 1 << 20
     WHEN 'review' THEN 1 << 30 WHEN 'done' THEN 1 << 40 ELSE 1 << 50 END
 
 -- part: TASKS
--- Its tasks, in the order of the claims' key, so that nothing is sorted. SQLite takes the state, and what else is not
--- summed up, from the row with the maximum: the last claim.
+-- Its tasks, in the order of the claims' key, so that nothing is sorted. SQLite takes the state, and the other
+-- columns without an aggregate, from the row with the maximum: the last claim.
 SELECT c.agent_id, c.task_id, c.state, c.began_ms, c.useful_ms, max(c.epoch_ms), sum(PACKED) AS beats,
     sum(iif(c.overran, PACKED, 0)) AS overruns
 FROM CLAIMS GROUP BY c.window_ms, c.agent_id, c.task_id
 
 -- name: figures
--- What each of these bars (?3: where it begins and ends, where the one before begins, and which claims are not late)
--- adds up to. All of a bar's claims are gone through as seldom as can be: there may be tens of thousands.
+-- The figures of each of these bars (?3: its start and end, the start of the previous one, and the serial up to
+-- which claims are not late). A bar's claims are read as rarely as possible: there may be tens of thousands.
 WITH w (start_ms, end_ms, before_ms, through_serial) AS MATERIALIZED (
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
 SELECT start_ms,
-    -- How many reporters; by state, tasks at their last claim, beats, and overruns; and when those that are done began
-    -- and were first of use.
+    -- Reporters; by state, tasks at their last claim, beats, and overruns; and the start of finished tasks
+    -- and their first useful result.
     (SELECT json_array(
             count(DISTINCT agent_id),
             json_object(
@@ -146,7 +146,7 @@ SELECT start_ms,
         FROM (TASKS) AS k) AS tasks,
     iif(through_serial IS NULL, '[]', (SELECT json_group_array(agent_id) FROM (
         SELECT DISTINCT c.agent_id FROM CLAIMS AND c.serial > w.through_serial))) AS late,
-    -- Who had something to do in the bar before. Few claims say that they belong to a bar which began within this one.
+    -- Agents with work in the previous bar. Few claims belong to a bar which began within this one.
     (SELECT json_group_array(DISTINCT agent_id) FROM (
         SELECT b.agent_id, b.state, max(b.epoch_ms) FROM status_claims AS b
         WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.window_ms >= w.before_ms AND b.window_ms < w.start_ms
@@ -158,7 +158,7 @@ SELECT start_ms,
             SELECT 1 FROM status_claims AS c
             WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.window_ms > w.start_ms AND c.window_ms < w.end_ms
               AND c.agent_id = k.agent_id)) AS missing,
-    -- Of phrases: by outcome, their overruns, their cost, and how many of them finished what no claim tells of.
+    -- Of phrases: outcomes, overruns, cost, and how many finished a task without a claim.
     (SELECT json_array(
             json_object(
                 'done', count(*) FILTER (WHERE p.outcome = 'done'),
@@ -183,7 +183,7 @@ SELECT start_ms,
 FROM w
 
 -- name: unfinished
--- Those of these bars (?3: where each begins and ends) with tasks of which the next one should tell.
+-- Of these bars (?3: the start and end of each), the ones with unfinished tasks, which the next bar should report.
 SELECT w.value ->> 1 AS end_ms FROM json_each(?3) AS w
 WHERE EXISTS (
     SELECT 1 FROM (
@@ -194,7 +194,7 @@ WHERE EXISTS (
     WHERE k.state NOT IN ('done', 'failed'))
 
 -- name: write
--- Reports, each unless there is one of that revision.
+-- Store reports, except existing revisions.
 INSERT INTO bar_reports (
     scope_id, repository_id, node_id, hlc, through_serial, reported_ms, window_ms, revision, window_id, until_ms,
     is_missing, phrases, threads, document)
@@ -204,17 +204,17 @@ FROM json_each(?6) WHERE true
 ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
 
 -- name: refuse_unless_all_are_there
--- All ?4 reports of this time (?3) were written: if somebody else was quicker with one, none is to be.
+-- All ?4 reports of this time (?3) were written: if another node was quicker with one, none is stored.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
     SELECT count(*) FROM bar_reports
     WHERE OF_MESH AND hlc = ?3 AND window_ms IN (SELECT value FROM json_each(?5)))
 
 -- name: refuse_unless_follows
--- Nobody has reported a bar that comes after ?4, where the last report ended.
+-- No bar after ?4, the end of the last report, was reported.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE UNTIL <> ?4
 
 -- name: newest
--- The last ?3 bars, or those before ?4, each in its last revision.
+-- The last ?3 bars, or the last before ?4, each in its last revision.
 SELECT document FROM bar_reports AS r
 WHERE OF_MESH AND window_ms < coalesce(?4, 9223372036854775807) AND revision = (
     SELECT max(revision) FROM bar_reports AS other
@@ -226,7 +226,7 @@ SELECT document FROM bar_reports
 WHERE OF_MESH AND window_id = ?3 ORDER BY window_ms DESC, revision DESC LIMIT 1
 
 -- name: forget
--- The oldest ?4 from before ?3, but not the last of all.
+-- The oldest ?4 from before ?3, except the last of all.
 DELETE FROM bar_reports
 WHERE OF_MESH AND window_ms < ?3 AND (window_ms, revision) IN (
     SELECT window_ms, revision FROM bar_reports
@@ -234,5 +234,5 @@ WHERE OF_MESH AND window_ms < ?3 AND (window_ms, revision) IN (
     ORDER BY window_ms LIMIT ?4)
 
 -- name: changed
--- How many rows the last statement changed.
+-- The number of rows that the last statement changed.
 SELECT changes()

@@ -1,12 +1,12 @@
--- Status claims: what agents said of their tasks, the last of each beat.
+-- Status claims of agents on their tasks: the last of each beat.
 
 -- part: OF_MESH
 -- ?1: scope, ?2: repository
 scope_id = ?1 AND repository_id = ?2
 
 -- name: put
--- All that a node has to say, ?1. Of two claims of one beat the later by its hybrid time stands, whichever comes in
--- last. What comes in has a higher serial than all before, so that whoever reports on a bar sees what came after.
+-- All claims of a node, ?1. Of two claims of one beat the later by its hybrid time wins, in whichever order they
+-- arrive. A new claim has a higher serial than all before, so that a reporter sees what came after.
 INSERT INTO status_claims (
     scope_id, repository_id, node_id, serial, window_ms, agent_id, task_id, epoch_ms, beat_index, state, wait_for,
     beats_left, progress, notes, overran, began_ms, useful_ms, hlc)
@@ -24,7 +24,7 @@ ON CONFLICT (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms) DO
 WHERE excluded.hlc > hlc
 
 -- name: forget
--- The oldest ?4 from before ?3. The last that came stays: serials go on from it.
+-- The oldest ?4 from before ?3. The newest claim stays: serials continue from it.
 DELETE FROM status_claims
 WHERE OF_MESH AND window_ms < ?3 AND (window_ms, agent_id, task_id, epoch_ms) IN (
     SELECT window_ms, agent_id, task_id, epoch_ms FROM status_claims

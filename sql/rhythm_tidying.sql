@@ -1,4 +1,4 @@
--- Tidying: what nobody asks for any more. ?3 is before when, ?4 how many at a time.
+-- Pruning of the rhythm's old rows. ?3 is before when, ?4 how many at a time.
 
 -- name: help_threads
 DELETE FROM help_threads WHERE scope_id = ?1 AND repository_id = ?2 AND thread_id IN (
@@ -21,7 +21,7 @@ DELETE FROM beat_pulses WHERE scope_id = ?1 AND repository_id = ?2 AND node_id I
     WHERE scope_id = ?1 AND repository_id = ?2 AND CAST(substr(hlc, 1, 13) AS INTEGER) < ?3 LIMIT ?4)
 
 -- name: tempo_policies
--- The one that was in force then stays.
+-- The policy in effect then stays.
 DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms IN (
     SELECT anchor_ms FROM tempo_policies
     WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms < (
@@ -41,5 +41,5 @@ SELECT
      WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_checkpoints
 
 -- name: changed
--- How many rows the last statement changed.
+-- The number of rows that the last statement changed.
 SELECT changes()

@@ -1,4 +1,4 @@
--- Roles: who owns the mesh, and what follows from it.
+-- Roles: the owner of the mesh, and its decisions.
 
 -- name: owner
 SELECT node_id, public_key, op_id FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2
@@ -20,7 +20,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
 INSERT INTO refusals (reason) VALUES ('refused')
 
 -- name: refuse_if_designated_after
--- Nobody was designated since the op that is in force; forged ones, which were told apart before, don't count.
+-- There was no designation since the op in effect; forged ones, which were identified before, don't count.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM agent_oplog INDEXED BY agent_oplog_of_owner
     WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'DesignateCoordinator'
@@ -33,7 +33,7 @@ SELECT public_key, host, pid, requested_ms FROM node_key_requests
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: chains_of
--- Where the chains of a node end: its own, and that of its commands.
+-- The ends of a node's chains: its own, and that of its commands.
 SELECT chain.node_id, (
     SELECT coalesce(max(seq), 0) FROM agent_oplog AS o
     WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = chain.node_id
@@ -44,13 +44,13 @@ FROM (
 ) AS chain
 
 -- name: refuse_if_owner
--- What the owner says is believed by its key: another one would make it nobody.
+-- The owner's ops are believed by its key: with another key it would not be the owner.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 )
 
 -- name: refuse_unless_chains_at
--- The chains have not grown since it was decided from which entry on the new key is in force.
+-- The chains have not grown since the entry was chosen from which on the new key applies.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM json_each(?3) AS chain WHERE chain.value - 1 <> (
         SELECT coalesce(max(seq), 0) FROM agent_oplog AS o

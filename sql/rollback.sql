@@ -1,4 +1,4 @@
--- The store goes back in time: how that is found out, and the one transaction that fences what was handed out since.
+-- Rollbacks of the store: how they are detected, and the one transaction that fences everything granted since.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -7,7 +7,7 @@ scope_id = ?1 AND repository_id = ?2
 store_epochs WHERE OF_MESH ORDER BY epoch DESC LIMIT 1
 
 -- name: state
--- What the database knows of this node (?3), and of the log entry with the id ?4.
+-- What the database has of this node (?3), and of the log entry with the id ?4.
 SELECT NOW_MS AS now_ms, incarnation, coalesce(beats, 0) AS beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0) AS last_id,
     (SELECT op_id FROM agent_oplog WHERE id = ?4) AS op_at_entry,
@@ -16,19 +16,19 @@ SELECT NOW_MS AS now_ms, incarnation, coalesce(beats, 0) AS beats,
 FROM (SELECT 1) LEFT JOIN node_incarnations ON OF_MESH AND node_id = ?3
 
 -- name: refuse_unless_epoch
--- Another node was quicker, or the database went back once more: look again.
+-- Another node was quicker, or the database was rolled back again: read it again.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT coalesce((SELECT op_id FROM EPOCHS), '')
 
 -- name: raise_fences
--- Above every token that was given out: those that are known here, the highest that the node has seen (?3), and all
--- that the database's clock can have led to. Not further: a generation that is ahead of the clock would keep the next
--- tokens from carrying the time, until the clock has caught up with it.
+-- Above every issued token: the known ones, the highest that the node has seen (?3), and all that the database's
+-- clock can have led to. Not further: a generation ahead of the clock would keep the next tokens from carrying the
+-- time, until the clock has caught up with it.
 INSERT INTO lock_generations (scope_id, repository_id, generation)
 VALUES (?1, ?2, max(?3, NOW_MS << 10) + 1048576)
 ON CONFLICT DO UPDATE SET generation = max(generation + 1048576, excluded.generation)
 
 -- name: renumber_patterns
--- So that a process which knew the patterns of later learns anew which there are.
+-- So that a process which knew later patterns reads them again.
 UPDATE lock_patterns SET number = renumbered.number
 FROM (
     SELECT p.lock_key, g.generation - row_number() OVER (ORDER BY p.number DESC) AS number
@@ -44,16 +44,17 @@ UPDATE lock_generations SET newest_pattern = coalesce((
 WHERE OF_MESH
 
 -- name: raise_incarnations
--- Every node's next write is refused, and it finds the new epoch. ?3: the number of that epoch. The rollback may reach
--- back to before an earlier fence: its epoch is then the second one, and what the first one handed out stays below.
--- A node that knows nothing of that fence repeats its number: the count of heartbeats carries the time, and differs.
+-- Every node's next write is refused, and it finds the new epoch. ?3: the number of that epoch. The rollback may
+-- reach back to before an earlier fence: its epoch is then the second one, and everything that the first one
+-- granted stays below. A node that knows nothing of that fence repeats its number: the count of heartbeats carries
+-- the time, and differs.
 UPDATE node_incarnations
 SET incarnation = max(incarnation + 4294967296, incarnation % 4294967296 + ?3 * 4294967296),
     beats = max(beats + 1048576, NOW_MS << 10)
 WHERE OF_MESH
 
 -- name: raise_claims
--- Of the jobs that can be claimed. A claim that is still there is its worker's: nobody else can have had it since.
+-- Of the jobs that can be claimed. An existing claim belongs to its worker: no other worker can have had it since.
 UPDATE jobs SET claim_token = claim_token + 1048576 WHERE OF_MESH AND state = 'pending'
 
 -- name: begin_epoch

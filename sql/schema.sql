@@ -1,4 +1,4 @@
--- Which schema the database has.
+-- The schema version of the database.
 
 -- name: is_there
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'mesh_schema'
@@ -10,7 +10,7 @@ SELECT max(version) AS version, max(oldest_code) AS oldest_code FROM mesh_schema
 SELECT version, oldest_code, applied_at FROM mesh_schema ORDER BY version
 
 -- name: refuse_unless_version
--- Nobody has brought the database to another version since it was looked at. NULL: it has none.
+-- The version of the database has not changed since it was read. NULL: it has none.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE (SELECT max(version) FROM mesh_schema) IS NOT ?
 
 -- name: record_version

@@ -1,16 +1,16 @@
--- The statements around every script: its key, its answer, and forgetting both.
+-- Idempotency keys: the key and the answer of every script, and pruning both.
 
 -- name: remember_key
--- Fails when the key is known: the script ran before.
+-- Fails if the key is known: the script ran before.
 INSERT INTO script_results (scope_id, repository_id, script_key, writer, since_s) VALUES (?, ?, ?, ?, NOW_MS / 1000)
 
 -- name: remember_keys
--- The same for all scripts of a request: one statement instead of one each.
+-- The same for all scripts of a batch: one statement instead of one each.
 INSERT INTO script_results (scope_id, repository_id, script_key, writer, since_s)
 SELECT ?1, ?2, value, ?3, NOW_MS / 1000 FROM json_each(?4)
 
 -- name: remember_failure
--- Which statement failed, so that the script fails the same way when it is sent again.
+-- The failed statement, so that the script fails the same way when it is sent again.
 INSERT INTO script_results (scope_id, repository_id, script_key, writer, failed_statement, since_s)
 VALUES (?, ?, ?, ?, ?, NOW_MS / 1000)
 
@@ -24,7 +24,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM 
 ORDER BY script_key, n
 
 -- name: forget_keys
--- Only keys that were answered and can't be on their way again.
+-- Only keys that were answered and can't be in flight again.
 DELETE FROM script_results
 WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
 
@@ -33,7 +33,7 @@ DELETE FROM script_answers
 WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (SELECT value FROM json_each(?3))
 
 -- name: forget_old_answers
--- What this writer, or a command that has long ended, left behind so many seconds ago.
+-- Of this writer, or of commands that have long ended, from more than ?4 seconds ago.
 DELETE FROM script_answers
 WHERE scope_id = ?1 AND repository_id = ?2 AND script_key IN (
     SELECT script_key FROM script_results

@@ -1,7 +1,7 @@
--- What is in a database: its tables and all else that has a definition.
+-- The content of a database: its tables and other definitions.
 
 -- name: columns
--- Virtual tables, their shadows and the tables of SQLite and libSQL themselves are not among them.
+-- Without virtual tables, their shadow tables and the tables of SQLite and libSQL themselves.
 SELECT t.name AS table_name, t.wr AS without_rowid, c.name AS column_name, c.pk AS key_position
 FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c
 WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT GLOB 'sqlite_*' AND t.name NOT GLOB 'libsql_*'
@@ -13,7 +13,7 @@ WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' AND name NOT GLOB 'libsql_*'
 ORDER BY type = 'trigger', type = 'view', rowid
 
 -- name: has_sequences
--- The last ids of AUTOINCREMENT tables; the table is there only if such a table is.
+-- The last ids of AUTOINCREMENT tables; the table exists only if there is such a table.
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sqlite_sequence'
 
 -- name: sequences

@@ -1,15 +1,15 @@
--- Tempo: the policies that were announced, and by which each node goes.
+-- Tempo: the announced policies, and the one that each node uses.
 
 -- name: entries
 SELECT document, tempo_bpm, bar_len_beats, anchor_ms, first_bar, reason, op_id, hlc, announced_ms
 FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY anchor_ms
 
 -- name: extent
--- Whether anything has changed since it was last asked.
+-- Whether anything has changed since the last query.
 SELECT count(*), max(anchor_ms), max(hlc) FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2
 
 -- name: refuse_if_announced_after
--- Nothing was announced since it was decided what comes next.
+-- Nothing was announced since the decision was made.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms > ?3
 )
@@ -24,7 +24,7 @@ EXISTS (
 SELECT SOMEBODY_LIVES
 
 -- name: refuse_if_late
--- ?4 is the anchor, and ?5 how long before it everyone who lives must be able to know.
+-- ?4 is the anchor, and ?5 how long before it all live nodes must be able to know.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS + ?5 > ?4 AND SOMEBODY_LIVES
 
 -- name: announce
@@ -32,7 +32,7 @@ INSERT INTO tempo_policies (
     scope_id, repository_id, anchor_ms, policy_hash, cluster_id, tempo_bpm, bar_len_beats, first_bar, document,
     reason, op_id, hlc, announced_ms
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-ON CONFLICT DO NOTHING  -- it is there; or it was, and got lost with an older copy of the database
+ON CONFLICT DO NOTHING  -- it exists; or it did, and was lost with a rollback of the database
 
 -- name: say_pulse
 INSERT INTO beat_pulses (

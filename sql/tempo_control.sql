@@ -1,7 +1,7 @@
--- The control of the tempo: what was decided is in the log.
+-- Tempo control: its decisions are in the log.
 
 -- name: decisions
--- The last that were accepted, newest first: ?3 of them.
+-- The last ?3 accepted ones, newest first.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog INDEXED BY agent_oplog_of_tempo

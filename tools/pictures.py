@@ -120,12 +120,12 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 
 
 async def _write(node: MeshNode) -> None:
-    await node.bus.send("coder", {"review": "the title is too long"}, sender="critic", msg_type="review")
-    await node.bus.send("deployer", "is it out?", sender="critic", msg_type="question", ack_within=0.001)
-    lost = await node.bus.send("printer", "page 1", sender="coder", msg_type="print", max_attempts=1)
-    (claimed,) = await node.bus.inbox("printer")
+    await node.messages.send("coder", {"review": "the title is too long"}, sender="critic", msg_type="review")
+    await node.messages.send("deployer", "is it out?", sender="critic", msg_type="question", ack_within=0.001)
+    lost = await node.messages.send("printer", "page 1", sender="coder", msg_type="print", max_attempts=1)
+    (claimed,) = await node.messages.inbox("printer")
     assert claimed.message_uuid == lost.message_uuid
-    await node.bus.nack(claimed, reason="out of paper")
+    await node.messages.nack(claimed, reason="out of paper")
 
 
 async def _disagree(node: MeshNode) -> None:

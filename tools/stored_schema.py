@@ -50,11 +50,11 @@ async def _coordinate(node: MeshNode) -> None:
     await node.locks.acquire("docs/**", ttl=3_600, shared=True)
     node.oplog.register(OpKind("note"))
     await node.oplog.append("note", {"text": "stored"})
-    first = await node.bus.send("bob", {"words": 3}, sender="ada")
-    await node.bus.send("bob", "still there", sender="ada")
-    async for message in node.bus.receive("bob"):
+    first = await node.messages.send("bob", {"words": 3}, sender="ada")
+    await node.messages.send("bob", "still there", sender="ada")
+    async for message in node.messages.receive("bob"):
         assert message.message_uuid == first.message_uuid
-        await node.bus.ack(message)
+        await node.messages.ack(message)
         break
 
 

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -144,7 +145,8 @@ class Stub:
     def _function(self, node: Any, kind: type, service: Any) -> str:
         decorators = _decorators(node)
         if "property" in decorators or "cached_property" in decorators:
-            with suppress(MeshError):  # some can be asked only while they are in use
+            # Some can be asked only while they are in use, and some are deprecated.
+            with suppress(MeshError), warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 value = getattr(service, node.name)
                 if is_service(value):
                     self.add(value)

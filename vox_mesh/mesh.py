@@ -75,7 +75,7 @@ class Mesh(MeshServices):
             await mesh._seal()
         finally:
             await mesh.locks.close()
-            await mesh.bus.close()
+            await mesh.messages.close()
             await mesh.store.close()
 
     async def _seal(self) -> None:

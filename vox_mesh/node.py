@@ -91,7 +91,7 @@ class MeshNode(Mesh):
         self._is_owned = False
         self._chance = dependencies.chance
         self._tick_s = settings.tick
-        self._keeper = MessageMaintenance(store, clock, self.bus, settings.message_retention)
+        self._keeper = MessageMaintenance(store, clock, self.messages, settings.message_retention)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
@@ -203,14 +203,14 @@ class MeshNode(Mesh):
     def _start_rejoin(self) -> None:
         """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.worker.look_again()
-        self.bus.forget_leases()
+        self.messages.forget_leases()
         self._conductor.announce_again()
         self._rejoining = asyncio.create_task(self._reconcile(), name="vox-mesh-rejoin")
 
     async def _reconcile(self) -> None:
         try:
             await self.locks.catch_up()
-            await self.bus.announce()
+            await self.messages.announce()
         except MeshError as error:  # leases are renewed in time, or lost
             _log.warning("reconciliation after a rollback failed: %s", error.line)
 
@@ -220,14 +220,10 @@ class MeshNode(Mesh):
             await _log_failure(self.run_once, "heartbeat failed")
 
     async def _apply_deferred(self) -> None:
-        while True:
+        # It retries also without a commit, and a busy mesh commits all the time.
+        async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
             await self.deferral.someone_waits()
-            seen = self.store.change_count
             await _log_failure(self.deferral.run_once, "deferred ops not applied")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_DELAY_S):  # retries also without a commit
-                    await self.store.changed(seen)
-            await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
 
     async def _sweep(self) -> None:
         while True:
@@ -239,11 +235,11 @@ class MeshNode(Mesh):
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
             await _log_failure(self._keeper.run_once, "message maintenance failed")
-            if self.bus.is_relayed and self.store.is_remote:
-                await self.bus.lease_inboxes()
+            if self.messages.is_relayed and self.store.is_remote:
+                await self.messages.lease_inboxes()
             ticks += 1
             if ticks % _ANNOUNCE_INTERVAL_TICKS == 0:
-                await self.bus.announce()
+                await self.messages.announce()
 
     async def _keep_jobs(self) -> None:
         await asyncio.sleep(self._tick_s * self._chance())  # spreads nodes that start together
@@ -264,7 +260,7 @@ class MeshNode(Mesh):
                 await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
             await self.rhythm.close()
-            await self.bus.close()
+            await self.messages.close()
             await self.locks.close()
             if self.incarnation is not None:
                 await self._heartbeat.leave()

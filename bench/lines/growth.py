@@ -68,9 +68,9 @@ async def _claim(node: MeshNode) -> float:
 async def _deliver(node: MeshNode) -> float:
     """Send a message, find it in its inbox, and acknowledge it."""
     before = perf_counter()
-    await node.bus.send(_INBOX, {"step": 42}, sender="sender-0")
-    batch = await node.bus.poll_inbox_from_db(_INBOX)
-    await node.bus.ack(*batch)
+    await node.messages.send(_INBOX, {"step": 42}, sender="sender-0")
+    batch = await node.messages.poll_inbox_from_db(_INBOX)
+    await node.messages.ack(*batch)
     took = perf_counter() - before
     if len(batch) != 1:
         raise RuntimeError(f"{len(batch)} messages were found, not the one that was sent")

@@ -80,7 +80,7 @@ async def _large(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
 
         async def verify(batch: list[Message]) -> None:
             before = perf_counter()
-            await crowded.bus.senders.genuine(batch)
+            await crowded.messages.verifier.verify(batch)
             checked.append((perf_counter() - before) * 1e3)
 
         sides = {
@@ -121,7 +121,7 @@ async def _batch_ms(node: MeshNode, fetch: Fetch, seconds: float, look: Look | N
     end = perf_counter() + seconds
     while not times or perf_counter() < end:
         sending = [
-            node.bus.send(_CROWDED, {"step": number}, sender=f"sender-{number % _UNREAD_SENDERS}")
+            node.messages.send(_CROWDED, {"step": number}, sender=f"sender-{number % _UNREAD_SENDERS}")
             for number in range(_UNREAD)
         ]
         await asyncio.gather(*sending)
@@ -132,12 +132,12 @@ async def _batch_ms(node: MeshNode, fetch: Fetch, seconds: float, look: Look | N
             raise RuntimeError(f"{len(batch)} messages were found, not {_UNREAD}")
         if look is not None:
             await look(batch)
-        await node.bus.ack(*batch)
+        await node.messages.ack(*batch)
     return statistics.median(times) * 1e3
 
 
 async def _polled(node: MeshNode, receiver: str) -> list[Message]:
-    return await node.bus.poll_inbox_from_db(receiver)
+    return await node.messages.poll_inbox_from_db(receiver)
 
 
 async def _claimed(node: MeshNode, receiver: str) -> list[Message]:

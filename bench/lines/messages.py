@@ -113,7 +113,7 @@ async def _follow(both: Mailed, *, is_reached: bool) -> None:
     both.recipient.tell(FOLLOW)
     await both.recipient.report(_WAIT_S)
     await both.node.store.synced()
-    if (await both.node.bus.directory.find_receiver(FOLLOW) is not None) is not is_reached:
+    if (await both.node.messages.directory.find_receiver(FOLLOW) is not None) is not is_reached:
         raise RuntimeError("messages would not go the way that is to be measured")
 
 
@@ -121,7 +121,7 @@ async def _delays_ms(both: Mailed, times: int) -> list[float]:
     """Send one when the one before was acknowledged; how long each took."""
     found: list[float] = []
     for _ in range(times):
-        await both.node.bus.send(FOLLOW, stamped(), sender="sender")
+        await both.node.messages.send(FOLLOW, stamped(), sender="sender")
         found.append(await both.recipient.report(_WAIT_S))
     return found
 
@@ -191,7 +191,7 @@ async def _send_all(node: MeshNode, receiver: str, each: int) -> float:
 
     async def send(sender: str) -> None:
         for _ in range(each):
-            await node.bus.send(receiver, _BODY, sender=sender)
+            await node.messages.send(receiver, _BODY, sender=sender)
 
     before = perf_counter()
     senders = [f"sender-{number}" for number in range(_SENDERS)] * _IN_FLIGHT

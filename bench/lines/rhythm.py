@@ -22,11 +22,11 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.context import RhythmContext as Footing
-from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
+from vox_mesh.rhythm.context import Times
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.rhythm.tempo.pulse import Pulse
-from vox_mesh.rhythm.tempo.times import Times
 
 _CLAIMS: Final = 10_000
 _STATES: Final = ("planning", "executing", "waiting", "review")

@@ -82,8 +82,8 @@ async def _receiving(node: MeshNode, receivers: int) -> AsyncIterator[None]:
     """Have so many agents receive, and wait until they are idle."""
 
     async def receive(agent: str) -> None:
-        async for message in node.bus.receive(agent):
-            await node.bus.ack(message)
+        async for message in node.messages.receive(agent):
+            await node.messages.ack(message)
 
     tasks = [asyncio.create_task(receive(f"agent-{number}")) for number in range(receivers)]
     try:
@@ -110,8 +110,8 @@ async def _cost(node: MeshNode) -> Cost:
     await asyncio.sleep(0)
     before = process_time()
     for number in range(_MESSAGES):
-        message = await node.bus.send("agent-0", {"step": number}, sender="sender")
-        if not await node.bus.acked(message, _WAIT_S):
+        message = await node.messages.send("agent-0", {"step": number}, sender="sender")
+        if not await node.messages.wait_for_ack(message, _WAIT_S):
             raise RuntimeError("a message was not acknowledged")
     spent = process_time() - before
     done.set()

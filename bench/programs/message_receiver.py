@@ -40,7 +40,7 @@ async def _serve(settings: Settings) -> None:
         while signal := await asyncio.to_thread(sys.stdin.readline):
             name, *count = signal.split()
             if name == FOLLOW:
-                await node.bus.announce([FOLLOW])
+                await node.messages.announce([FOLLOW])
                 following = asyncio.create_task(_follow(node))
                 _report(True)
             else:
@@ -58,17 +58,17 @@ def _report(value: object) -> None:
 
 
 async def _follow(node: MeshNode) -> None:
-    async for message in node.bus.receive(FOLLOW):
+    async for message in node.messages.receive(FOLLOW):
         delay_ms = (time.monotonic_ns() - message.body) / 1e6
-        await node.bus.ack(message)
+        await node.messages.ack(message)
         _report(delay_ms)
 
 
 async def _by_batches(node: MeshNode, count: int) -> None:
     while count > 0:
         seen = node.store.change_count
-        batch = await node.bus.inbox(INBOX)
-        await node.bus.ack(*batch)
+        batch = await node.messages.inbox(INBOX)
+        await node.messages.ack(*batch)
         count -= len(batch)
         if not batch:
             await node.store.changed(seen)
@@ -76,9 +76,9 @@ async def _by_batches(node: MeshNode, count: int) -> None:
 
 async def _one_by_one(node: MeshNode, count: int) -> None:
     async with asyncio.TaskGroup() as acks:
-        receiving = node.bus.receive(RECEIVE)
+        receiving = node.messages.receive(RECEIVE)
         for _ in range(count):
-            acks.create_task(node.bus.ack(await anext(receiving)))
+            acks.create_task(node.messages.ack(await anext(receiving)))
         await receiving.aclose()
 
 

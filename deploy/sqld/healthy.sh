@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whether the server that start.sh runs answers: 0 if so. For the health check of its container.
+# Exit with 0 if the server that start.sh runs answers. For the health check of its container.
 set -eu
 port=${SQLD_LISTEN:-127.0.0.1:8080}
 exec 3<>"/dev/tcp/127.0.0.1/${port##*:}"

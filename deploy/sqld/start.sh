@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Start a libSQL server as a mesh needs it. It needs bash and the server, nothing else. Settings come from the
+# Start a libSQL server with the options that a mesh needs. It needs bash and the server, nothing else. Settings come from the
 # environment; sqld.env shows them all:
 #
 #   SQLD_BINARY        the server                     (default: sqld, from the PATH)
@@ -16,19 +16,19 @@ listen=${SQLD_LISTEN:-127.0.0.1:8080}
 admin_port=${SQLD_ADMIN_PORT:-8081}
 
 if [ -z "${SQLD_KEY:-}" ]; then
-    echo "start.sh: SQLD_KEY is not set, and without a key anyone may write; \`vox-mesh token create\` makes one, then SQLD_KEY=sqld.pub.pem" >&2
+    echo "start.sh: SQLD_KEY must be set: without a key anyone may write; run \`vox-mesh token create\` and set SQLD_KEY=sqld.pub.pem" >&2
     exit 2
 fi
 if [ ! -r "$SQLD_KEY" ]; then
-    echo "start.sh: SQLD_KEY: $SQLD_KEY can't be read; name a file with an Ed25519 public key" >&2
+    echo "start.sh: SQLD_KEY must be a readable file, got $SQLD_KEY; name a file with an Ed25519 public key" >&2
     exit 2
 fi
 if ! command -v "$binary" >/dev/null 2>&1; then
-    echo "start.sh: SQLD_BINARY: $binary is not there; install libsql-server or name its path" >&2
+    echo "start.sh: SQLD_BINARY must be a program, got $binary; install libsql-server or name its path" >&2
     exit 2
 fi
 
-# Of this start alone: nobody else on this machine can use the admin port.
+# New with every start: no other process on this machine can use the admin port.
 LIBSQL_ADMIN_AUTH_KEY=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 export LIBSQL_ADMIN_AUTH_KEY
 
@@ -43,24 +43,24 @@ make_durable() {
     [[ $status == *" 200 "* ]]
 }
 
-# A server that can't be made durable is ended, rather than left to run without.
+# A server that can't be made durable is stopped.
 make_durable_or_end() {
     for _ in {1..1000}; do
         if (make_durable) 2>/dev/null; then return; fi
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.02
     done
-    echo "start.sh: the server at port $admin_port does not let its durability be set; is SQLD_ADMIN_PORT in use?" >&2
+    echo "start.sh: durability not set at port $admin_port: no answer; choose another SQLD_ADMIN_PORT if it is in use" >&2
     kill "$1"
 }
 
-# Twice in the background: what remains of this script is the server, which would not wait for a child.
+# Twice in the background: this process becomes the server, which would not reap a child.
 (make_durable_or_end $$ &)
 
 # --checkpoint-interval-s: by default the server checkpoints on commit, and many short-lived writing
 #   streams can wedge it for good.
 # --max-concurrent-connections: counts open streams, of which a node has up to two. One too many is closed
-#   without a word, so this is well above twice the number of nodes.
+#   without an error, so this is well above twice the number of nodes.
 exec "$binary" \
     --db-path "$data" \
     --http-listen-addr "$listen" \

@@ -161,9 +161,13 @@ class Stage:
         await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:
-        """Twice: what one has kept in its spool may be for another, who had drained before it came."""
+        """Twice: what one has kept in its spool may be for another, who had drained before it came.
+
+        After a long run more is left, and draining may take as long as the run did.
+        """
+        seconds = max(_DRAIN_S, self.schedule.seconds)
         for _ in range(2):
-            await self._all(lambda person: person.obey("drain", DRAINED), _DRAIN_S, "to drain")
+            await self._all(lambda person: person.obey("drain", DRAINED), seconds, "to drain")
         for person in self._people.values():
             if not person.is_removed:
                 self._recorder.note("drained", player=person.name)

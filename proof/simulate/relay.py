@@ -32,7 +32,7 @@ class Counter:
     def __init__(self, loop: SimulatedLoop, house: House, mesh: MeshNode) -> None:
         self.house: Final = house
         self._loop = loop
-        self._reception = Reception(mesh.store, mesh.bus, mesh.clock, monotonic=loop.time)
+        self._reception = Reception(mesh.store, mesh.messages, mesh.clock, monotonic=loop.time)
 
     async def bring(self, way: Way, messages: Sequence[Message], *, stored: bool) -> None:
         """Bring messages here over a way."""
@@ -75,12 +75,12 @@ def outbox_of(mesh: MeshNode, courier: Courier, monotonic: Callable[[], float]) 
     """Have a node's messages brought from now on, and its own address told to others."""
     outbox = Outbox(
         courier,
-        mesh.bus.directory,
-        mesh.bus.relay_buffer,
+        mesh.messages.directory,
+        mesh.messages.relay_buffer,
         monotonic=monotonic,
         spooling=False,
         is_busy=lambda: mesh.store.is_busy,
     )
-    mesh.bus.relay_by(outbox)
+    mesh.messages.relay_by(outbox)
     mesh.presence.activity.control_addr = f"http://{mesh.identity.node_id}:7400"
     return outbox

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Final
 
 from proof.scene import Pace, Part, Scene
-from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import BeatFrame
 
 _BAR_BEATS: Final = 4
 _MINUTE_S: Final = 60.0

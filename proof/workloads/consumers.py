@@ -75,7 +75,7 @@ async def act(scene: Scene) -> None:
 async def _send(scene: Scene, number: int) -> None:
     key, to = key_of(scene.who, _MESSAGE, number), _receiver_of(scene, number)
     with scene.recorder.deed("message.send", key=key, to=to) as doing:
-        sent = await scene.mesh.bus.send(to, {"key": key}, sender=inbox_of(scene.who), key=key)
+        sent = await scene.mesh.messages.send(to, {"key": key}, sender=inbox_of(scene.who), key=key)
         doing.ok(spooled=sent.state == MessageState.SPOOLED)
 
 
@@ -99,7 +99,7 @@ class _Consumer:
         """Receive until cancelled."""
         scene = self._scene
         while True:
-            inbox = scene.mesh.bus.receive(self._inbox, lease=self._lease_s)
+            inbox = scene.mesh.messages.receive(self._inbox, lease=self._lease_s)
             with suppress(MeshError):
                 async with aclosing(inbox) as coming:
                     async for message in coming:
@@ -133,7 +133,7 @@ class _Consumer:
         scene, is_known = self._scene, True
         with scene.recorder.deed("message.ack", **about) as doing:
             try:
-                is_recorded = await scene.mesh.bus.ack(message)
+                is_recorded = await scene.mesh.messages.ack(message)
             except MeshError as error:
                 is_known = isinstance(error, NotHolder)
                 raise
@@ -144,7 +144,7 @@ class _Consumer:
         """Reject it; return whether that succeeded."""
         is_rejected = False
         with self._scene.recorder.deed("message.nack", **about) as doing:
-            await self._scene.mesh.bus.nack(message, retry_in=0)
+            await self._scene.mesh.messages.nack(message, retry_in=0)
             is_rejected = True
             doing.ok()
         return is_rejected
@@ -173,7 +173,7 @@ async def drain(scene: Scene) -> None:
 
 
 async def _is_all_done(scene: Scene, inboxes: Sequence[str]) -> bool:
-    letters = scene.mesh.bus.letters
+    letters = scene.mesh.messages.queries
     for state in (MessageState.STORED, MessageState.DELIVERED):
         for inbox in inboxes:
             if await letters.listed(receiver=inbox, state=state, limit=1):

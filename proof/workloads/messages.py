@@ -89,7 +89,7 @@ async def _send_all_the_time(scene: Scene) -> None:
 async def _send(scene: Scene, plan: _Plan) -> None:
     ttl = scene.pace.ttl_s if plan.expires else None
     with scene.recorder.deed("message.send", key=plan.key, to=plan.to, ttl=ttl) as doing:
-        sent = await scene.mesh.bus.send(
+        sent = await scene.mesh.messages.send(
             plan.to,
             {"key": plan.key},
             sender=inbox_of(scene.who),
@@ -103,7 +103,7 @@ async def _send(scene: Scene, plan: _Plan) -> None:
 async def _broadcast(scene: Scene) -> None:
     with scene.recorder.deed("message.broadcast") as doing:
         ttl = 2 * scene.pace.ttl_s  # some of them may be for agents that never look
-        sent = await scene.mesh.bus.broadcast({}, sender=inbox_of(scene.who), ttl=ttl)
+        sent = await scene.mesh.messages.broadcast({}, sender=inbox_of(scene.who), ttl=ttl)
         spooled = [each.message_uuid for each in sent if each.state == MessageState.SPOOLED]
         doing.ok(keys=[each.message_uuid for each in sent], spooled=spooled)
 
@@ -123,7 +123,7 @@ class _Receiver:
         """Receive until cancelled."""
         scene = self._scene
         while True:
-            inbox = scene.mesh.bus.receive(inbox_of(scene.who), roles=[_ROLE], lease=scene.pace.ttl_s)
+            inbox = scene.mesh.messages.receive(inbox_of(scene.who), roles=[_ROLE], lease=scene.pace.ttl_s)
             with suppress(MeshError):
                 async with aclosing(inbox) as coming:
                     async for message in coming:
@@ -152,19 +152,19 @@ class _Receiver:
 
     async def _ack(self, message: Message) -> None:
         with self._scene.recorder.deed("message.ack", **_about(message)) as doing:
-            is_recorded = await self._scene.mesh.bus.ack(message)
+            is_recorded = await self._scene.mesh.messages.ack(message)
             doing.ok(spooled=not is_recorded)
 
     async def _give_back(self, message: Message) -> None:
         with self._scene.recorder.deed("message.nack", **_about(message)) as doing:
-            await self._scene.mesh.bus.nack(message, retry_in=self._scene.pace.rest_s)
+            await self._scene.mesh.messages.nack(message, retry_in=self._scene.pace.rest_s)
             doing.ok()
 
     async def _reply(self, message: Message) -> None:
         key = ulid.derive_ulid(message.message_uuid, f"{_REPLY} {self._scene.who}")
         with self._scene.recorder.deed("message.send", key=key, to=message.sender_agent) as doing:
             sender = inbox_of(self._scene.who)
-            sent = await self._scene.mesh.bus.reply(message, {"key": key}, sender=sender, key=key)
+            sent = await self._scene.mesh.messages.reply(message, {"key": key}, sender=sender, key=key)
             doing.ok(spooled=sent.state == MessageState.SPOOLED)
 
 
@@ -189,7 +189,7 @@ async def drain(scene: Scene) -> None:
 
 async def _is_all_done(scene: Scene) -> bool:
     """Of those that have expired none is handed out any more, so that in this order no query misses one."""
-    letters, inboxes = scene.mesh.bus.letters, (inbox_of(scene.who), CREW)
+    letters, inboxes = scene.mesh.messages.queries, (inbox_of(scene.who), CREW)
     if await letters.peek(inboxes, limit=1):
         return False
     for state in (MessageState.DELIVERED, MessageState.STORED):

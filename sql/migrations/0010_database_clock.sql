@@ -1,6 +1,6 @@
--- The correction of the database's clock, and what each node says of that clock. Nodes of the version before know
--- neither: they go by the database's clock as it is, which is the same while the correction is 0, and no correction is
--- made while one of them is alive.
+-- The correction of the database's clock, and the testimony of each node on that clock. Nodes of the previous
+-- version know neither: they use the database's clock directly, which is the same while the correction is 0, and
+-- no correction is made while one of them is alive.
 
 CREATE TABLE IF NOT EXISTS database_clock (
     id            INTEGER PRIMARY KEY CHECK (id = 1),

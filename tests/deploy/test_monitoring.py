@@ -123,7 +123,7 @@ def queries() -> Iterator[tuple[str, str]]:
             yield f"{panel['title']} {target['refId']}", target["expr"].replace("$__rate_interval", "1m")
     for annotation in dashboard()["annotations"]["list"]:
         yield annotation["name"], annotation["expr"]
-    _, _, questions = _METRICS.read_text().partition("## Questions worth asking")
+    _, _, questions = _METRICS.read_text().partition("## Useful queries")
     yield from re.findall(r"^\| (.*\?) \| `(.*)` \|$", questions, re.MULTILINE)
 
 

@@ -85,7 +85,7 @@ async def test_what_is_brought_reaches_the_receiver_as_it_was_sent(own_pair: Pai
 
 async def test_a_message_takes_its_trace_along_the_whole_way(own_pair: Pair) -> None:
     receiving = asyncio.create_task(own_pair.next_message())
-    await own_pair.sender.bus.send(AGENT, "hello", traceparent=TRACE)
+    await own_pair.sender.messages.send(AGENT, "hello", traceparent=TRACE)
     assert (await receiving).traceparent == TRACE
 
 
@@ -283,7 +283,7 @@ async def test_a_message_that_is_too_old_is_refused(pair: Pair, is_expired: bool
 @on_module_loop
 @pytest.mark.parametrize("stored", [True, False])
 async def test_another_message_under_a_known_id_is_refused(pair: Pair, stored: bool) -> None:
-    sent = await pair.sender.bus.send("nobody", "the first")
+    sent = await pair.sender.messages.send("nobody", "the first")
     await pair.receiver.store.synced()
     other = letter(pair.sender, message_uuid=sent.message_uuid)
     assert_problem(await pair.bring(other, stored=stored), 409, "message_taken")
@@ -324,14 +324,14 @@ async def test_the_same_request_five_times_is_one_message_delivered_once(
     own_pair: Pair, stored: bool
 ) -> None:
     if stored:
-        message = await own_pair.sender.bus.send(AGENT, "hello")
+        message = await own_pair.sender.messages.send(AGENT, "hello")
     else:
         message = letter(own_pair.sender)
     for _ in range(5):
         assert (await own_pair.bring(message, stored=stored)).status_code == HTTPStatus.OK
     assert await rows_of(own_pair.receiver) == 1
     assert (await own_pair.next_message()).message_uuid == message.message_uuid
-    assert await own_pair.receiver.bus.poll_inbox_from_db(AGENT) == []
+    assert await own_pair.receiver.messages.poll_inbox_from_db(AGENT) == []
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -367,9 +367,9 @@ async def test_what_was_forgotten_is_too_old_to_be_brought_again(village: Town) 
 
 async def _assert_nothing_comes(pair: Pair) -> None:
     """The next message that comes is a new one."""
-    new = await pair.sender.bus.send(AGENT, "new")
+    new = await pair.sender.messages.send(AGENT, "new")
     assert (await pair.next_message()).message_uuid == new.message_uuid
-    assert await pair.receiver.bus.poll_inbox_from_db(AGENT) == []
+    assert await pair.receiver.messages.poll_inbox_from_db(AGENT) == []
 
 
 # --- while the database is away ------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.support.nodes.town import Town
 from tests.support.rhythm.grounds import Hand, player
 from vox_mesh.http import events
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 
@@ -124,7 +124,7 @@ async def test_all_else_is_told_as_it_is_first_and_then_when_it_changes(node: Me
         assert (state.data["messages"]["unread"], state.data["conflicts"]) == (0, [])
         await node.locks.release(held)
         assert (await listener.next("locks")).data == []
-        await node.bus.send("ben", "hello", sender="ann")
+        await node.messages.send("ben", "hello", sender="ann")
         mail = (await listener.next("messages")).data
         assert (mail["unread"], len(mail["messages"])) == (1, 1)
         node.presence.activity.text = "thinking"
@@ -156,7 +156,7 @@ async def test_beats_come_when_they_begin_after_the_one_of_now(village: Town, tm
 async def test_reports_and_tempos_are_told_with_their_beats_to_who_asks_for_them(node: MeshNode) -> None:
     async with _listening(node, topics="report,tempo") as listener:
         assert (await listener.next()).data == {"report": None}
-        await node.bus.send("ben", "hello", sender="ann")  # of which nothing is told here
+        await node.messages.send("ben", "hello", sender="ann")  # of which nothing is told here
         hand = Hand()
         ann = player(node, hand)
         await ann.say("ada", "write", "done")
@@ -193,7 +193,7 @@ async def test_all_who_listen_are_told_by_one_look(node: MeshNode) -> None:
         await second.next("reset")
         looking = [task for task in asyncio.all_tasks() if task.get_name() == "vox-mesh-scenes"]
         assert len(looking) == 1
-        await node.bus.send("ben", "hello", sender="ann")
+        await node.messages.send("ben", "hello", sender="ann")
         assert (await first.next("messages")).data["unread"] == 1
         assert (await second.next("messages")).data["unread"] == 1
 

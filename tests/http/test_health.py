@@ -13,7 +13,7 @@ from tests.support.messages.relaying import TOKEN, address_of, assert_problem
 from tests.support.nodes.town import Town
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.rhythm.frames import TempoSource
+from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.node import MeshNode
 
 _READ_TOKEN: Final = "a-token-for-those-who-look"

@@ -31,10 +31,10 @@ from vox_mesh.errors import SenderRefused
 from vox_mesh.http.access import RateLimiter
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, RelayLimits, wire
-from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -231,11 +231,11 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
         asked += 1
         return await read(*args, **options)
 
-    reception = Reception(neighbours.receiver.store, neighbours.receiver.bus, neighbours.receiver.clock)
+    reception = Reception(neighbours.receiver.store, neighbours.receiver.messages, neighbours.receiver.clock)
     hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "nobody"))
     unknown = letter(neighbours.sender, sender_node="nobody", hlc=hlc)
     forged = signed(neighbours.sender, unsigned(neighbours.sender), stranger_key())
-    assert await neighbours.receiver.bus.senders.is_known(forged.sender_node)
+    assert await neighbours.receiver.messages.verifier.is_known(forged.sender_node)
     monkeypatch.setattr(neighbours.receiver.store, "read", counted)
     began = asyncio.get_running_loop().time()
     for _ in range(50):
@@ -250,7 +250,7 @@ async def test_a_message_that_is_brought_again_costs_nobody_anything(
     neighbours: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudged: list[list[Message]] = []
-    monkeypatch.setattr(neighbours.receiver.bus.relay_buffer, "add", nudged.append)
+    monkeypatch.setattr(neighbours.receiver.messages.relay_buffer, "add", nudged.append)
     messages = [letter(neighbours.sender) for _ in range(MAX_MESSAGES)]
     for _ in range(10):
         assert (await neighbours.bring(*messages, stored=True)).status_code == HTTPStatus.OK

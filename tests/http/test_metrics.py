@@ -28,7 +28,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.reports import PROMISES, BarReport, ReportSource
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
@@ -155,12 +155,12 @@ async def test_whoever_comes_with_a_stale_token_is_counted(node: MeshNode, metri
     await lapse(node, job)
     await node.jobs.expire([before])
     assert await node.worker._finisher.finish(AttemptResult(before, JobState.SUCCEEDED)) is None
-    await node.bus.send("bob", 1)
-    (message,) = await node.bus.inbox("bob")
+    await node.messages.send("bob", 1)
+    (message,) = await node.messages.inbox("bob")
     await lapse_message(node, message)
-    assert await node.bus.inbox("bob")
+    assert await node.messages.inbox("bob")
     with pytest.raises(NotHolder):
-        await node.bus.ack(message)
+        await node.messages.ack(message)
     now = await scraped(metrics)
     assert now.all("vox_fence_rejected_total") == {("lock",): 2, ("job",): 1, ("message",): 1}
 
@@ -253,14 +253,14 @@ async def test_messages_tell_what_waits_what_is_late_and_how_long_they_took(
     node: MeshNode, metrics: Metrics
 ) -> None:
     for number in range(2):
-        await node.bus.send("bob", number, ack_within=60)
-    await change(node, [await node.bus.send("dave", 3, ack_within=60)], ack_by_ms=1)
-    await node.bus.send("carol", 4, max_attempts=1)
-    (last,) = await node.bus.inbox("carol")
-    await node.bus.nack(last)
-    receiving = node.bus.receive("bob")
+        await node.messages.send("bob", number, ack_within=60)
+    await change(node, [await node.messages.send("dave", 3, ack_within=60)], ack_by_ms=1)
+    await node.messages.send("carol", 4, max_attempts=1)
+    (last,) = await node.messages.inbox("carol")
+    await node.messages.nack(last)
+    receiving = node.messages.receive("bob")
     first = await next_of(receiving)
-    await node.bus.ack(first)
+    await node.messages.ack(first)
     now = await scraped(metrics)
     await receiving.aclose()
     assert bodies([first]) == [0]
@@ -270,9 +270,9 @@ async def test_messages_tell_what_waits_what_is_late_and_how_long_they_took(
 
 
 async def test_a_forged_message_is_counted(node: MeshNode, metrics: Metrics) -> None:
-    message = await node.bus.send("bob", 1)
+    message = await node.messages.send("bob", 1)
     await change(node, [message], payload="2")
-    assert await node.bus.inbox("bob") == []
+    assert await node.messages.inbox("bob") == []
     assert (await scraped(metrics)).get("vox_messages_forged_total") == 1
 
 

@@ -117,7 +117,7 @@ async def test_while_the_server_is_away_the_answer_has_what_the_process_knows(
     async with Mesh.open(settings) as node:
         metrics = metrics_of(node)
         await node.locks.acquire("a")
-        await node.bus.send("bob", 1)
+        await node.messages.send("bob", 1)
         await until_in_touch(node.store)
         server.kill()
         reads = (node.store.read("SELECT 1", fresh=True, timeout=_SHORT_S) for _ in range(_FAULTS))
@@ -125,7 +125,7 @@ async def test_while_the_server_is_away_the_answer_has_what_the_process_knows(
             assert isinstance(failure, DatabaseUnavailable)
         with pytest.raises(CircuitOpen):
             await node.store.write(Script(Statement("DELETE FROM memories WHERE 0")))
-        await node.bus.send("bob", 2)
+        await node.messages.send("bob", 2)
         await until(node.store, lambda: not node.store.is_in_touch)
         away = await scraped(metrics)
         server.start()

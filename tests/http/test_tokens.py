@@ -43,14 +43,14 @@ async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_sec
         Mesh.open(town.settings("ann", token=_OTHER)) as sender,
         Mesh.open(town.settings("ben", token=TOKEN)) as receiver,
     ):
-        stream = receiver.bus.receive(AGENT)
+        stream = receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         await _until_announced(receiver, sender)
-        sent = await sender.bus.send(AGENT, "hello")
+        sent = await sender.messages.send(AGENT, "hello")
         async with asyncio.timeout(30):
             received = await waiting
             assert received.message_uuid == sent.message_uuid, "the database brings it all the same"
-            await receiver.bus.ack(received)
+            await receiver.messages.ack(received)
         await stream.aclose()
         await until(lambda: "relayed message refused: node_id=ben" in caplog.text)
     said = [record.getMessage() for record in caplog.records if record.name.startswith("vox_mesh")]
@@ -62,10 +62,10 @@ async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_sec
 
 async def _until_announced(receiver: Mesh, sender: Mesh) -> None:
     async with asyncio.timeout(30):
-        while await sender.bus.directory.find_receiver(AGENT) is None:
+        while await sender.messages.directory.find_receiver(AGENT) is None:
             await receiver.store.synced()
             await sender.store.synced()
-            sender.bus.directory._known.clear()
+            sender.messages.directory._known.clear()
 
 
 async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: Town) -> None:

@@ -226,14 +226,14 @@ async def test_between_nodes_the_token_itself_never_travels(village: Town) -> No
         Mesh.open(village.settings("ben", token=TOKEN, control_addr=url, bind="127.0.0.1:0")) as receiver,
         asyncio.timeout(PATIENCE_S),
     ):
-        stream = receiver.bus.receive(AGENT)
+        stream = receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         while heads.empty():
-            sender.bus.directory._known.clear()  # it is announced in the background
-            await sender.bus.send(AGENT, "hello")
+            sender.messages.directory._known.clear()  # it is announced in the background
+            await sender.messages.send(AGENT, "hello")
             await receiver.store.synced()
         headers, body = await heads.get()
-        await receiver.bus.ack(await waiting)
+        await receiver.messages.ack(await waiting)
         await stream.aclose()
         shown = headers["Authorization"].removeprefix("Bearer ")
         now_ms = receiver.clock.now_ms
@@ -259,8 +259,8 @@ async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_use
         received: list[str] = []
 
         async def receive() -> None:
-            async for message in receiver.bus.receive(AGENT):
-                await receiver.bus.ack(message)
+            async for message in receiver.messages.receive(AGENT):
+                await receiver.messages.ack(message)
                 received.append(message.message_uuid)
                 if message.payload == '"last"':
                     return
@@ -269,12 +269,12 @@ async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_use
         brought_in: set[int] = set()
         async for frame in sender.rhythm.beats():
             before = _brought(sender)
-            sent += [(await sender.bus.send(AGENT, "next")).message_uuid for _ in range(_AT_ONCE)]
+            sent += [(await sender.messages.send(AGENT, "next")).message_uuid for _ in range(_AT_ONCE)]
             if _brought(sender) > before:
                 brought_in.add(sender.rhythm.timeline.window_at(frame.epoch_ms).start_ms)
             if len(brought_in) >= _BARS and len(sent) >= 300:
                 break
-        sent.append((await sender.bus.send(AGENT, "last")).message_uuid)
+        sent.append((await sender.messages.send(AGENT, "last")).message_uuid)
         await receiving
         assert received == sent
         assert _counts(sender)["refused"] == 0

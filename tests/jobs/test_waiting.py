@@ -70,7 +70,7 @@ async def test_a_commit_costs_one_question_however_many_wait_for_jobs(
     jobs = [await node.jobs.schedule("report", number) for number in range(_MANY)]
     reads = Reads(node, monkeypatch)
     waits = [asyncio.create_task(node.jobs.wait(job)) for job in jobs]
-    asked = await _questions_for(reads, waits, lambda: node.bus.send("z", 1, sender="a"))
+    asked = await _questions_for(reads, waits, lambda: node.messages.send("z", 1, sender="a"))
     assert asked < _MANY + 5 * _COMMITS
     await node.jobs.abort(jobs[7], reason="enough")
     async with asyncio.timeout(PATIENCE_S):

@@ -32,53 +32,53 @@ _LONG_S = 3_600.0
 
 async def claimed(node: MeshNode, name: str, limit: int = 256) -> list[Message]:
     """What is claimed under this name, from the database itself."""
-    return await node.bus._claims.claim(["z"], name, lease_s=_LONG_S, limit=limit)
+    return await node.messages._claims.claim(["z"], name, lease_s=_LONG_S, limit=limit)
 
 
 async def send(node: MeshNode, *said: object, sender: str = "a") -> list[Message]:
     """Send these to z, one after another."""
-    return [await node.bus.send("z", each, sender=sender) for each in said]
+    return [await node.messages.send("z", each, sender=sender) for each in said]
 
 
 async def test_a_claimed_message_is_nobody_elses(any_node: MeshNode) -> None:
     (sent,) = await send(any_node, 1)
-    (held,) = await any_node.bus.inbox("z")
+    (held,) = await any_node.messages.inbox("z")
     assert held.message_uuid == sent.message_uuid
     assert held.delivery_attempts == 1
-    assert await any_node.bus.poll_inbox_from_db("z") == []
+    assert await any_node.messages.poll_inbox_from_db("z") == []
     assert (await found(any_node, sent)).state == MessageState.DELIVERED
-    await any_node.bus.ack(held)
+    await any_node.messages.ack(held)
     assert (await found(any_node, sent)).state == MessageState.ACKED
-    assert await any_node.bus.poll_inbox_from_db("z") == []
+    assert await any_node.messages.poll_inbox_from_db("z") == []
 
 
 async def test_not_acknowledged_within_its_lease_it_comes_again(node: MeshNode) -> None:
     await send(node, 1)
-    (first,) = await node.bus.inbox("z")
+    (first,) = await node.messages.inbox("z")
     await lapse(node, first)
-    (again,) = await node.bus.poll_inbox_from_db("z")
+    (again,) = await node.messages.poll_inbox_from_db("z")
     assert again.message_uuid == first.message_uuid
     assert again.delivery_attempts == 2
-    for says in (node.bus.ack(first), node.bus.nack(first), node.bus.renew(first)):
+    for says in (node.messages.ack(first), node.messages.nack(first), node.messages.renew(first)):
         with pytest.raises(NotHolder):
             await says
-    await node.bus.ack(again)
+    await node.messages.ack(again)
 
 
 async def test_a_late_ack_is_refused_also_if_nobody_took_the_message_since(node: MeshNode) -> None:
     await send(node, 1)
-    (late,) = await node.bus.inbox("z")
+    (late,) = await node.messages.inbox("z")
     await lapse(node, late)
     with pytest.raises(NotHolder) as refused:
-        await node.bus.ack(late)
+        await node.messages.ack(late)
     assert late.message_uuid in refused.value.line
-    assert bodies(await node.bus.poll_inbox_from_db("z")) == [1]
+    assert bodies(await node.messages.poll_inbox_from_db("z")) == [1]
 
 
 async def test_the_lease_is_as_long_as_was_asked_for_by_the_databases_clock(node: MeshNode) -> None:
     await send(node, 1)
     before = await database_ms(node)
-    (held,) = await node.bus.inbox("z", lease=500)
+    (held,) = await node.messages.inbox("z", lease=500)
     after = await database_ms(node)
     assert held.claim_until_ms is not None
     assert before + 500_000 <= held.claim_until_ms <= after + 500_000
@@ -88,42 +88,42 @@ async def test_the_lease_is_as_long_as_was_asked_for_by_the_databases_clock(node
 async def test_a_lease_that_makes_no_sense_is_refused(local: MeshNode, lease: float) -> None:
     await send(local, 1)
     with pytest.raises(BadValue):
-        await local.bus.inbox("z", lease=lease)
+        await local.messages.inbox("z", lease=lease)
     with pytest.raises(BadValue):
-        await anext(local.bus.receive("z", lease=lease))
-    (held,) = await local.bus.inbox("z")
+        await anext(local.messages.receive("z", lease=lease))
+    (held,) = await local.messages.inbox("z")
     with pytest.raises(BadValue):
-        await local.bus.renew(held, lease=lease)
+        await local.messages.renew(held, lease=lease)
 
 
 @pytest.mark.parametrize("count", [0, -1])
 async def test_nobody_claims_nothing(local: MeshNode, count: int) -> None:
     with pytest.raises(BadValue):
-        await local.bus.inbox("z", limit=count)
+        await local.messages.inbox("z", limit=count)
     with pytest.raises(BadValue):
-        await anext(local.bus.receive("z", at_once=count))
+        await anext(local.messages.receive("z", at_once=count))
 
 
 async def test_renewing_begins_the_lease_anew_for_all_that_was_claimed_together(node: MeshNode) -> None:
     await send(node, 1, 2)
-    held = await node.bus.inbox("z", lease=1_000)
-    await node.bus.renew(held[1], lease=80_000)
+    held = await node.messages.inbox("z", lease=1_000)
+    await node.messages.renew(held[1], lease=80_000)
     for message in held:
         assert message.claim_until_ms is not None
         until = (await row_of(node, message))["claim_until_ms"]
         assert until > message.claim_until_ms + 70_000_000
-    await node.bus.ack(*held)
+    await node.messages.ack(*held)
     with pytest.raises(NotHolder):
-        await node.bus.renew(held[0])
+        await node.messages.renew(held[0])
 
 
 async def test_what_is_in_somebodys_hands_is_given_back_when_its_node_ends(named: Settings) -> None:
     async with Mesh.open(named) as ending:
         await send(ending, 1, 2)
-        held = await ending.bus.inbox("z")
+        held = await ending.messages.inbox("z")
     async with Mesh.open_command(named) as command:
-        assert [each.state for each in await command.bus.letters.peek(["z"])] == ["stored", "stored"]
-        again = await command.bus.poll_inbox_from_db("z")
+        assert [each.state for each in await command.messages.queries.peek(["z"])] == ["stored", "stored"]
+        again = await command.messages.poll_inbox_from_db("z")
         assert ids(again) == ids(held)
         assert [each.delivery_attempts for each in again] == [2, 1]  # only the first counts as tried
 
@@ -134,58 +134,58 @@ async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_
     other = await crowd.node("other")
     killed = await crowd.node("worker")
     await send(killed, 1)
-    (lost,) = await killed.bus.inbox("z")
-    killed.bus._claims._handed_out.clear()  # killed, it gives nothing back
+    (lost,) = await killed.messages.inbox("z")
+    killed.messages._claims._handed_out.clear()  # killed, it gives nothing back
     await killed.store.close()
-    assert await other.bus.poll_inbox_from_db("z") == []
+    assert await other.messages.poll_inbox_from_db("z") == []
     again = await crowd.node("worker")
     await again.store.synced()
-    (held,) = await again.bus.inbox("z")
+    (held,) = await again.messages.inbox("z")
     assert held.message_uuid == lost.message_uuid
     assert held.delivery_attempts == 2
-    await again.bus.ack(held)
+    await again.messages.ack(held)
 
 
 async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_for_ever(crowd: Crowd) -> None:
     killed = await crowd.node("worker")
     (sent,) = await send(killed, 1)
-    await killed.bus.inbox("z")
+    await killed.messages.inbox("z")
     await change(killed, [sent], expires_ms=1)
-    killed.bus._claims._handed_out.clear()
+    killed.messages._claims._handed_out.clear()
     await killed.store.close()
     again = await crowd.node("worker")
     await again.store.synced()
-    assert not (await again.bus._claims.look(["z"])).is_free
-    assert await again.bus.poll_inbox_from_db("z") == []
+    assert not (await again.messages._claims.look(["z"])).is_free
+    assert await again.messages.poll_inbox_from_db("z") == []
 
 
 async def test_a_name_that_begins_like_another_nodes_frees_nothing_of_it(crowd: Crowd) -> None:
     short, long = await crowd.node("worker"), await crowd.node("worker-1")
     await send(short, 1)
-    assert len(await long.bus.poll_inbox_from_db("z")) == 1
-    assert await short.bus.poll_inbox_from_db("z") == []
+    assert len(await long.messages.poll_inbox_from_db("z")) == 1
+    assert await short.messages.poll_inbox_from_db("z") == []
 
 
 async def test_the_short_way_claims_only_what_is_alone_in_its_pair(node: MeshNode) -> None:
     async def claim_one(message: Message, name: str) -> list[Message]:
-        return await node.bus._claims.claim_one(message.message_uuid, name, lease_s=_LONG_S)
+        return await node.messages._claims.claim_one(message.message_uuid, name, lease_s=_LONG_S)
 
-    one, other = node.bus._claims.new_name(), node.bus._claims.new_name()
+    one, other = node.messages._claims.new_name(), node.messages._claims.new_name()
     first, second = await send(node, 1, 2)
     for message in (first, second):
         assert await claim_one(message, one) == []
-    (held,) = await node.bus.inbox("z", limit=1)
-    await node.bus.nack(held, retry_in=_LONG_S)
+    (held,) = await node.messages.inbox("z", limit=1)
+    await node.messages.nack(held, retry_in=_LONG_S)
     assert await claim_one(second, one) == []
     await come_due(node)
     assert await claim_one(second, one) == []
-    (held,) = await node.bus.poll_inbox_from_db("z", limit=1)
-    await node.bus.ack(held)
+    (held,) = await node.messages.poll_inbox_from_db("z", limit=1)
+    await node.messages.ack(held)
     for _ in range(2):  # asked again under the same name, it is the same
         (held,) = await claim_one(second, one)
         assert (held.body, held.delivery_attempts) == (2, 1)
     assert await claim_one(second, other) == []
-    await node.bus.nack(held, retry_in=_LONG_S)
+    await node.messages.nack(held, retry_in=_LONG_S)
     assert await claim_one(second, other) == []
     await come_due(node)
     await change(node, [second], expires_ms=1)
@@ -198,23 +198,23 @@ async def test_the_short_way_claims_only_what_is_alone_in_its_pair(node: MeshNod
 async def test_asked_again_under_the_same_name_it_is_the_same_claim(node: MeshNode) -> None:
     await send(node, 1, 2)
     await send(node, 3, sender="b")
-    name = node.bus._claims.new_name()
+    name = node.messages._claims.new_name()
     first = await claimed(node, name)
     again = await claimed(node, name)
     assert ids(again) == ids(first)
     assert [each.delivery_attempts for each in again] == [1, 1, 1]
-    await node.bus.ack(*first)
+    await node.messages.ack(*first)
     assert await claimed(node, name) == []
 
 
 async def test_the_same_claim_is_not_changed_by_more_urgent_messages(node: MeshNode) -> None:
     await send(node, "a1", "a2")
     await send(node, "b1", sender="b")
-    name = node.bus._claims.new_name()
+    name = node.messages._claims.new_name()
     first = await claimed(node, name, limit=3)
     for sender in "cdef":
-        await node.bus.send("z", sender, sender=sender, priority=3)
-    await node.bus.send("z", "a3", sender="a", priority=3)
+        await node.messages.send("z", sender, sender=sender, priority=3)
+    await node.messages.send("z", "a3", sender="a", priority=3)
     assert bodies(await claimed(node, name, limit=3)) == bodies(first)
 
 
@@ -223,17 +223,17 @@ async def test_when_the_answer_is_lost_the_same_messages_come_with_the_next(ther
         await node.run_once()
         await send(node, 1, 2)
         there.gate.after.append(NoAnswer("lost on the way back"))
-        held = await node.bus.inbox("z")
+        held = await node.messages.inbox("z")
         assert [(each.body, each.delivery_attempts) for each in held] == [(1, 1), (2, 1)]
         there.gate.after.append(NoAnswer("lost on the way back"))
-        await node.bus.ack(*held)  # sent again, and nothing is wrong with that
-        assert [each.state for each in await node.bus.letters.listed()] == ["acked", "acked"]
+        await node.messages.ack(*held)  # sent again, and nothing is wrong with that
+        assert [each.state for each in await node.messages.queries.listed()] == ["acked", "acked"]
         there.gate.after.append(NoAnswer("lost on the way back"))
         (sent,) = await send(node, 3)
-        assert bodies(await node.bus.letters.peek(["z"])) == [3]
-        (last,) = await node.bus.inbox("z")
+        assert bodies(await node.messages.queries.peek(["z"])) == [3]
+        (last,) = await node.messages.inbox("z")
         there.gate.after.append(NoAnswer("lost on the way back"))
-        await node.bus.nack(last, retry_in=_LONG_S)
+        await node.messages.nack(last, retry_in=_LONG_S)
         row = await row_of(node, sent)
         assert (row["state"], row["delivery_attempts"]) == ("stored", 1)
 
@@ -248,11 +248,11 @@ async def test_answers_that_a_network_loses_change_nothing(shared_server: Server
                 proxy.spoil(Fault.DROP_ANSWER)
                 await send(node, number)
                 proxy.spoil(Fault.CUT_ANSWER)
-                (held,) = await node.bus.poll_inbox_from_db("z")
+                (held,) = await node.messages.poll_inbox_from_db("z")
                 assert (held.body, held.delivery_attempts) == (number, 1)
                 proxy.spoil(Fault.DROP_ANSWER)
-                await node.bus.ack(held)
-            assert await node.bus.letters.counts() == {"acked": rounds}
+                await node.messages.ack(held)
+            assert await node.messages.queries.counts() == {"acked": rounds}
 
 
 # --- whose it is to say -------------------------------------------------------------------------------
@@ -261,69 +261,73 @@ async def test_answers_that_a_network_loses_change_nothing(shared_server: Server
 async def test_nobody_acknowledges_or_gives_back_what_another_holds(crowd: Crowd) -> None:
     holder, other = await crowd.node("holder"), await crowd.node("other")
     (sent,) = await send(holder, 1)
-    (held,) = await holder.bus.poll_inbox_from_db("z")
-    stolen = held._replace(claim_owner=other.bus._claims.new_name())
+    (held,) = await holder.messages.poll_inbox_from_db("z")
+    stolen = held._replace(claim_owner=other.messages._claims.new_name())
     unclaimed = sent
     for message in (stolen, unclaimed):
-        for says in (other.bus.ack(message), other.bus.nack(message), other.bus.renew(message)):
+        for says in (
+            other.messages.ack(message),
+            other.messages.nack(message),
+            other.messages.renew(message),
+        ):
             with pytest.raises(NotHolder):
                 await says
-    await holder.bus.ack(held)
+    await holder.messages.ack(held)
 
 
 async def test_what_was_acknowledged_may_be_acknowledged_again_but_not_given_back(node: MeshNode) -> None:
     await send(node, 1)
-    (held,) = await node.bus.inbox("z")
-    await node.bus.ack(held)
-    await node.bus.ack(held)
-    for says in (node.bus.nack(held), node.bus.renew(held)):
+    (held,) = await node.messages.inbox("z")
+    await node.messages.ack(held)
+    await node.messages.ack(held)
+    for says in (node.messages.nack(held), node.messages.renew(held)):
         with pytest.raises(NotHolder):
             await says
-    assert await node.bus.letters.counts() == {"acked": 1}
+    assert await node.messages.queries.counts() == {"acked": 1}
 
 
 async def test_what_was_given_back_may_be_given_back_again_but_not_acknowledged(node: MeshNode) -> None:
     await send(node, 1)
-    (held,) = await node.bus.inbox("z")
-    await node.bus.nack(held, retry_in=100)
+    (held,) = await node.messages.inbox("z")
+    await node.messages.nack(held, retry_in=100)
     before = await row_of(node, held)
-    await node.bus.nack(held, retry_in=100)
+    await node.messages.nack(held, retry_in=100)
     assert await row_of(node, held) == before
     with pytest.raises(NotHolder):
-        await node.bus.ack(held)
+        await node.messages.ack(held)
 
 
 async def test_of_several_acks_those_that_can_be_are_made(node: MeshNode) -> None:
     for sender in "abc":
         await send(node, sender, sender=sender)
-    one, lost, other = await node.bus.inbox("z")
+    one, lost, other = await node.messages.inbox("z")
     await lapse(node, lost)
     with pytest.raises(NotHolder):
-        await node.bus.ack(one, lost, other)
+        await node.messages.ack(one, lost, other)
     states = [(await found(node, each)).state for each in (one, lost, other)]
     assert states == [MessageState.ACKED, MessageState.DELIVERED, MessageState.ACKED]
-    await node.bus.ack()  # of nothing, is nothing
+    await node.messages.ack()  # of nothing, is nothing
 
 
 # --- what is never claimed ----------------------------------------------------------------------------
 
 
 async def test_what_has_expired_is_not_delivered_and_holds_nobody_back(node: MeshNode) -> None:
-    sent = [await node.bus.send("z", number, sender="a", ttl=_LONG_S) for number in range(2)]
+    sent = [await node.messages.send("z", number, sender="a", ttl=_LONG_S) for number in range(2)]
     await send(node, 2)
     await change(node, sent, expires_ms=1)
-    assert bodies(await node.bus.letters.peek(["z"])) == [2]
-    assert bodies(await node.bus.poll_inbox_from_db("z")) == [2]
+    assert bodies(await node.messages.queries.peek(["z"])) == [2]
+    assert bodies(await node.messages.poll_inbox_from_db("z")) == [2]
 
 
 async def test_one_that_was_given_back_and_expired_holds_nobody_back(node: MeshNode) -> None:
-    sent = await node.bus.send("z", 1, sender="a", ttl=_LONG_S)
-    (held,) = await node.bus.inbox("z")
-    await node.bus.nack(held, retry_in=_LONG_S)
+    sent = await node.messages.send("z", 1, sender="a", ttl=_LONG_S)
+    (held,) = await node.messages.inbox("z")
+    await node.messages.nack(held, retry_in=_LONG_S)
     await send(node, 2)
-    assert await node.bus.poll_inbox_from_db("z") == []
+    assert await node.messages.poll_inbox_from_db("z") == []
     await change(node, [sent], expires_ms=1)
-    assert bodies(await node.bus.poll_inbox_from_db("z")) == [2]
+    assert bodies(await node.messages.poll_inbox_from_db("z")) == [2]
 
 
 async def test_no_inbox_sees_anything_of_another_mesh(tmp_path: Path) -> None:
@@ -333,6 +337,6 @@ async def test_no_inbox_sees_anything_of_another_mesh(tmp_path: Path) -> None:
     async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as beside:
         await send(here, 1)
         for node in (there, beside):
-            assert await node.bus.poll_inbox_from_db("z") == []
-            assert await node.bus.letters.listed() == []
-        assert bodies(await here.bus.poll_inbox_from_db("z")) == [1]
+            assert await node.messages.poll_inbox_from_db("z") == []
+            assert await node.messages.queries.listed() == []
+        assert bodies(await here.messages.poll_inbox_from_db("z")) == [1]

@@ -30,48 +30,48 @@ async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
     settings = town.settings("worker")
     async with Mesh.open(settings) as node:
         async with Mesh.open_command(settings) as command:
-            sent = await command.bus.send("z", 1, sender="a")
+            sent = await command.messages.send("z", 1, sender="a")
             assert (sent.sender_node, sent.sender_incarnation) == ("worker", None)
             assert Hlc.parse(sent.hlc).author == "worker" + COMMANDS
-        (held,) = await node.bus.poll_inbox_from_db("z")
-        await node.bus.ack(held)
-        await node.bus.send("z", 2, sender="a")
+        (held,) = await node.messages.poll_inbox_from_db("z")
+        await node.messages.ack(held)
+        await node.messages.send("z", 2, sender="a")
         async with Mesh.open_command(settings) as command:
-            assert bodies(await command.bus.poll_inbox_from_db("z")) == [2]
-            assert await node.bus.poll_inbox_from_db("z") == []
-        (again,) = await node.bus.poll_inbox_from_db("z")  # the command has ended without a word
-        await node.bus.nack(again, retry_in=0)
+            assert bodies(await command.messages.poll_inbox_from_db("z")) == [2]
+            assert await node.messages.poll_inbox_from_db("z") == []
+        (again,) = await node.messages.poll_inbox_from_db("z")  # the command has ended without a word
+        await node.messages.nack(again, retry_in=0)
         async with Mesh.open_command(settings) as command:
-            (held,) = await command.bus.poll_inbox_from_db("z")
-            await command.bus.ack(held)
+            (held,) = await command.messages.poll_inbox_from_db("z")
+            await command.messages.ack(held)
         assert (await found(node, held)).state == MessageState.ACKED
         await assert_whole(node)
 
 
 async def test_a_command_sends_before_its_node_has_ever_run(town: Town) -> None:
     async with Mesh.open_command(town.settings("worker")) as command:
-        await command.bus.send("z", 1, sender="a")
+        await command.messages.send("z", 1, sender="a")
     async with Mesh.open(town.settings("other")) as other:
-        assert bodies(await other.bus.poll_inbox_from_db("z")) == [1]
+        assert bodies(await other.messages.poll_inbox_from_db("z")) == [1]
         await assert_whole(other)
     async with Mesh.open(town.settings("worker")) as node:
-        await node.bus.send("z", 2, sender="a")
+        await node.messages.send("z", 2, sender="a")
         await assert_whole(node)
     async with Mesh.open_command(town.settings("worker")) as command:
         await command.oplog.anchor()  # the chain has its first entry now, by the same key
-        assert bodies(await command.bus.poll_inbox_from_db("z")) == [1, 2]
+        assert bodies(await command.messages.poll_inbox_from_db("z")) == [1, 2]
         await assert_whole(command)
 
 
 async def test_a_command_with_another_key_sends_nothing(town: Town) -> None:
     settings = town.settings("worker")
     async with Mesh.open_command(settings) as command:
-        await command.bus.send("z", 1, sender="a")
+        await command.messages.send("z", 1, sender="a")
     town.forget_key("worker")
     async with Mesh.open_command(settings) as command:
         with pytest.raises(KeyRefused):
-            await command.bus.send("z", 2, sender="a")
-        assert bodies(await command.bus.letters.listed()) == [1]
+            await command.messages.send("z", 2, sender="a")
+        assert bodies(await command.messages.queries.listed()) == [1]
 
 
 async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town: Town) -> None:
@@ -79,7 +79,7 @@ async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town:
         async with Mesh.open(town.settings("worker")) as worker:
             await worker.oplog.anchor()
         async with Mesh.open_command(town.settings("worker")) as command:
-            await command.bus.send("z", "before", sender="a")
+            await command.messages.send("z", "before", sender="a")
         town.forget_key("worker")
         with pytest.raises(KeyRefused):
             async with Mesh.open(town.settings("worker")):
@@ -89,10 +89,10 @@ async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town:
         async with Mesh.open(town.settings("worker")):
             pass
         async with Mesh.open_command(town.settings("worker")) as command:
-            await command.bus.send("z", "after", sender="a")
+            await command.messages.send("z", "after", sender="a")
             await command.oplog.anchor()
         await owner.store.synced()
-        assert bodies(await owner.bus.poll_inbox_from_db("z")) == ["before", "after"]
+        assert bodies(await owner.messages.poll_inbox_from_db("z")) == ["before", "after"]
         await assert_whole(owner)
 
 
@@ -101,10 +101,10 @@ async def test_the_log_and_the_doctor_are_content_after_commands_have_sent(tmp_p
     settings = load_settings(_env_file=None, enabled=True)  # as the commands have them, in their folder
     for number in range(2):
         async with Mesh.open_command(settings) as command:
-            await command.bus.send("z", number, sender="a")
+            await command.messages.send("z", number, sender="a")
     for arguments in (("oplog", "verify"), ("doctor",)):
         ended = vox(*arguments)
         assert ended.code == 0, ended
     async with Mesh.open(settings) as node:
-        assert bodies(await node.bus.poll_inbox_from_db("z")) == [0, 1]
+        assert bodies(await node.messages.poll_inbox_from_db("z")) == [0, 1]
     assert vox("oplog", "verify").code == 0

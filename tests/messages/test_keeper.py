@@ -32,106 +32,108 @@ async def late(node: MeshNode, *messages: Message) -> None:
 
 
 async def test_what_has_expired_is_ended_and_counted(any_node: MeshNode) -> None:
-    sent = [await any_node.bus.send("z", number, sender="a", ttl=100) for number in range(3)]
-    await any_node.bus.send("z", 3, sender="a")
+    sent = [await any_node.messages.send("z", number, sender="a", ttl=100) for number in range(3)]
+    await any_node.messages.send("z", 3, sender="a")
     await change(any_node, sent, expires_ms=1)
     await keep(any_node)
-    assert await any_node.bus.letters.counts() == {"expired": 3, "stored": 1}
-    assert bodies(await any_node.bus.poll_inbox_from_db("z")) == [3]
+    assert await any_node.messages.queries.counts() == {"expired": 3, "stored": 1}
+    assert bodies(await any_node.messages.poll_inbox_from_db("z")) == [3]
 
 
 async def test_what_somebody_works_on_does_not_expire(node: MeshNode) -> None:
-    sent = await node.bus.send("z", 1, sender="a", ttl=100)
-    (held,) = await node.bus.inbox("z")
+    sent = await node.messages.send("z", 1, sender="a", ttl=100)
+    (held,) = await node.messages.inbox("z")
     await change(node, [sent], expires_ms=1)
     await keep(node)
-    await node.bus.ack(held)
-    assert await node.bus.letters.counts() == {"acked": 1}
+    await node.messages.ack(held)
+    assert await node.messages.queries.counts() == {"acked": 1}
 
 
 async def test_the_sender_of_an_overdue_message_is_told(node: MeshNode) -> None:
-    sent = await node.bus.send("z", 1, sender="a", ack_within=100, thread="t")
+    sent = await node.messages.send("z", 1, sender="a", ack_within=100, thread="t")
     await late(node, sent)
-    assert ids(await node.bus.letters.overdue()) == [sent.message_uuid]
+    assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]
     await keep(node)
-    (told,) = await node.bus.poll_inbox_from_db("a")
+    (told,) = await node.messages.poll_inbox_from_db("a")
     assert (told.sender_agent, told.msg_type) == (MESH_AGENT, OVERDUE)
     assert (told.thread_id, told.reply_to) == ("t", sent.message_uuid)
     said = told.body
     assert said.pop("late_ms") >= 1
     assert said == {"message_uuid": sent.message_uuid, "receiver_agent": "z", "state": "stored"}
-    assert ids(await node.bus.letters.overdue()) == [sent.message_uuid]  # it still is
-    assert await node.bus.letters.overdue(untold=True) == []
+    assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]  # it still is
+    assert await node.messages.queries.overdue(unnotified=True) == []
 
 
 async def test_several_keepers_at_once_tell_of_each_message_once(crowd: Crowd) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
-    sent = [await nodes[0].bus.send("z", number, sender=f"s{number}", ack_within=100) for number in range(5)]
+    sent = [
+        await nodes[0].messages.send("z", number, sender=f"s{number}", ack_within=100) for number in range(5)
+    ]
     await late(nodes[0], *sent)
     for _ in range(2):
         await asyncio.gather(*(keep(node) for node in nodes))
-    told = await nodes[0].bus.letters.listed(sender=MESH_AGENT)
+    told = await nodes[0].messages.queries.listed(sender=MESH_AGENT)
     assert sorted(each.receiver_agent for each in told) == [f"s{number}" for number in range(5)]
 
 
 async def test_one_that_ended_half_way_through_telling_tells_no_second_time(node: MeshNode) -> None:
-    sent = await node.bus.send("z", 1, sender="a", ack_within=100)
+    sent = await node.messages.send("z", 1, sender="a", ack_within=100)
     await late(node, sent)
     await keep(node)
     await change(node, [sent], overdue_ms=None)  # as if it had not got further than telling
     await keep(node)
-    assert len(await node.bus.letters.listed(sender=MESH_AGENT)) == 1
+    assert len(await node.messages.queries.listed(sender=MESH_AGENT)) == 1
 
 
 async def test_nobody_is_told_of_what_was_acknowledged_or_is_not_late(node: MeshNode) -> None:
-    sent = [await node.bus.send("z", number, sender="a", ack_within=100) for number in range(2)]
-    await node.bus.send("z", 2, sender="a")
-    held = await node.bus.inbox("z")
-    await node.bus.ack(held[0])
+    sent = [await node.messages.send("z", number, sender="a", ack_within=100) for number in range(2)]
+    await node.messages.send("z", 2, sender="a")
+    held = await node.messages.inbox("z")
+    await node.messages.ack(held[0])
     await late(node, sent[0])
     await keep(node)
-    assert await node.bus.letters.listed(sender=MESH_AGENT) == []
-    assert await node.bus.letters.overdue() == []
+    assert await node.messages.queries.listed(sender=MESH_AGENT) == []
+    assert await node.messages.queries.overdue() == []
 
 
 async def test_what_was_acknowledged_is_forgotten_after_its_time_and_not_before(node: MeshNode) -> None:
-    sent = [await node.bus.send("z", number, sender="a") for number in range(4)]
-    await node.bus.ack(*await node.bus.inbox("z"))
+    sent = [await node.messages.send("z", number, sender="a") for number in range(4)]
+    await node.messages.ack(*await node.messages.inbox("z"))
     await ended(node, _DAY_MS + 1, *sent[:2])
     await ended(node, _DAY_MS - 60_000, *sent[2:])
     await keep(node)
-    assert bodies(await node.bus.letters.listed()) == [3, 2]
+    assert bodies(await node.messages.queries.listed()) == [3, 2]
 
 
 async def test_dead_letters_are_kept_for_longer(node: MeshNode) -> None:
-    dead = [await node.bus.send("z", number, sender=f"s{number}", max_attempts=1) for number in range(2)]
-    await node.bus.send("y", 2, sender="a")
-    for held in await node.bus.inbox("z"):
-        await node.bus.nack(held)
+    dead = [await node.messages.send("z", number, sender=f"s{number}", max_attempts=1) for number in range(2)]
+    await node.messages.send("y", 2, sender="a")
+    for held in await node.messages.inbox("z"):
+        await node.messages.nack(held)
     await ended(node, 2 * _DAY_MS, dead[0])
     await ended(node, 30 * _DAY_MS + 1, dead[1])
     await keep(node)
-    assert bodies(await node.bus.letters.listed()) == [2, 0]
+    assert bodies(await node.messages.queries.listed()) == [2, 0]
 
 
 async def test_no_position_is_ever_given_out_twice(node: MeshNode) -> None:
-    sent = [await node.bus.send("z", number, sender="a") for number in range(3)]
+    sent = [await node.messages.send("z", number, sender="a") for number in range(3)]
     last = (await found(node, sent[-1])).position
-    await node.bus.ack(*await node.bus.inbox("z"))
+    await node.messages.ack(*await node.messages.inbox("z"))
     await ended(node, 2 * _DAY_MS, *sent)
     await keep(node)
-    after = await node.bus.send("z", "after", sender="a")
+    after = await node.messages.send("z", "after", sender="a")
     assert (await found(node, after)).position > last
-    assert bodies(await node.bus.letters.peek(["z"], after=last)) == ["after"]
+    assert bodies(await node.messages.queries.peek(["z"], after=last)) == ["after"]
     await keep(node)
-    assert bodies(await node.bus.letters.listed()) == ["after"]
+    assert bodies(await node.messages.queries.listed()) == ["after"]
 
 
 async def test_with_nothing_to_do_a_keeper_writes_nothing(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
-        sent = await node.bus.send("z", 1, sender="a", ack_within=100, ttl=1_000)
-        await node.bus.ack(*await node.bus.inbox("z"))
+        sent = await node.messages.send("z", 1, sender="a", ack_within=100, ttl=1_000)
+        await node.messages.ack(*await node.messages.inbox("z"))
         await ended(node, 2 * _DAY_MS, sent)  # the last one stays, for its position
         written = len(there.gate.batches)
         await keep(node)

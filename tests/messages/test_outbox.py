@@ -84,8 +84,8 @@ class Post:
         self.pauses: list[float] = []
         self.outbox = Outbox(
             self.courier,
-            node.bus.directory,
-            node.bus.relay_buffer,
+            node.messages.directory,
+            node.messages.relay_buffer,
             monotonic=clock,
             spooling=spooling,
             sleep=self._sleep,
@@ -97,7 +97,7 @@ class Post:
 
     async def message(self, body: object, to: str = "z") -> Message:
         """A message that is stored, and was offered to nobody."""
-        return await self.node.bus.send(to, body, sender="a")
+        return await self.node.messages.send(to, body, sender="a")
 
     async def offer(self, *said: object, stored: bool = True, to: str = "z", route: Route = Auto) -> None:
         """Offer messages, one after another, and wait until all that can be brought now is."""
@@ -109,7 +109,7 @@ class Post:
         """Wait until nothing is under way that does not wait for the courier."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                lanes = () if self.courier.is_held else self.outbox._lanes.values()
+                lanes = () if self.courier.is_held else self.outbox._queues.values()
                 tasks = (self.outbox._resolving, *(lane.task for lane in lanes))
                 under_way = [task for task in tasks if task and not task.done()]
                 if not under_way:
@@ -130,7 +130,7 @@ async def post(there: Scene, local: MeshNode) -> AsyncIterator[Post]:
     async with there.node("far") as far:
         far.presence.activity.control_addr = _FAR
         await far.run_once()
-        await far.bus.announce(["z", "y"])
+        await far.messages.announce(["z", "y"])
         post = Post(local, Clock())
         yield post
         post.courier.release()
@@ -190,7 +190,7 @@ async def test_where_a_receiver_is_may_fail_to_be_found_and_the_next_message_is_
         raise AttributeError("from a library")
 
     with monkeypatch.context() as broken:
-        broken.setattr(post.node.bus.directory, "find_receiver", lost)
+        broken.setattr(post.node.messages.directory, "find_receiver", lost)
         await post.offer("left to be found")
     await post.offer("brought")
     assert post.brought == [["brought"]]
@@ -321,8 +321,8 @@ async def test_what_an_earlier_process_left_in_the_spool_is_not_overtaken(post: 
 
 
 async def test_a_message_for_somebody_here_is_brought_without_a_courier(post: Post) -> None:
-    receiving = post.node.bus.receive("here")
-    post.node.bus.relay_by(post.outbox)
+    receiving = post.node.messages.receive("here")
+    post.node.messages.relay_by(post.outbox)
     asking = asyncio.create_task(anext(receiving))
     await post.offer("hear", to="here")
     async with asyncio.timeout(PATIENCE_S):
@@ -332,9 +332,9 @@ async def test_a_message_for_somebody_here_is_brought_without_a_courier(post: Po
 
 
 async def test_sending_never_waits_for_the_courier(post: Post) -> None:
-    post.node.bus.relay_by(post.outbox)
+    post.node.messages.relay_by(post.outbox)
     post.courier.hold()
     async with asyncio.timeout(PATIENCE_S):
         for number in range(20):
-            await post.node.bus.send("z", number, sender="a")
-    assert len(await post.node.bus.letters.peek(["z"])) == 20
+            await post.node.messages.send("z", number, sender="a")
+    assert len(await post.node.messages.queries.peek(["z"])) == 20

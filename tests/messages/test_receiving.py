@@ -34,12 +34,12 @@ async def send(node: MeshNode, senders: str, count: int = 1) -> None:
     """Have each of these senders send so many messages to z: a0, b0, …, a1, …"""
     for number in range(count):
         for sender in senders:
-            await node.bus.send("z", f"{sender}{number}", sender=sender)
+            await node.messages.send("z", f"{sender}{number}", sender=sender)
 
 
 def consumer_of(node: MeshNode) -> Consumer:
     """The consumer behind the only loop."""
-    (consumer,) = node.bus._consumers
+    (consumer,) = node.messages._consumers
     return consumer
 
 
@@ -52,23 +52,23 @@ async def until_looked(consumer: Consumer) -> None:
 
 
 async def test_a_waiting_loop_is_given_what_is_sent(any_node: MeshNode) -> None:
-    receiving = any_node.bus.receive("z")
+    receiving = any_node.messages.receive("z")
     for number in range(3):
         waiting = asyncio.create_task(next_of(receiving))
         await asyncio.sleep(0)
-        sent = await any_node.bus.send("z", number, sender="a")
+        sent = await any_node.messages.send("z", number, sender="a")
         message = await waiting
         assert message.message_uuid == sent.message_uuid
-        await any_node.bus.ack(message)
+        await any_node.messages.ack(message)
     await receiving.aclose()
 
 
 async def test_a_loop_is_given_what_another_node_sends(crowd: Crowd) -> None:
     here, there = await crowd.node("here"), await crowd.node("there")
-    receiving = here.bus.receive("z", roles=["reviewer"])
+    receiving = here.messages.receive("z", roles=["reviewer"])
     waiting = asyncio.create_task(take(here, receiving, 2))
-    await there.bus.send("z", 1, sender="a")
-    await there.bus.send("role:reviewer", 2, sender="a")
+    await there.messages.send("z", 1, sender="a")
+    await there.messages.send("role:reviewer", 2, sender="a")
     here.store._changes.bump()  # in memory no node hears of another's commits
     assert sorted(bodies(await waiting)) == [1, 2]
     await receiving.aclose()
@@ -76,22 +76,22 @@ async def test_a_loop_is_given_what_another_node_sends(crowd: Crowd) -> None:
 
 async def test_a_loop_that_ends_early_gives_back_at_once_what_nobody_looked_at(node: MeshNode) -> None:
     await send(node, "abcd")
-    async with aclosing(node.bus.receive("z")) as receiving:
+    async with aclosing(node.messages.receive("z")) as receiving:
         async for message in receiving:
             assert message.body == "a0"
             break
     await settled(node)
-    left = await node.bus.poll_inbox_from_db("z")
+    left = await node.messages.poll_inbox_from_db("z")
     assert bodies(left) == ["b0", "c0", "d0"]
     assert [each.delivery_attempts for each in left] == [1, 1, 1]
-    await node.bus.ack(message)  # it is still ours
+    await node.messages.ack(message)  # it is still ours
 
 
 async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_told_of(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
         await send(node, "ab")
-        receiving = node.bus.receive("z")
+        receiving = node.messages.receive("z")
         await settled(node)
         there.gate.hold()
         asking = asyncio.create_task(anext(receiving))
@@ -101,23 +101,23 @@ async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_told_
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert await there.gate.land(claim)  # nobody is there any more to hear of it
-        assert [each.state for each in await node.bus.letters.peek(["z"])] == ["delivered"] * 2
+        assert [each.state for each in await node.messages.queries.peek(["z"])] == ["delivered"] * 2
         there.gate.release()
         await settled(node)
-        left = await node.bus.poll_inbox_from_db("z")
+        left = await node.messages.poll_inbox_from_db("z")
         assert [(each.body, each.delivery_attempts) for each in left] == [("a0", 1), ("b0", 1)]
 
 
 async def test_a_loop_that_waits_ends_when_its_node_does_and_holds_nothing(node: MeshNode) -> None:
     await send(node, "a", 2)
-    receiving = node.bus.receive("z")
+    receiving = node.messages.receive("z")
     await next_of(receiving)
     waiting = asyncio.create_task(next_of(receiving))
     await asyncio.sleep(0)
-    await node.bus.close()
+    await node.messages.close()
     with pytest.raises(StoreClosed):
         await waiting
-    assert [each.claim_until_ms for each in await node.bus.letters.peek(["z"])] == [None, None]
+    assert [each.claim_until_ms for each in await node.messages.queries.peek(["z"])] == [None, None]
 
 
 async def test_two_loops_of_a_process_share_the_messages(node: MeshNode) -> None:
@@ -128,10 +128,10 @@ async def test_two_loops_of_a_process_share_the_messages(node: MeshNode) -> None
     order: dict[str, list[str]] = {}
 
     async def work() -> None:
-        async for message in node.bus.receive("z", at_once=4):
+        async for message in node.messages.receive("z", at_once=4):
             seen[message.message_uuid] += 1
             order.setdefault(message.sender_agent, []).append(message.body)
-            await node.bus.ack(message)
+            await node.messages.ack(message)
             acked.append(message)
             if len(acked) == 60:
                 all_acked.set()
@@ -144,13 +144,13 @@ async def test_two_loops_of_a_process_share_the_messages(node: MeshNode) -> None
     await asyncio.gather(*loops, return_exceptions=True)
     assert set(seen.values()) == {1}
     assert order == {sender: [f"{sender}{number}" for number in range(10)] for sender in "abcdef"}
-    assert await node.bus.letters.counts() == {"acked": 60}
+    assert await node.messages.queries.counts() == {"acked": 60}
 
 
 async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_kept_of_it(
     node: MeshNode,
 ) -> None:
-    receiving = node.bus.receive("z")
+    receiving = node.messages.receive("z")
     seen: Counter[str] = Counter()
     for _ in range(5):
         sending = asyncio.create_task(send(node, "abcd", 15))
@@ -160,7 +160,7 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
     assert set(seen.values()) == {1}
     consumer = consumer_of(node)
     assert (consumer._prefetched, consumer._busy, consumer._counted) == ([], {}, set())
-    assert node.bus._claims._handed_out == {}
+    assert node.messages._claims._handed_out == {}
     await receiving.aclose()
 
 
@@ -168,12 +168,12 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Sce
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
-        sent = await node.bus.send("z", 1, sender="a")
+        sent = await node.messages.send("z", 1, sender="a")
         for number in range(20_000):
             clock.now += 0.1
             forgotten = sent._replace(message_uuid=str(number))
-            node.bus._claims.hand_out(forgotten, clock.now + _LEASE_S)
-        assert len(node.bus._claims._handed_out) <= 2 * 4_096
+            node.messages._claims.hand_out(forgotten, clock.now + _LEASE_S)
+        assert len(node.messages._claims._handed_out) <= 2 * 4_096
 
 
 async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_counted(there: Scene) -> None:
@@ -181,14 +181,14 @@ async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_count
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "abc")
-        receiving = node.bus.receive("z", lease=_LEASE_S)
+        receiving = node.messages.receive("z", lease=_LEASE_S)
         slow = await next_of(receiving)
         clock.now += 0.3 * _LEASE_S
         fresh = await next_of(receiving)
         assert (slow.body, fresh.body) == ("a0", "b0")
         assert fresh.claim_owner != slow.claim_owner  # it was claimed anew, for a whole lease
         assert fresh.delivery_attempts == 1
-        await node.bus.ack(slow)
+        await node.messages.ack(slow)
         await receiving.aclose()
 
 
@@ -197,29 +197,29 @@ async def test_what_is_not_acknowledged_comes_again_to_the_same_loop(there: Scen
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "a", 2)
-        receiving = node.bus.receive("z", lease=_LEASE_S)
+        receiving = node.messages.receive("z", lease=_LEASE_S)
         first = await next_of(receiving)
         clock.now += _LEASE_S
-        await lapse(node, *await node.bus.letters.peek(["z"]))
+        await lapse(node, *await node.messages.queries.peek(["z"]))
         again = await next_of(receiving)
         assert (again.message_uuid, again.delivery_attempts) == (first.message_uuid, 2)
         with pytest.raises(NotHolder):
-            await node.bus.ack(first)
-        await node.bus.ack(again)
+            await node.messages.ack(first)
+        await node.messages.ack(again)
         assert (await next_of(receiving)).body == "a1"
         await receiving.aclose()
 
 
 async def test_a_late_ack_does_not_make_way_for_the_next_of_the_pair(node: MeshNode) -> None:
     await send(node, "a", 2)
-    (late,) = await node.bus.inbox("z", limit=1)
+    (late,) = await node.messages.inbox("z", limit=1)
     await lapse(node, late)
-    receiving = node.bus.receive("z")
+    receiving = node.messages.receive("z")
     held = await next_of(receiving)
     assert held.message_uuid == late.message_uuid
     with pytest.raises(NotHolder):
-        await node.bus.ack(late)
-    await node.bus.send("z", "other", sender="b")
+        await node.messages.ack(late)
+    await node.messages.send("z", "other", sender="b")
     assert (await next_of(receiving)).body == "other"  # and not a1: a0 is being worked on
     await receiving.aclose()
 
@@ -229,12 +229,12 @@ async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: 
     async with there.node("a", Dependencies(monotonic=clock, elapsed=clock)) as node:
         await node.run_once()
         for body, ttl in (("first", None), ("short-lived", 3.0), ("last", None)):
-            await node.bus.send("z", body, sender="a", ttl=ttl)
-        receiving = node.bus.receive("z", lease=_LEASE_S)
+            await node.messages.send("z", body, sender="a", ttl=ttl)
+        receiving = node.messages.receive("z", lease=_LEASE_S)
         first = await next_of(receiving)
         assert "short-lived" in bodies(consumer_of(node)._prefetched)
         clock.now += 4
-        await node.bus.ack(first)
+        await node.messages.ack(first)
         assert (await next_of(receiving)).body == "last"
         await receiving.aclose()
 
@@ -243,9 +243,9 @@ async def test_one_given_back_comes_again_when_its_time_comes_without_anybody_sa
     node: MeshNode,
 ) -> None:
     await send(node, "a")
-    receiving = node.bus.receive("z")
+    receiving = node.messages.receive("z")
     first = await next_of(receiving)
-    await node.bus.nack(first, retry_in=0.2)
+    await node.messages.nack(first, retry_in=0.2)
     again = await next_of(receiving)
     assert (again.message_uuid, again.delivery_attempts) == (first.message_uuid, 2)
     row = await found(node, again)
@@ -257,8 +257,8 @@ async def test_a_loop_with_nothing_to_claim_asks_the_database_for_nothing(there:
     async with there.node() as node:
         await node.run_once()
         await send(node, "a", 2)
-        receiving = node.bus.receive("z")
-        await node.bus.nack(await next_of(receiving), retry_in=3_600)
+        receiving = node.messages.receive("z")
+        await node.messages.nack(await next_of(receiving), retry_in=3_600)
         waiting = asyncio.create_task(next_of(receiving))
         await until_looked(consumer_of(node))
         await settled(node)
@@ -275,11 +275,11 @@ async def test_a_loop_with_nothing_to_claim_asks_the_database_for_nothing(there:
 
 async def test_a_loop_finds_more_of_large_messages_than_a_server_answers_with(node: MeshNode) -> None:
     large = "x" * 250_000
-    await asyncio.gather(*(node.bus.send("z", large, sender=f"s{n % 4}") for n in range(48)))
-    claimed = await node.bus.inbox("z")
+    await asyncio.gather(*(node.messages.send("z", large, sender=f"s{n % 4}") for n in range(48)))
+    claimed = await node.messages.inbox("z")
     assert 1 <= len(claimed) < 48
-    await node.bus.ack(*claimed)
-    receiving = node.bus.receive("z")
+    await node.messages.ack(*claimed)
+    receiving = node.messages.receive("z")
     rest = await take(node, receiving, 48 - len(claimed))
     assert {message.payload for message in rest} == {f'"{large}"'}
     await receiving.aclose()
@@ -287,15 +287,15 @@ async def test_a_loop_finds_more_of_large_messages_than_a_server_answers_with(no
 
 async def test_waiting_for_an_ack_tells_how_a_message_ended(node: MeshNode) -> None:
     async def after(message: Message, deed: str) -> bool:
-        waiting = asyncio.create_task(node.bus.acked(message, PATIENCE_S))
+        waiting = asyncio.create_task(node.messages.wait_for_ack(message, PATIENCE_S))
         await asyncio.sleep(0)
-        (held,) = await node.bus.poll_inbox_from_db("z")
-        await (node.bus.ack(held) if deed == "ack" else node.bus.nack(held))
+        (held,) = await node.messages.poll_inbox_from_db("z")
+        await (node.messages.ack(held) if deed == "ack" else node.messages.nack(held))
         return await waiting
 
-    assert await after(await node.bus.send("z", 1, sender="a"), "ack")
-    assert not await after(await node.bus.send("z", 2, sender="a", max_attempts=1), "nack")
-    assert not await node.bus.acked(await node.bus.send("z", 3, sender="a"), 0.01)
+    assert await after(await node.messages.send("z", 1, sender="a"), "ack")
+    assert not await after(await node.messages.send("z", 2, sender="a", max_attempts=1), "nack")
+    assert not await node.messages.wait_for_ack(await node.messages.send("z", 3, sender="a"), 0.01)
 
 
 # --- nothing is stranded ------------------------------------------------------------------------------
@@ -304,12 +304,12 @@ async def test_waiting_for_an_ack_tells_how_a_message_ended(node: MeshNode) -> N
 async def test_what_was_claimed_with_a_lost_message_is_released_at_once(crowd: Crowd) -> None:
     here, there = await crowd.node("here"), await crowd.node("there")
     await send(here, "a", 3)
-    receiving = here.bus.receive("z", lease=_LEASE_S)
+    receiving = here.messages.receive("z", lease=_LEASE_S)
     first = await next_of(receiving)
     await change(here, [first], claim_owner="another", claim_until_ms=1)
     with pytest.raises(NotHolder):
-        await here.bus.ack(first)
-    left = await there.bus.poll_inbox_from_db("z")
+        await here.messages.ack(first)
+    left = await there.messages.poll_inbox_from_db("z")
     assert bodies(left) == ["a0", "a1", "a2"]
     assert [each.delivery_attempts for each in left] == [2, 1, 1]
     await receiving.aclose()
@@ -319,12 +319,12 @@ async def test_what_was_claimed_with_a_lost_message_is_released_when_that_is_giv
     node: MeshNode,
 ) -> None:
     await send(node, "a", 3)
-    receiving = node.bus.receive("z", lease=_LEASE_S)
+    receiving = node.messages.receive("z", lease=_LEASE_S)
     first = await next_of(receiving)
     await change(node, [first], claim_owner="another", claim_until_ms=1)
     with pytest.raises(NotHolder):
-        await node.bus.nack(first)
-    assert bodies(await node.bus.poll_inbox_from_db("z")) == ["a0", "a1", "a2"]
+        await node.messages.nack(first)
+    assert bodies(await node.messages.poll_inbox_from_db("z")) == ["a0", "a1", "a2"]
     await receiving.aclose()
 
 
@@ -336,7 +336,7 @@ async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
     handling = asyncio.Event()
 
     async def handle() -> None:
-        receiving = node.bus.receive("z", lease=_LEASE_S)
+        receiving = node.messages.receive("z", lease=_LEASE_S)
         async with aclosing(receiving) if is_closed else nullcontext(receiving):
             async for _ in receiving:
                 handling.set()
@@ -347,7 +347,7 @@ async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
     task.cancel()
     await asyncio.wait([task])
     await settled(node)
-    left = await node.bus.poll_inbox_from_db("z")
+    left = await node.messages.poll_inbox_from_db("z")
     assert [(each.body, each.delivery_attempts) for each in left] == [("a0", 2), ("a1", 1), ("a2", 1)]
 
 
@@ -356,7 +356,7 @@ async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene
     async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
         await node.run_once()
         await send(node, "a", 2)
-        receiving = node.bus.receive("z", lease=_LEASE_S)
+        receiving = node.messages.receive("z", lease=_LEASE_S)
         first = await next_of(receiving)
         await settled(node)
         clock.now += _LEASE_S / 2
@@ -368,6 +368,6 @@ async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene
         with pytest.raises(asyncio.CancelledError):
             await asking
         await settled(node)
-        (second,) = [each for each in await node.bus.letters.peek(["z"]) if each.body == "a1"]
+        (second,) = [each for each in await node.messages.queries.peek(["z"]) if each.body == "a1"]
         assert second.claim_until_ms is None
-        await node.bus.ack(first)
+        await node.messages.ack(first)

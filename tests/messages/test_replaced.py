@@ -51,14 +51,14 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
                 return await lives.enter_async_context(Mesh.open(settings, here))
 
             old = await begin(line)
-            await old.bus.send("bob", {})
+            await old.messages.send("bob", {})
             line.meanwhile = lambda: begin(around.memory)
             key = new_key()
             with pytest.raises(OutcomeUnknown) as unknown:
-                await old.bus.send("bob", {}, key=key)
+                await old.messages.send("bob", {}, key=key)
             assert "ada has begun again" in str(unknown.value)
-            assert await old.bus.letters.find(key) is not None
+            assert await old.messages.queries.find(key) is not None
             with pytest.raises(StaleIncarnation):
-                await old.bus.send("bob", {})
+                await old.messages.send("bob", {})
 
     virtual_time.run(scenario())

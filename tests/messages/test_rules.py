@@ -87,7 +87,7 @@ class MessageWalk(RuleBasedStateMachine):
 
     async def _compare(self) -> None:
         """What lies in the database is what the oracle says, and what is in nobody's hands is so."""
-        listed = await self._nodes["one"].bus.letters.listed(limit=_LISTED)
+        listed = await self._nodes["one"].messages.queries.listed(limit=_LISTED)
         seen = {each.message_uuid: (each.state, each.delivery_attempts) for each in listed}
         assert seen == self._oracle.seen()
         over = [each for each in self._held if not each[2].is_held]
@@ -119,7 +119,7 @@ class MessageWalk(RuleBasedStateMachine):
 
         async def step() -> None:
             self._oracle.send(
-                await node.bus.send(to, number, sender=sender, priority=priority, max_attempts=attempts)
+                await node.messages.send(to, number, sender=sender, priority=priority, max_attempts=attempts)
             )
 
         self._run(step())
@@ -134,7 +134,7 @@ class MessageWalk(RuleBasedStateMachine):
 
         async def step() -> None:
             roles = ["r"] if has_role else []
-            claimed = await node.bus.poll_inbox_from_db("z", roles=roles, limit=limit)
+            claimed = await node.messages.poll_inbox_from_db("z", roles=roles, limit=limit)
             assert [each.message_uuid for each in claimed] == [
                 letter.message.message_uuid for letter in expected
             ]
@@ -151,8 +151,8 @@ class MessageWalk(RuleBasedStateMachine):
         """Acknowledge what is in somebody's hands; said twice, it is the same."""
         node, message, letter = self._chosen(number)
         self._oracle.ack(letter)
-        self._run(node.bus.ack(message))
-        self._run(node.bus.ack(message))
+        self._run(node.messages.ack(message))
+        self._run(node.messages.ack(message))
 
     @precondition(lambda self: self._held)
     @rule(number=any_of, waits=st.booleans())
@@ -160,15 +160,15 @@ class MessageWalk(RuleBasedStateMachine):
         """Give back what is in somebody's hands, for later or for now; said twice, it is the same."""
         node, message, letter = self._chosen(number)
         self._oracle.nack(letter, message.delivery_attempts, waits=waits)
-        self._run(node.bus.nack(message, retry_in=_LONG_S if waits else 0))
-        self._run(node.bus.nack(message, retry_in=_LONG_S if waits else 0))
+        self._run(node.messages.nack(message, retry_in=_LONG_S if waits else 0))
+        self._run(node.messages.nack(message, retry_in=_LONG_S if waits else 0))
 
     @precondition(lambda self: self._held)
     @rule(number=any_of)
     def renew(self, number: int) -> None:
         """Renew a lease, which changes nothing that others see."""
         node, message, _ = self._chosen(number)
-        self._run(node.bus.renew(message))
+        self._run(node.messages.renew(message))
 
     @precondition(lambda self: self._held)
     @rule(number=any_of)
@@ -187,9 +187,9 @@ class MessageWalk(RuleBasedStateMachine):
 
         async def step() -> None:
             with pytest.raises(NotHolder):
-                await node.bus.ack(message)
+                await node.messages.ack(message)
             with pytest.raises(NotHolder):
-                await node.bus.renew(message)
+                await node.messages.renew(message)
 
         self._run(step())
 
@@ -226,10 +226,10 @@ class MessageWalk(RuleBasedStateMachine):
         async def step() -> None:
             if letter.state == MessageState.DEAD:
                 self._oracle.retry(letter)
-                await node.bus.letters.retry(letter.message.message_uuid)
+                await node.messages.queries.retry(letter.message.message_uuid)
             else:
                 with pytest.raises(NotKnown):
-                    await node.bus.letters.retry(letter.message.message_uuid)
+                    await node.messages.queries.retry(letter.message.message_uuid)
 
         self._run(step())
 
@@ -241,7 +241,7 @@ class MessageWalk(RuleBasedStateMachine):
         self._over = [each for each in self._over if each[0] != name]
 
         async def step() -> None:
-            node.bus._claims._handed_out.clear()  # killed, it gives nothing back
+            node.messages._claims._handed_out.clear()  # killed, it gives nothing back
             await node.store.close()
             self._nodes[name] = await self._crowd.node(name)
 

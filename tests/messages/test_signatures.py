@@ -84,55 +84,57 @@ _FORGERIES = {
 async def test_a_changed_message_is_not_delivered_and_is_among_the_dead_letters(
     local: MeshNode, there: Any, forgery: str
 ) -> None:
-    sent = await local.bus.send("z", "true", sender="a")
+    sent = await local.messages.send("z", "true", sender="a")
     await _FORGERIES[forgery](local, sent)
-    await local.bus.send("z", "next", sender="b")
-    assert bodies(await local.bus.inbox("z")) == ["next"]
+    await local.messages.send("z", "next", sender="b")
+    assert bodies(await local.messages.inbox("z")) == ["next"]
     dead = await found(local, sent)
     assert (dead.state, dead.ended_reason) == (MessageState.DEAD, "forged")
-    assert sum(local.bus.senders.forged.values()) == 1
+    assert sum(local.messages.verifier.forged.values()) == 1
 
 
 async def test_messages_that_are_sent_together_have_one_signature_and_each_is_checked(tmp_path: Path) -> None:
     async with crowd_on(FILE, tmp_path, None) as crowd:
         node = await crowd.node("one")
-        sent = await asyncio.gather(*(node.bus.send("z", number, sender=f"a{number}") for number in range(9)))
+        sent = await asyncio.gather(
+            *(node.messages.send("z", number, sender=f"a{number}") for number in range(9))
+        )
         together = [message.signature.partition("+")[0] for message in sent[1:]]
         assert len({*together}) == 1
         assert sent[0].signature not in together  # nobody else was sending when it began
         await change(node, [sent[4]], payload='"another"')
         await change(node, [sent[6]], signature=sent[7].signature)
-        assert sorted(bodies(await node.bus.inbox("z", limit=20))) == [0, 1, 2, 3, 5, 7, 8]
-        assert await node.bus.letters.counts() == {"delivered": 7, "dead": 2}
+        assert sorted(bodies(await node.messages.inbox("z", limit=20))) == [0, 1, 2, 3, 5, 7, 8]
+        assert await node.messages.queries.counts() == {"delivered": 7, "dead": 2}
 
 
 async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: Crowd) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
-    sent = await one.bus.send("z", "true", sender="a")
+    sent = await one.messages.send("z", "true", sender="a")
     copied = sent._replace(message_uuid=new_key(), payload='"again"')
     await _insert(one, copied)  # with the signature of the true one
     unsigned = sent._replace(message_uuid=new_key(), sender_agent="b", sender_node="one")
     signature = two.identity.key.sign(unsigned.signed_text(*two.store.tenant[:2]))
     await _insert(two, unsigned._replace(signature=signature))  # signed, but by another node than it names
-    assert bodies(await two.bus.poll_inbox_from_db("z")) == ["true"]
-    assert await two.bus.letters.counts() == {"delivered": 1, "dead": 2}
+    assert bodies(await two.messages.poll_inbox_from_db("z")) == ["true"]
+    assert await two.messages.queries.counts() == {"delivered": 1, "dead": 2}
 
 
 async def test_a_forged_message_sent_again_is_refused_again(node: MeshNode) -> None:
-    sent = await node.bus.send("z", 1, sender="a")
+    sent = await node.messages.send("z", 1, sender="a")
     await change(node, [sent], payload="2")
-    assert await node.bus.inbox("z") == []
-    await node.bus.letters.retry(sent.message_uuid)
-    assert await node.bus.poll_inbox_from_db("z") == []
+    assert await node.messages.inbox("z") == []
+    await node.messages.queries.retry(sent.message_uuid)
+    assert await node.messages.poll_inbox_from_db("z") == []
     assert (await found(node, sent)).ended_reason == "forged"
 
 
 async def test_what_follows_a_forged_message_is_an_attempt_like_any_other(node: MeshNode) -> None:
-    forged = await node.bus.send("z", 1, sender="a")
-    genuine = await node.bus.send("z", 2, sender="a", max_attempts=2)
-    await node.bus.send("z", 3, sender="b")
+    forged = await node.messages.send("z", 1, sender="a")
+    genuine = await node.messages.send("z", 2, sender="a", max_attempts=2)
+    await node.messages.send("z", 3, sender="b")
     await change(node, [forged], payload='"forged"')
-    receiving = node.bus.receive("z")
+    receiving = node.messages.receive("z")
     other = await next_of(receiving)
     assert other.body in (2, 3)
     await receiving.aclose()  # which gives back what nobody looked at
@@ -144,7 +146,7 @@ async def test_what_follows_a_forged_message_is_an_attempt_like_any_other(node: 
 
 async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: Crowd) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
-    sent = await one.bus.send(
+    sent = await one.messages.send(
         "z",
         {"text": "häß", "n": 1.5},
         sender="a",
@@ -158,7 +160,7 @@ async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: Crowd
         max_attempts=3,
         traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01",
     )
-    (got,) = await two.bus.poll_inbox_from_db("z")
+    (got,) = await two.messages.poll_inbox_from_db("z")
     assert got[: len(WIRE_FIELDS)] == sent[: len(WIRE_FIELDS)]
     assert (got.sender_node, got.sender_incarnation) == ("one", 1)
 
@@ -167,19 +169,19 @@ async def test_a_message_written_before_its_node_got_another_key_is_still_genuin
     town = Town(FILE, tmp_path, None, new_key())
     async with Mesh.open(town.settings("owner")) as owner:
         async with Mesh.open(town.settings("worker")) as worker:
-            await worker.bus.send("z", "before", sender="a")
+            await worker.messages.send("z", "before", sender="a")
             await worker.oplog.anchor()  # by which its key is known for good
         async with Mesh.open_command(town.settings("worker")) as command:
-            await command.bus.send("z", "by command", sender="c")
+            await command.messages.send("z", "by command", sender="c")
         town.forget_key("worker")
         with pytest.raises(KeyRefused):
             async with Mesh.open(town.settings("worker")):
                 pass
         await owner.roles.rekey("worker")
         async with Mesh.open(town.settings("worker")) as worker:
-            await worker.bus.send("z", "after", sender="b")
+            await worker.messages.send("z", "after", sender="b")
         async with Mesh.open_command(town.settings("worker")) as command:
-            await command.bus.send("z", "by command again", sender="d")
-        said = bodies(await owner.bus.poll_inbox_from_db("z"))
+            await command.messages.send("z", "by command again", sender="d")
+        said = bodies(await owner.messages.poll_inbox_from_db("z"))
         assert sorted(said) == ["after", "before", "by command", "by command again"]
         assert [report.problem for report in await owner.oplog.verify() if report.problem] == []

@@ -28,7 +28,7 @@ class Attempts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, node: MeshNode) -> None:
         self._made = asyncio.Semaphore(0)
-        claims = node.bus._claims
+        claims = node.messages._claims
 
         async def counted(*given: object, **named: object) -> list[Message]:
             self._made.release()
@@ -77,7 +77,7 @@ async def nodes(
 async def test_a_message_acked_elsewhere_is_not_handed_out_when_the_answer_is_late(
     nodes: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, other = nodes.slow.bus, nodes.other.bus
+    slow, other = nodes.slow.messages, nodes.other.messages
     loop = slow.receive("z")
     waiting = asyncio.create_task(next_of(loop))
     sent = await other.send("z", "first", sender="a")

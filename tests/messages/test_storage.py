@@ -21,11 +21,11 @@ _TABLES = ("a2a_messages", "a2a_inboxes")
 async def test_a_backup_keeps_messages_with_all_that_became_of_them(named: Settings, tmp_path: Path) -> None:
     async with Mesh.open(named) as node:
         for number in range(3):
-            await node.bus.send("z", number, sender="a")
-        (first, second, _) = await node.bus.inbox("z")
-        await node.bus.ack(first)
-        await node.bus.nack(second, retry_in=0)
-        before = await node.bus.letters.listed()
+            await node.messages.send("z", number, sender="a")
+        (first, second, _) = await node.messages.inbox("z")
+        await node.messages.ack(first)
+        await node.messages.nack(second, retry_in=0)
+        before = await node.messages.queries.listed()
         engine = await open_engine(named)
         await back_up(engine, tmp_path / "backup.db")
         await engine.close()
@@ -35,8 +35,11 @@ async def test_a_backup_keeps_messages_with_all_that_became_of_them(named: Setti
         await restore(engine, backup, timeout=_TIMEOUT_S)
     await engine.close()
     async with Mesh.open(empty) as node:
-        assert await node.bus.letters.listed() == before
-        assert bodies(await node.bus.poll_inbox_from_db("z")) == [1, 2]  # and their signatures still hold
+        assert await node.messages.queries.listed() == before
+        assert bodies(await node.messages.poll_inbox_from_db("z")) == [
+            1,
+            2,
+        ]  # and their signatures still hold
 
 
 async def test_a_database_from_before_there_were_messages_is_upgraded(tmp_path: Path) -> None:
@@ -51,6 +54,6 @@ async def test_a_database_from_before_there_were_messages_is_upgraded(tmp_path: 
     assert (await engine.run(batch.seal())).committed
     await engine.close()
     async with Mesh.open(settings) as node:
-        await node.bus.send("z", 1, sender="a")
-        assert bodies(await node.bus.inbox("z")) == [1]
+        await node.messages.send("z", 1, sender="a")
+        assert bodies(await node.messages.inbox("z")) == [1]
         assert (await node.store.status()).schema_version == VERSION

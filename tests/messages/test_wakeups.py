@@ -19,7 +19,7 @@ from tests.support.oplog.authoring import Scene
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NoAnswer
-from vox_mesh.messages import bus, consumer, wakeups
+from vox_mesh.messages import consumer, messages, wakeups
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.wakeups import FEW, Wakeups
@@ -72,7 +72,7 @@ class Resting:
 @pytest.fixture
 def resting(monkeypatch: pytest.MonkeyPatch) -> Resting:
     """No receiver looks by itself."""
-    for module in (consumer, bus):
+    for module in (consumer, messages):
         monkeypatch.setattr(module, "POLL_S", _NEVER_S)
     monkeypatch.setattr(wakeups, "CHECK_S", _NEVER_S)
     return Resting(monkeypatch)
@@ -95,8 +95,8 @@ async def receiving(
     got: asyncio.Queue[Message] = asyncio.Queue()
 
     async def receive(agent: str) -> None:
-        async for message in node.bus.receive(agent, roles=[role] if role else []):
-            await node.bus.ack(message)
+        async for message in node.messages.receive(agent, roles=[role] if role else []):
+            await node.messages.ack(message)
             got.put_nowait(message)
 
     tasks = [asyncio.create_task(receive(agent)) for agent in agents]
@@ -144,7 +144,7 @@ async def test_messages_to_one_of_many_receivers_wake_only_that_one(
         await resting.reach(_MANY + 1)
         counted = looks(node, monkeypatch)
         for number in range(_MESSAGES):
-            await node.bus.send("busy", number, sender="sender")
+            await node.messages.send("busy", number, sender="sender")
             assert (await next_of(got)).body == number
         await resting.reach(_MANY + 1)
     assert counted.total() < 10 * _MESSAGES, counted
@@ -159,7 +159,7 @@ async def test_a_message_to_a_role_wakes_a_few_of_its_many_receivers(
         await resting.reach(_MANY)
         counted = looks(node, monkeypatch)
         for number in range(5):
-            await other.bus.send(_ROLE, number, sender="sender")
+            await other.messages.send(_ROLE, number, sender="sender")
             assert (await next_of(got)).body == number
         await resting.reach(_MANY)
     assert counted.total() < _MANY, counted
@@ -169,17 +169,17 @@ async def test_while_a_message_to_a_role_is_worked_on_commits_wake_no_receiver_o
     others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
-    first, _ = [await other.bus.send(_ROLE, number, sender="sender") for number in range(2)]
-    (held,) = await other.bus.inbox("z", roles=["reviewer"], limit=1)
+    first, _ = [await other.messages.send(_ROLE, number, sender="sender") for number in range(2)]
+    (held,) = await other.messages.inbox("z", roles=["reviewer"], limit=1)
     assert held.message_uuid == first.message_uuid
     async with receiving(node, ["busy"]) as got, receiving(node, idle(_MANY), "reviewer") as of_role:
         await resting.reach(_MANY + 1)
         counted = looks(node, monkeypatch)
         for number in range(_FEW_MESSAGES):
-            await other.bus.send("busy", number, sender="sender")
+            await other.messages.send("busy", number, sender="sender")
             assert (await next_of(got)).body == number
         assert counted["glance"] < 3 * _FEW_MESSAGES, counted
-        await other.bus.ack(held)
+        await other.messages.ack(held)
         assert (await next_of(of_role)).body == 1
 
 
@@ -187,7 +187,7 @@ async def test_many_receivers_that_begin_together_claim_nothing_one_by_one(
     others: Crowd, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
-    await other.bus.send("idle-200", "here already", sender="sender")
+    await other.messages.send("idle-200", "here already", sender="sender")
     before = node.store.traffic.answered
     async with receiving(node, idle(_MANY)) as got:
         assert (await next_of(got)).body == "here already"
@@ -202,7 +202,7 @@ async def test_a_message_that_another_node_stores_wakes_its_receiver(others: Cro
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
-        await other.bus.send("target", 1, sender="sender")
+        await other.messages.send("target", 1, sender="sender")
         assert (await next_of(got)).body == 1
 
 
@@ -210,35 +210,35 @@ async def test_a_message_that_another_node_gives_back_wakes_a_receiver_of_its_ro
     others: Crowd, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
-    await other.bus.send(_ROLE, 1, sender="sender")
+    await other.messages.send(_ROLE, 1, sender="sender")
     for retry_in in (0.0, _SHORT_S):  # at once, and when its time has come without a commit
-        (held,) = await other.bus.inbox("z", roles=["reviewer"])
+        (held,) = await other.messages.inbox("z", roles=["reviewer"])
         async with receiving(node, idle(2 * FEW), "reviewer") as got:
             await resting.reach(2 * FEW)
-            await other.bus.nack(held, retry_in=retry_in)
+            await other.messages.nack(held, retry_in=retry_in)
             assert (await next_of(got)).body == 1
-        await other.bus.send(_ROLE, 1, sender="sender")
+        await other.messages.send(_ROLE, 1, sender="sender")
 
 
 async def test_the_end_of_a_lease_wakes_a_receiver(others: Crowd, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         await resting.reach(2 * FEW)
-        await other.bus.send(_ROLE, 1, sender="sender")
+        await other.messages.send(_ROLE, 1, sender="sender")
         assert (await next_of(got)).body == 1
-    await other.bus.send(_ROLE, 2, sender="sender")
-    await other.bus.inbox("z", roles=["reviewer"], lease=_SHORT_S)  # and is not heard of again
+    await other.messages.send(_ROLE, 2, sender="sender")
+    await other.messages.inbox("z", roles=["reviewer"], lease=_SHORT_S)  # and is not heard of again
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         assert (await next_of(got)).body == 2
 
 
 async def test_a_lease_that_is_released_early_wakes_a_receiver(others: Crowd, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
-    await other.bus.send(_ROLE, 1, sender="sender")
-    held = await other.bus.inbox("z", roles=["reviewer"], lease=_HOUR_S)
+    await other.messages.send(_ROLE, 1, sender="sender")
+    held = await other.messages.inbox("z", roles=["reviewer"], lease=_HOUR_S)
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         await resting.reach(2 * FEW)
-        await other.bus.put_back(held)
+        await other.messages.put_back(held)
         assert (await next_of(got)).body == 1
 
 
@@ -247,11 +247,11 @@ async def test_an_acknowledgement_wakes_a_receiver_of_what_was_sent_next(
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     for number in range(2):
-        await other.bus.send(_ROLE, number, sender="sender")
-    (first,) = await other.bus.inbox("z", roles=["reviewer"], limit=1)
+        await other.messages.send(_ROLE, number, sender="sender")
+    (first,) = await other.messages.inbox("z", roles=["reviewer"], limit=1)
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         await resting.reach(2 * FEW)
-        await other.bus.ack(first)
+        await other.messages.ack(first)
         assert (await next_of(got)).body == 1
 
 
@@ -259,10 +259,10 @@ async def test_a_message_that_expires_wakes_a_receiver_of_what_was_sent_next(
     others: Crowd, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
-    expiring = await other.bus.send(_ROLE, 0, sender="sender", ttl=_HOUR_S)
-    await other.bus.send(_ROLE, 1, sender="sender")
-    (held,) = await other.bus.inbox("z", roles=["reviewer"], limit=1)
-    await other.bus.nack(held, retry_in=_HOUR_S)
+    expiring = await other.messages.send(_ROLE, 0, sender="sender", ttl=_HOUR_S)
+    await other.messages.send(_ROLE, 1, sender="sender")
+    (held,) = await other.messages.inbox("z", roles=["reviewer"], limit=1)
+    await other.messages.nack(held, retry_in=_HOUR_S)
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         await resting.reach(2 * FEW)
         await change(other, [expiring], expires_ms=1)
@@ -271,23 +271,23 @@ async def test_a_message_that_expires_wakes_a_receiver_of_what_was_sent_next(
 
 async def test_a_dead_letter_that_is_sent_again_wakes_its_receiver(others: Crowd, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
-    dead = await other.bus.send("target", 1, sender="sender", max_attempts=1)
-    (held,) = await other.bus.inbox("target")
-    await other.bus.nack(held)
+    dead = await other.messages.send("target", 1, sender="sender", max_attempts=1)
+    (held,) = await other.messages.inbox("target")
+    await other.messages.nack(held)
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
-        await other.bus.letters.retry(dead.message_uuid)
+        await other.messages.queries.retry(dead.message_uuid)
         assert (await next_of(got)).message_uuid == dead.message_uuid
 
 
 async def test_what_an_earlier_incarnation_had_claimed_can_be_had_by_the_next(there: Scene) -> None:
     async with there.node("a") as earlier, there.node("a") as node:
         await earlier.run_once()
-        await earlier.bus.send(_ROLE, 1, sender="sender")
-        assert bodies(await earlier.bus.inbox("z", roles=["reviewer"], lease=_HOUR_S)) == [1]
-        assert (await earlier.bus._claims.free_times([_ROLE]))[_ROLE] > earlier.clock.now_ms
+        await earlier.messages.send(_ROLE, 1, sender="sender")
+        assert bodies(await earlier.messages.inbox("z", roles=["reviewer"], lease=_HOUR_S)) == [1]
+        assert (await earlier.messages._claims.free_times([_ROLE]))[_ROLE] > earlier.clock.now_ms
         await node.run_once()
-        assert (await node.bus._claims.free_times([_ROLE]))[_ROLE] <= node.clock.now_ms
+        assert (await node.messages._claims.free_times([_ROLE]))[_ROLE] <= node.clock.now_ms
         async with receiving(node, idle(2 * FEW), "reviewer") as got:
             assert (await next_of(got)).body == 1
 
@@ -296,10 +296,10 @@ async def test_what_the_relay_brings_wakes_its_receiver(others: Crowd, resting: 
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
-        sent = await other.bus.send("target", 1, sender="sender")
-        node.bus.relay_buffer.add([sent])
+        sent = await other.messages.send("target", 1, sender="sender")
+        node.messages.relay_buffer.add([sent])
         assert (await next_of(got)).message_uuid == sent.message_uuid
-        assert node.bus.relay_buffer.kept_ids(["target"]) == []
+        assert node.messages.relay_buffer.kept_ids(["target"]) == []
 
 
 async def test_what_the_relay_brought_is_dropped_when_another_node_has_it(
@@ -308,19 +308,19 @@ async def test_what_the_relay_brought_is_dropped_when_another_node_has_it(
     monkeypatch.setattr(consumer, "_CLEAN_INTERVAL_S", 0.0)
     node, other = await others.node("a"), await others.node("b")
     dropped = asyncio.Event()
-    drop = node.bus.relay_buffer._drop
+    drop = node.messages.relay_buffer._drop
 
     def drop_and_note(key: str) -> None:
         drop(key)
         dropped.set()
 
-    monkeypatch.setattr(node.bus.relay_buffer, "_drop", drop_and_note)
+    monkeypatch.setattr(node.messages.relay_buffer, "_drop", drop_and_note)
     async with receiving(node, idle(2 * FEW), "reviewer"):
         await resting.reach(2 * FEW)
-        sent = await other.bus.send("z", 1, sender="sender")
-        await other.bus.ack(*await other.bus.inbox("z"))
+        sent = await other.messages.send("z", 1, sender="sender")
+        await other.messages.ack(*await other.messages.inbox("z"))
         brought = sent._replace(message_uuid=new_key(), receiver_agent=_ROLE)  # and is not stored yet
-        node.bus.relay_buffer.add([brought])
+        node.messages.relay_buffer.add([brought])
         await resting.reach_again(2 * FEW)
         assert not dropped.is_set()
         await change(other, [sent], message_uuid=brought.message_uuid)

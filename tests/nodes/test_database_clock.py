@@ -79,7 +79,7 @@ async def granted(node: MeshNode) -> Held:
     job = await node.jobs.schedule("build")
     claimed = await claim(node, job.job_id)
     assert [each.job.job_id for each in claimed] == [job.job_id]
-    message = await node.bus.send("reader", {"n": 1}, sender="writer", ttl=TTL_S)
+    message = await node.messages.send("reader", {"n": 1}, sender="writer", ttl=TTL_S)
     assert await node.rhythm.leadership.keep(TTL_S)
     return Held(lock, claimed[0].job, message)
 
@@ -123,7 +123,7 @@ async def test_what_is_held_when_the_clock_jumps_ahead_is_held_still(
         assert not await b.rhythm.leadership.keep(TTL_S)
         job = await b.jobs.find(held.job.job_id)
         assert (job.state, job.claimer) == ("running", "a")
-        (found,) = await b.bus.poll_inbox_from_db("reader")
+        (found,) = await b.messages.poll_inbox_from_db("reader")
         assert found.message_uuid == held.message.message_uuid, "it has not expired"
         assert [node.state for node in await b.nodes.all()] == ["alive"] * 3
         await assert_sound(b)
@@ -186,8 +186,8 @@ async def refused_alike(node: MeshNode, lock: Lock, job_id: str) -> None:
         partial(node.locks.renew, lock),
         partial(node.jobs.schedule, "test"),
         partial(claim, node, job_id),
-        partial(node.bus.send, "reader", {}, sender="writer"),
-        partial(node.bus.poll_inbox_from_db, "reader"),
+        partial(node.messages.send, "reader", {}, sender="writer"),
+        partial(node.messages.poll_inbox_from_db, "reader"),
         partial(node.oplog.append, NOTE, {}),
     )
     for attempt in attempts:
@@ -482,8 +482,8 @@ async def test_commands_refuse_alike_when_the_database_is_far_from_this_machines
             attempts: tuple[Callable[[], Awaitable[object]], ...] = (
                 partial(mesh.locks.acquire, "x"),
                 partial(mesh.jobs.schedule, "build"),
-                partial(mesh.bus.send, "reader", {}, sender="writer"),
-                partial(mesh.bus.poll_inbox_from_db, "reader"),
+                partial(mesh.messages.send, "reader", {}, sender="writer"),
+                partial(mesh.messages.poll_inbox_from_db, "reader"),
             )
             for attempt in attempts:
                 with pytest.raises(ClockOff, match="from the database's"):

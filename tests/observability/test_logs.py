@@ -75,10 +75,10 @@ async def main():
             log.warning("under a lock")
             await asyncio.create_task(said("in a task under a lock"))
         log.warning("after the lock")
-        sent = await mesh.bus.send("reviewer", "look", traceparent=sys.argv[1])
-        async for message in mesh.bus.receive("reviewer"):
+        sent = await mesh.messages.send("reviewer", "look", traceparent=sys.argv[1])
+        async for message in mesh.messages.receive("reviewer"):
             log.warning("a message in hand")
-            await mesh.bus.ack(message)
+            await mesh.messages.ack(message)
             break
         log.warning("after the message")
         print(mesh.identity.node_id, sent.message_uuid, lock.fence_token)
@@ -208,14 +208,14 @@ def test_what_outlives_a_job_does_not_speak_for_it(job: Job) -> None:
 
 async def test_lines_are_about_no_message_that_was_acknowledged_in_whatever_order(mesh: Mesh) -> None:
     for agent in "abab":
-        await mesh.bus.send(agent, "look", sender="other")
+        await mesh.messages.send(agent, "look", sender="other")
     with log_scope(agent="outer"):
-        inboxes = [mesh.bus.receive(agent) for agent in "ab"]
+        inboxes = [mesh.messages.receive(agent) for agent in "ab"]
         for _ in range(2):
             messages = [await anext(inbox) for inbox in inboxes]
             assert log_fields()["message_uuid"] == messages[1].message_uuid
             for message in messages:
-                await mesh.bus.ack(message)
+                await mesh.messages.ack(message)
             assert log_fields() == {"agent": "outer"}
         for inbox in inboxes:
             await inbox.aclose()
@@ -226,13 +226,13 @@ async def test_lines_are_about_no_message_that_was_acknowledged_in_whatever_orde
 async def test_lines_are_about_no_message_of_a_loop_that_was_left_but_what_it_began_goes_on(
     mesh: Mesh,
 ) -> None:
-    sent, goes_on = await mesh.bus.send("a", "look", sender="other"), asyncio.Event()
+    sent, goes_on = await mesh.messages.send("a", "look", sender="other"), asyncio.Event()
 
     async def said() -> object:
         await goes_on.wait()
         return log_fields().get("message_uuid")
 
-    inbox = mesh.bus.receive("a")
+    inbox = mesh.messages.receive("a")
     async for _ in inbox:
         task = asyncio.create_task(said())
         break

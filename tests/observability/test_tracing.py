@@ -63,9 +63,9 @@ async def main():
         with trace.get_tracer("mine").start_as_current_span("the caller") as caller:
             kinds = ("example.traced", "example.wrong")
             jobs = [await mesh.jobs.schedule(kind, max_attempts=1) for kind in kinds]
-            sent = await mesh.bus.send("reviewer", "look")
+            sent = await mesh.messages.send("reviewer", "look")
         told = {"jobs": [each.job_id for each in jobs], "caller": caller.get_span_context().span_id}
-        await mesh.bus.ack(*await mesh.bus.inbox("reviewer"))
+        await mesh.messages.ack(*await mesh.messages.inbox("reviewer"))
         print(json.dumps({**told, "traceparent": sent.traceparent}))
     shut_down()
 
@@ -253,8 +253,8 @@ async def main():
 
         async with mesh.worker.running():
             job = await mesh.jobs.wait(await mesh.jobs.schedule("example.echo"), timeout=30)
-        sent = await mesh.bus.send("reviewer", "look")
-        (received,) = await mesh.bus.inbox("reviewer")
+        sent = await mesh.messages.send("reviewer", "look")
+        (received,) = await mesh.messages.inbox("reviewer")
         print(job.state, sent.traceparent, received.traceparent, tracing.is_on())
     shut_down()
 
@@ -459,12 +459,12 @@ async def told_of(mesh):
             job = await mesh.jobs.schedule(kind, faulty, max_attempts=1)
             ended = await mesh.jobs.wait(job, timeout=30)
             told.append([ended.state, ended.attempts, ended.reason])
-    await mesh.bus.send("reviewer", faulty)
-    received = await mesh.bus.inbox("reviewer")
-    await mesh.bus.ack(*received)
+    await mesh.messages.send("reviewer", faulty)
+    received = await mesh.messages.inbox("reviewer")
+    await mesh.messages.ack(*received)
     told.append([each.body for each in received])
     try:
-        await mesh.bus.send("reviewer", faulty, msg_type="")
+        await mesh.messages.send("reviewer", faulty, msg_type="")
     except BadValue:
         told.append("refused")
     error = asyncio.CancelledError()

@@ -307,8 +307,8 @@ async def test_a_message_in_hand_stays_there_when_its_node_joins_again(
     server: Server, tmp_path: Path
 ) -> None:
     async with Mesh.open(node_on(MESH, server, tmp_path, "a")) as a:
-        await a.bus.send("z", "x")
-        (message,) = await a.bus.poll_inbox_from_db("z")
+        await a.messages.send("z", "x")
+        (message,) = await a.messages.poll_inbox_from_db("z")
         server.end()
         server.copy_data(tmp_path / "copy")
         server.start()
@@ -316,5 +316,5 @@ async def test_a_message_in_hand_stays_there_when_its_node_joins_again(
         server.put_back(tmp_path / "copy")
         await a.run_once()
         assert a.rollbacks == 1
-        assert await a.bus.poll_inbox_from_db("z") == []
-        assert await a.bus.ack(message)
+        assert await a.messages.poll_inbox_from_db("z") == []
+        assert await a.messages.ack(message)

@@ -162,14 +162,14 @@ async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[Scene, V
     async with there.node("a") as a:
         await a.run_once()
         image = disk.image()
-        await a.bus._leases.run_once(["z"], list)
-        assert a.bus._leases.until("z") is not None
+        await a.messages._leases.run_once(["z"], list)
+        assert a.messages._leases.until("z") is not None
         await a.run_once()
         disk.put_back(image)
         await a.run_once()
-        assert a.bus._leases.until("z") is None, "the database knows nothing of it"
-        await a.bus._leases.run_once(["z"], list)
-        assert a.bus._leases.until("z") is not None
+        assert a.messages._leases.until("z") is None, "the database knows nothing of it"
+        await a.messages._leases.run_once(["z"], list)
+        assert a.messages._leases.until("z") is not None
 
 
 @pytest.mark.parametrize("way", ["tick", "lock of two keys"])

@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 import vox_mesh
-from vox_mesh import Yield
+from vox_mesh import Yield, sync
+from vox_mesh.messages.messages import Messages
 
 
 def test_the_fields_of_log_lines_are_found_where_they_were() -> None:
@@ -18,6 +19,34 @@ def test_the_fields_of_log_lines_are_found_where_they_were() -> None:
 
 def test_what_never_was_there_is_not_found() -> None:
     old = importlib.import_module("vox_mesh.coordination.log_context")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = old.nothing
+
+
+async def test_messages_are_found_under_their_old_name() -> None:
+    async with vox_mesh.Mesh.open_command(vox_mesh.Settings()) as mesh:
+        with pytest.warns(DeprecationWarning, match=r"use Mesh\.messages") as seen:
+            assert mesh.bus is mesh.messages
+        assert seen[0].filename == __file__
+        with pytest.warns(DeprecationWarning, match=r"use messages\.queries"):
+            assert mesh.messages.letters is mesh.messages.queries
+
+
+def test_messages_are_found_under_their_old_name_without_await() -> None:
+    with sync.Mesh.open(vox_mesh.Settings()) as mesh:
+        with pytest.warns(DeprecationWarning, match=r"use Mesh\.messages") as seen:
+            old = mesh.bus
+        assert old == mesh.messages
+        assert seen[0].filename == __file__
+        sent = old.send("b", 1, sender="a")
+        with pytest.warns(DeprecationWarning, match=r"use messages\.wait_for_ack"):
+            assert not old.acked(sent, 0.001)
+
+
+def test_the_old_class_of_messages_is_the_new_one() -> None:
+    old = importlib.import_module("vox_mesh.messages.bus")
+    with pytest.warns(DeprecationWarning, match=r"use vox_mesh\.messages\.messages\.Messages"):
+        assert old.Bus is Messages
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = old.nothing
 

@@ -41,14 +41,14 @@ def test_a_handler_that_is_a_plain_function_does_jobs_and_may_use_the_mesh(mesh:
     @mesh.worker.handles("words.*")
     def count(context: JobContext) -> int:
         context.run(context.checkpoint({"at": 1}))
-        mesh.bus.send("boss", f"counting {context.payload}", sender="counter")
+        mesh.messages.send("boss", f"counting {context.payload}", sender="counter")
         return len(context.payload.split())
 
     with mesh.worker.running(concurrency=2):
         job = mesh.jobs.schedule("words.count", "to be or not")
         assert mesh.jobs.wait(job, timeout=_PATIENCE_S).state == "succeeded"
     assert not mesh.worker.is_running
-    assert [each.body for each in mesh.bus.inbox("boss")] == ["counting to be or not"]
+    assert [each.body for each in mesh.messages.inbox("boss")] == ["counting to be or not"]
 
 
 def test_a_command_beside_the_nodes_blocks_too(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_need_not_be_awaited_is_what_it_is(mesh: MeshNode) -> None:
     (node,) = mesh.nodes.live_nodes_from_db()
     assert (node.node_id, node.activity) == (mesh.identity.node_id, "indexing")
     assert mesh.jobs == mesh.jobs
-    others: list[object] = [mesh.locks, mesh.bus]
+    others: list[object] = [mesh.locks, mesh.messages]
     assert mesh.jobs not in others
     assert {"schedule", "wait"} <= set(dir(mesh.jobs))
     with pytest.raises(AttributeError, match="keeps '_store' to itself"):
@@ -187,12 +187,12 @@ def test_what_a_call_raises_says_where_it_came_from(mesh: MeshNode) -> None:
 
 def test_a_loop_that_is_left_gives_back_what_it_had_not_come_to(mesh: MeshNode) -> None:
     for sender in ("one", "two"):
-        mesh.bus.send("inbox", sender, sender=sender)
-    for message in mesh.bus.receive("inbox"):
-        mesh.bus.ack(message)
+        mesh.messages.send("inbox", sender, sender=sender)
+    for message in mesh.messages.receive("inbox"):
+        mesh.messages.ack(message)
         break
     with timeout(_PATIENCE_S):
-        left = next(mesh.bus.receive("inbox"))
+        left = next(mesh.messages.receive("inbox"))
     assert {message.body, left.body} == {"one", "two"}
 
 
@@ -278,14 +278,14 @@ def test_deadlines_are_those_of_the_async_mesh(mesh: MeshNode) -> None:
 
 def test_a_deadline_around_several_calls_cancels_the_one_under_way(mesh: MeshNode) -> None:
     with pytest.raises(TimeoutError), timeout(_PATIENCE_S), timeout(_SHORT_S), timeout(None):
-        next(mesh.bus.receive("nobody"))
-    assert mesh.bus.inbox("nobody") == []  # and there is none any more
+        next(mesh.messages.receive("nobody"))
+    assert mesh.messages.inbox("nobody") == []  # and there is none any more
 
 
 def test_what_tidies_up_has_the_time_it_needs(mesh: MeshNode) -> None:
     def work() -> None:
         with timeout(_SHORT_S), mesh.locks.hold("release", agent="a"):
-            next(mesh.bus.receive("nobody"))
+            next(mesh.messages.receive("nobody"))
 
     with pytest.raises(TimeoutError):
         work()
@@ -316,7 +316,7 @@ def test_a_function_that_is_called_in_the_loop_can_not_block_it(mesh: MeshNode) 
 
 def test_after_the_end_there_is_one_clear_error() -> None:
     with Mesh.open(load_settings(_env_file=None)) as mesh:
-        left_over = mesh.bus.receive("a")
+        left_over = mesh.messages.receive("a")
     for use in (mesh.nodes.all, lambda: next(left_over), lambda: mesh.locks.hold("x").__enter__()):
         with pytest.raises(StoreClosed, match="the mesh is closed") as raised:
             use()
@@ -338,7 +338,7 @@ def test_a_call_of_another_thread_ends_with_the_mesh() -> None:
 def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     mesh: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = mesh.bus.receive("nobody-writes-to")
+    messages = mesh.messages.receive("nobody-writes-to")
     waiting = Call.wait_for
 
     def interrupted(call: Call, *events: Future[object], limited: bool = True) -> None:

@@ -115,14 +115,14 @@ async def test_who_lives_ticks_when_the_clock_is_turned_and_who_died_is_seen_to_
 
 async def test_messages_come_again_after_their_lease_and_expire_with_their_time(town: Town) -> None:
     node = await town.node()
-    await node.bus.send("reader", "lasting", sender="writer")
-    await node.bus.send("reader", "passing", sender="other", ttl=600)
-    assert len(await node.bus.inbox("reader", lease=60)) == 2
-    assert await node.bus.inbox("reader") == []
+    await node.messages.send("reader", "lasting", sender="writer")
+    await node.messages.send("reader", "passing", sender="other", ttl=600)
+    assert len(await node.messages.inbox("reader", lease=60)) == 2
+    assert await node.messages.inbox("reader") == []
     await town.clock.turn("2m")
-    assert {each.body for each in await node.bus.inbox("reader", lease=60)} == {"lasting", "passing"}
+    assert {each.body for each in await node.messages.inbox("reader", lease=60)} == {"lasting", "passing"}
     await town.clock.turn("10m")
-    assert [each.body for each in await node.bus.inbox("reader")] == ["lasting"]
+    assert [each.body for each in await node.messages.inbox("reader")] == ["lasting"]
 
 
 async def test_what_was_to_be_done_later_is_due_when_the_clock_is_turned(town: Town) -> None:
@@ -190,9 +190,9 @@ async def test_a_memory_home_by_its_own_clock_answers_as_one_by_the_machines() -
 
 async def test_nodes_hear_of_each_others_commits_at_once(town: Town) -> None:
     one, two = await town.node("one"), await town.node("two")
-    receiving = two.bus.receive("reader")
+    receiving = two.messages.receive("reader")
     waiting = asyncio.ensure_future(anext(receiving))
-    await one.bus.send("reader", "hello", sender="writer")
+    await one.messages.send("reader", "hello", sender="writer")
     async with asyncio.timeout(_PATIENCE_S):
         assert (await waiting).body == "hello"
     await receiving.aclose()
@@ -231,6 +231,6 @@ async def test_nothing_of_the_machine_reaches_a_town(monkeypatch: pytest.MonkeyP
         node = await town.node()
         assert node.store.home == "memory"
         assert node.store.tenant.scope_id == ""
-        assert node.bus.agent_or_default(None) == "local"
+        assert node.messages.agent_or_default(None) == "local"
         await node.jobs.schedule("work")
     assert os.listdir(tmp_path) == [".env"]  # noqa: PTH208

@@ -75,7 +75,7 @@ async def gather(mesh: Mesh, stage: Stage) -> Evidence:
         after=after,
         entries=sorted(entries, key=lambda entry: entry.id),
         chains=await mesh.oplog.verify(),
-        messages=await mesh.bus.letters.listed(limit=_MOST),
+        messages=await mesh.messages.queries.listed(limit=_MOST),
         conflicts=await mesh.conflicts.list(),
         plan=await mesh.occ.read("memories", PLAN),
         notes=await mesh.occ.read("memories", NOTES),

@@ -65,7 +65,7 @@ class Orchestrator:
             self.tell("stepped", **about, done=done, steps=steps)
         if job.kind in ("fetch", "test"):
             reviewer = other_than(self._name, name)
-            await self._mesh.bus.send(reviewer, {"name": name}, msg_type="review", max_attempts=100)
+            await self._mesh.messages.send(reviewer, {"name": name}, msg_type="review", max_attempts=100)
         elif job.kind == "report":
             await self._mesh.occ.update("memories", NOTES, lambda row: _with_line(row, name))
         self.tell("did", **about)
@@ -75,7 +75,9 @@ class Orchestrator:
 
     async def answer(self) -> None:
         """Deal with one message after the other; each is acknowledged when that is done, and not before."""
-        async for message in self._mesh.bus.receive(self._name, roles=self._part.roles, lease=_MESSAGE_S):
+        async for message in self._mesh.messages.receive(
+            self._name, roles=self._part.roles, lease=_MESSAGE_S
+        ):
             about = {
                 "message": message.message_uuid,
                 "type": message.msg_type,
@@ -84,10 +86,10 @@ class Orchestrator:
             self.tell("received", **about)
             try:
                 await self._deal_with(message)
-                await self._mesh.bus.ack(message)
+                await self._mesh.messages.ack(message)
             except (MeshError, TooLate):  # somebody else has the lock, or the message by now
                 with suppress(MeshError):
-                    await self._mesh.bus.nack(message, retry_in=_AGAIN_S)
+                    await self._mesh.messages.nack(message, retry_in=_AGAIN_S)
             else:
                 self.tell("acked", **about)
 
@@ -97,7 +99,7 @@ class Orchestrator:
                 name = message.body["name"]
                 key = README if "e" in name else CHANGELOG
                 await self._write_under_lock(key, f"reviewed {name}", message)
-                await self._mesh.bus.reply(message, f"{name} is fine", msg_type="reviewed")
+                await self._mesh.messages.reply(message, f"{name} is fine", msg_type="reviewed")
             case "edit":
                 await self._write_under_lock(CHANGELOG, "edited", message, steps=EDIT_STEPS)
             case "revise":
@@ -110,7 +112,7 @@ class Orchestrator:
             try:
                 for _ in range(steps):
                     await asyncio.sleep(self._part.pace_s)
-                    await self._mesh.bus.renew(message, lease=_MESSAGE_S)  # all this takes longer
+                    await self._mesh.messages.renew(message, lease=_MESSAGE_S)  # all this takes longer
                 self._board.write(key, lock.fence_token, node=self._name, text=text)
                 self.tell("wrote", key=key, token=lock.fence_token)
             finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -79,7 +78,7 @@ class Story:
     async def _occupy_the_victim(self) -> Message:
         """Give it a long job, and a message that has it hold a lock for long."""
         await self._troupe.until("began", node=VICTIM, kind="build", name=CORE)
-        edit = await self._mesh.bus.send(
+        edit = await self._mesh.messages.send(
             f"role:{EDITOR}", "the changelog, please", sender=OWNER, msg_type="edit", max_attempts=100
         )
         await self._troupe.until("holds", node=VICTIM, key=CHANGELOG, what="edited")
@@ -90,7 +89,7 @@ class Story:
         """Two agents are shown the same plan, and both write it anew."""
         plan = await self._mesh.occ.read("memories", PLAN)
         for agent in (OWNER, HEIR):
-            await self._mesh.bus.send(agent, plan, sender="demo", msg_type="revise", priority=3)
+            await self._mesh.messages.send(agent, plan, sender="demo", msg_type="revise", priority=3)
         lost = await self._troupe.first(lambda each: each["event"] == "revised" and bool(each["conflict"]))
         self._view.say(
             "wrote the plan at the same time as another: its version is kept for review", lost["node"]
@@ -118,7 +117,7 @@ class Story:
     async def _token_with_all_in_hand(self, job_id: str, edit: Message) -> int | None:
         """The token of the victim's lock, if it has that, the job and the message in hand."""
         jobs = await self._mesh.jobs.roster.held_by(VICTIM, fresh=True)
-        letter = await self._mesh.bus.letters.find(edit.message_uuid)
+        letter = await self._mesh.messages.queries.find(edit.message_uuid)
         holders = await self._mesh.locks.holders([CHANGELOG])
         has_both = job_id in [job.job_id for job in jobs] and letter is not None and _is_claimed(letter)
         tokens = [holder.fence_token for holder in holders if holder.holder_node == VICTIM]
@@ -160,10 +159,9 @@ class Story:
 
     async def _look(self) -> None:
         """See how far it is, whenever something was committed."""
-        while True:
-            seen = self._mesh.store.change_count
+        async for _ in self._mesh.store.changes(interval_s=_LOOK_S):
             counts = await self._mesh.jobs.roster.counts()
-            letters = await self._mesh.bus.letters.counts()
+            letters = await self._mesh.messages.queries.counts()
             self._open_messages = sum(letters.values()) - letters.get(MessageState.ACKED, 0)
             self._view.looked(
                 {kind: sum(states.get(end, 0) for end in ENDS) for kind, states in counts.items()},
@@ -172,9 +170,6 @@ class Story:
             )
             self._troupe.wake()
             await asyncio.sleep(_CALM_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._mesh.store.changed(seen)
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
         if not looking.cancelled():

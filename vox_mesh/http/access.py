@@ -14,10 +14,10 @@ from aiohttp import web
 
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
-from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 
 _log = logging.getLogger(__name__)
 

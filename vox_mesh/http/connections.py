@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.messages.log_throttle import ThrottledLogger
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import MeshError, StoreClosed
@@ -51,20 +50,14 @@ class OverviewFeed:
                 self._read_task = self._latest = None
 
     async def _read(self) -> None:
-        while True:
-            seen = self._store.change_count
-            pause_s: float | None = None
+        async for turn in self._store.changes(debounce_s=_MIN_INTERVAL_S):  # a busy mesh commits all the time
             try:
                 self._latest = await self._reader.look()
             except MeshError as error:
                 _log.info("no events for now: %s", error.line)
-                pause_s = _RETRY_DELAY_S
+                turn.wait_at_most(_RETRY_DELAY_S)
             except Exception as error:
                 self._store.faults.note("scenes", error)
-                pause_s = _RETRY_DELAY_S
+                turn.wait_at_most(_RETRY_DELAY_S)
             self._changed.set()
             self._changed = asyncio.Event()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._store.changed(seen)
-            await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time

@@ -34,7 +34,7 @@ class NodeServer:
         monotonic: Callable[[], float],
     ) -> None:
         token, read_token = _tokens(settings)
-        own, store, bus = mesh.identity.node_id, mesh.store, mesh.bus
+        own, store, messages = mesh.identity.node_id, mesh.store, mesh.messages
         address = ListenAddress.from_settings(
             settings.control_addr, settings.bind, has_token=token is not None
         )
@@ -42,7 +42,7 @@ class NodeServer:
         access = Access(token, read_token, keys)
         # Older messages are pruned, so duplicates of them would seem new.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
-        reception = Reception(store, bus, mesh.clock, window_ms, monotonic)
+        reception = Reception(store, messages, mesh.clock, window_ms, monotonic)
         self._events = EventStream(mesh, access)
         self._api = Api(mesh, access)
         self.service = Service(
@@ -58,14 +58,14 @@ class NodeServer:
         )
         self._outbox = Outbox(
             HttpRelayClient(own, keys),
-            bus.directory,
-            bus.relay_buffer,
+            messages.directory,
+            messages.relay_buffer,
             monotonic=monotonic,
             spooling=store.is_spooling,
             is_busy=lambda: store.is_busy,
             faults=store.faults,
         )
-        bus.relay_by(self._outbox)
+        messages.relay_by(self._outbox)
 
     async def start(self) -> str:
         """Start to listen; return the announced address."""

@@ -30,7 +30,7 @@ from vox_mesh.model.jobs.records import (
     UNSUCCESSFUL,
     Job,
 )
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
@@ -43,7 +43,6 @@ MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
 LONGEST_DELAY: Final = timedelta(days=365)
-_RETRY_DELAY_S: Final = 1.0
 _SEED_BYTES: Final = 32
 
 _REFUSALS: Final = {
@@ -283,9 +282,8 @@ class Jobs:
     async def watch(self, reference: Reference) -> AsyncGenerator[Job, None]:
         """Yield the job now and after each change, until it is terminal."""
         name, last = _name(reference), None
-        while True:
-            seen = self._store.change_count
-            with suppress(DatabaseUnavailable):  # continues when the database is back
+        async for turn in self._store.changes():
+            with turn.retry_if_unavailable():
                 job = await self.roster.find(name, fresh=last is None)
                 name = job.job_id
                 if job != last:
@@ -293,9 +291,6 @@ class Jobs:
                     yield job
                 if job.has_ended:
                     return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
-                    await self._store.changed(seen)
 
     async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
         """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
+from vox_mesh.store.watch.changes import ChangeLoop
 
 _log = logging.getLogger(__name__)
 
@@ -68,18 +68,17 @@ class JobMaintenance:
 
     async def run(self) -> None:
         """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
-        while True:
-            seen = self._store.change_count
+        async for turn in self._store.changes():
+            turn.debounce_s = _SPREAD_S * self._chance()
             try:
                 await self.run_once()
-                await self._wait(await self._look(), seen)
+                await self._schedule(turn, await self._look())
             except (StaleIncarnation, StoreClosed):
                 raise  # retrying is useless
             except MeshError as error:
                 if not isinstance(error, DatabaseUnavailable):  # logged elsewhere
                     _log.warning("job maintenance failed: %s", error.line)
-                await asyncio.sleep(_RETRY_DELAY_S)
-            await asyncio.sleep(_SPREAD_S * self._chance())
+                await turn.pause(_RETRY_DELAY_S)
 
     async def run_once(self) -> None:
         """Do the maintenance work that is due according to the replica."""
@@ -97,21 +96,19 @@ class JobMaintenance:
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["to_keep"], self._mesh))[0])
 
-    async def _wait(self, work: _PendingWork, seen: int) -> None:
-        """Wait until there may be work."""
+    async def _schedule(self, turn: ChangeLoop, work: _PendingWork) -> None:
+        """Start the next turn when there may be work."""
         if work.is_nothing:  # watching commits has a cost on some backends, and the next tick is soon
-            await asyncio.sleep(self._tick_s)
+            await turn.pause(self._tick_s)
             return
         wait_s = self._tick_s
         if work.next_ms is not None:
             ahead_s = (work.next_ms - self._clock.now_ms) / 1_000
             if ahead_s <= 0:  # it failed: pause before the next attempt
-                await asyncio.sleep(_RETRY_DELAY_S)
+                await turn.pause(_RETRY_DELAY_S)
                 return
             wait_s = min(wait_s, ahead_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._store.changed(seen)
+        turn.wait_at_most(wait_s)
 
     async def _expire(self) -> None:
         """Return the jobs with expired leases to the queue."""

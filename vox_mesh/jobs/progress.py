@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleClaim
+from vox_mesh.errors import MeshError, StaleClaim
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
@@ -26,7 +25,6 @@ _FLUSH_S: Final = 0.2
 _MAX_PIECE_CHARS: Final = 16 * 1024
 _MAX_LOG_CHARS: Final = 256 * 1024
 _TRUNCATED: Final = "(more was printed than is kept here; all of it is in the artifacts)\n"
-_RETRY_DELAY_S: Final = 1.0
 
 
 class Note(NamedTuple):
@@ -68,19 +66,16 @@ class Notes:
 
     async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[Piece, None]:
         """Yield a job's output and log after a piece, as it arrives, until the job is terminal."""
-        has_ended = False
-        while not has_ended:
-            seen = self._store.change_count
-            with suppress(DatabaseUnavailable):  # continues when the database is back
+        async for turn in self._store.changes():
+            has_ended = False
+            with turn.retry_if_unavailable():
                 has_ended = (await self._queries.find(job_id, fresh=True)).has_ended
                 while pieces := await self.logged(job_id, after=after):
                     for piece in pieces:
                         after = piece.n
                         yield piece
-            if not has_ended:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
-                        await self._store.changed(seen)
+            if has_ended:
+                return
 
 
 class Notebook:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,7 +67,7 @@ class LockQueue:
         self._waiters: dict[str, Waiter] = {}
         self._by_key: dict[str, dict[str, Waiter]] = {}
         self._watch_task: asyncio.Task[None] | None = None
-        self._timeout: asyncio.Timeout | None = None
+        self._changes = store.changes(debounce_s=_DEBOUNCE_S)  # a busy mesh commits all the time
         self._is_closed = False
         self.has_handed_off = False
         """Whether a lock was just handed off within this process."""
@@ -86,9 +85,9 @@ class LockQueue:
         self._waiters[request.id] = waiter
         for key in request.keys:
             self._by_key.setdefault(key, {})[request.id] = waiter
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(0.0)  # its blocking lease may end sooner than the others'
+        self._changes.wake()  # its blocking lease may end sooner than the others'
         if self._watch_task is None:
+            self._changes = self._store.changes(debounce_s=_DEBOUNCE_S)
             self._watch_task = asyncio.create_task(
                 self._watch(), name="vox-mesh-lock-queue", context=detached_context()
             )
@@ -106,44 +105,32 @@ class LockQueue:
         loop = asyncio.get_running_loop()
         keep_alive_at = loop.time() + _KEEP_ALIVE_INTERVAL_S
         try:
-            while self._waiters:
-                seen = self._store.change_count
+            async for turn in self._changes:
+                if not self._waiters:
+                    return
                 try:
                     if loop.time() >= keep_alive_at:
                         keep_alive_at = loop.time() + _KEEP_ALIVE_INTERVAL_S
                         await self._keep_alive()
                     ends_in = await self._retry_unblocked()
-                    await self._wait_debounced(seen, min(loop.time() + ends_in, keep_alive_at))
-                except (StaleIncarnation, StoreClosed) as error:
-                    for waiter in self._waiters.values():
-                        waiter.fail(error)
-                    return
+                except (StaleIncarnation, StoreClosed):
+                    raise
                 except MeshError as error:
                     _log.warning("lock queue not served: %s", error.line)
-                    await asyncio.sleep(_RETRY_DELAY_S)
+                    await turn.pause(_RETRY_DELAY_S)
                 except Exception as error:  # the waiters still need this task
                     self._store.faults.note("lock-queue", error)
-                    await asyncio.sleep(_RETRY_DELAY_S)
+                    await turn.pause(_RETRY_DELAY_S)
+                else:
+                    turn.wait_at_most(min(ends_in, keep_alive_at - loop.time()))
+                    if self.has_handed_off:  # hand-offs serve our waiters: look less often
+                        self.has_handed_off = False
+                        await turn.pause(_HAND_OFF_PAUSE_S)
+        except (StaleIncarnation, StoreClosed) as error:
+            for waiter in self._waiters.values():
+                waiter.fail(error)
         finally:
             self._watch_task = None
-
-    async def _wait_debounced(self, seen: int, until: float) -> None:
-        """Wait for a change and a moment more, since a busy mesh commits all the time."""
-        if self.has_handed_off:  # hand-offs serve our waiters: look less often
-            self.has_handed_off = False
-            await asyncio.sleep(_HAND_OFF_PAUSE_S)
-        else:
-            await self._wait_for_change(seen, until)
-            await asyncio.sleep(_DEBOUNCE_S)
-
-    async def _wait_for_change(self, seen: int, until: float) -> None:
-        """Wait for a commit, for a new waiter, or until a deadline."""
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until) as self._timeout:
-                    await self._store.changed(seen)
-        finally:
-            self._timeout = None
 
     async def _keep_alive(self) -> None:
         """Report that the waiters are still waiting, and requeue any that were taken for dead."""

@@ -22,7 +22,7 @@ from vox_mesh.messages.scripts import (
     renew_script,
     sql,
 )
-from vox_mesh.messages.verification import Senders
+from vox_mesh.messages.verification import SenderVerifier
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn
@@ -87,14 +87,14 @@ class Claims:
         store: Store,
         writer: OpLogWriter,
         clock: MeshClock,
-        senders: Senders,
+        verifier: SenderVerifier,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._writer = writer
         self._clock = clock
-        self._senders = senders
+        self._verifier = verifier
         self._monotonic = monotonic
         self._handed_out: dict[str, HandedOut] = {}
         self._incarnation: int | None = None  # the first of this process
@@ -102,16 +102,16 @@ class Claims:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def look(self, receivers: Sequence[str], *, timeout: float | None = None) -> Prospect:
+    async def look(self, names: Sequence[str], *, timeout: float | None = None) -> Prospect:
         """Return whether there is anything to claim, as far as our copy of the database shows."""
-        now_ms, names = self._clock.now_ms, json(receivers)
-        values: tuple[str | int, ...] = (*self._mesh, names, now_ms, self._node_prefix)
+        now_ms = self._clock.now_ms
+        values: tuple[str | int, ...] = (*self._mesh, json(names), now_ms, self._node_prefix)
         found = await self._store.read(sql("glance"), values, timeout=timeout)
         if not found:
             return Prospect(False)
         if len(found) == 1 and found[0]["free_ms"] <= now_ms:
             return Prospect(True, only=found[0]["message_uuid"])
-        values = (*self._claim_values(receivers, self.new_name()), now_ms)
+        values = (*self._claim_values(names, self.new_name()), now_ms)
         rows = await self._store.read(sql("look"), values, timeout=timeout)
         if not rows:
             rows = await self._store.read(sql("next_free"), values, timeout=timeout)
@@ -161,18 +161,18 @@ class Claims:
         if self._incarnation is None:
             self._incarnation = self._writer.incarnation
         if self._incarnation is None:
-            raise Unreachable("the database has not heard of this node yet, so that it can't claim anything")
+            raise Unreachable("messages can't be claimed: this node is not registered in the database yet")
         return f"{identity.node_id}#{self._incarnation}:"
 
-    def _claim_values(self, receivers: Sequence[str], name: str) -> tuple[str, str, str, str, str, str]:
-        maker = name.rpartition(":")[0] + ":"
+    def _claim_values(self, names: Sequence[str], claim_name: str) -> tuple[str, str, str, str, str, str]:
+        maker = claim_name.rpartition(":")[0] + ":"
         node = maker.rpartition("#")[0] + "#" if "#" in maker else maker
-        return (*self._mesh, json(receivers), name, node, maker)
+        return (*self._mesh, json(names), claim_name, node, maker)
 
     async def claim(
         self,
-        receivers: Sequence[str],
-        name: str,
+        names: Sequence[str],
+        claim_name: str,
         *,
         lease_s: float,
         limit: int = MAX_CLAIMED,
@@ -184,7 +184,7 @@ class Claims:
         Forged messages become dead letters instead.
         """
         script = claim_script(
-            self._claim_values(receivers, name),
+            self._claim_values(names, claim_name),
             lease_ms=round(lease_s * 1_000),
             limit=min(limit, MAX_CLAIMED),
             of_pair=_MAX_PER_PAIR,
@@ -194,10 +194,10 @@ class Claims:
         return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
 
     async def claim_one(
-        self, message_uuid: str, name: str, *, lease_s: float, timeout: float | None = None
+        self, message_uuid: str, claim_name: str, *, lease_s: float, timeout: float | None = None
     ) -> list[Message]:
         """Claim a message that is the only one of its pair; return nothing if that is not so."""
-        values = (*self._mesh, message_uuid, name, round(lease_s * 1_000))
+        values = (*self._mesh, message_uuid, claim_name, round(lease_s * 1_000))
         script = claim_one_script(values)
         return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
 
@@ -205,7 +205,7 @@ class Claims:
         if not rows:
             return []
         messages = _count_attempts(in_turn([Message.read(row[0]) for row in rows]))
-        genuine = await self._senders.genuine(messages)
+        genuine = await self._verifier.verify(messages)
         forged = [each for each, is_genuine in zip(messages, genuine, strict=True) if not is_genuine]
         if forged:
             await self._store.write_all([bury_script(self._mesh, each, "forged") for each in forged])
@@ -269,7 +269,7 @@ class Claims:
         if retry_in is None:
             retry_in = min(_MAX_RETRY_DELAY_S, 2.0 ** (max(1, message.delivery_attempts) - 1))
         if not 0 <= retry_in <= MAX_LEASE_S:
-            raise BadValue(f"nothing can be tried again in {retry_in} s", hint="a day at most")
+            raise BadValue(f"retry_in must be between 0 and {MAX_LEASE_S:g} seconds, got {retry_in}")
         try:
             await self._store.write(nack_script(self._mesh, message, round(retry_in * 1_000), reason))
         except Refused as refused:
@@ -308,11 +308,11 @@ class Claims:
         except MeshError as error:
             _log.info("unread messages not released, their leases expire: %s", error.line)
 
-    async def release_claim(self, receivers: Sequence[str], name: str) -> None:
+    async def release_claim(self, names: Sequence[str], claim_name: str) -> None:
         """Release all messages of a claim whose answer was lost, even if it is yet to be applied."""
         try:
             await self._store.write(
-                release_claim_script(self._mesh, receivers, name), timeout=_RELEASE_TIMEOUT_S
+                release_claim_script(self._mesh, names, claim_name), timeout=_RELEASE_TIMEOUT_S
             )
         except MeshError as error:
             _log.info("messages of an unanswered claim not released, their leases expire: %s", error.line)
@@ -343,8 +343,8 @@ def _count_attempts(messages: Sequence[Message]) -> list[Message]:
 def not_holder(message: Message) -> NotHolder:
     """Return the error about a message that is no longer held under this claim."""
     return NotHolder(
-        f"message {message.message_uuid} is not held under this claim any more",
-        hint="its lease is over, or it was given back: it is delivered again, to whoever is there",
+        f"message {message.message_uuid} is not held under this claim: its lease is over, or it was released",
+        hint="receive it again: it is redelivered",
     )
 
 
@@ -362,8 +362,8 @@ def checked_lease(seconds: float) -> float:
     return checked_seconds("lease", seconds, MIN_LEASE_S, MAX_LEASE_S, hint="pass no lease for the default")
 
 
-def checked_count(count: int) -> int:
+def checked_count(name: str, count: int) -> int:
     """Return the number of messages to claim together, if it is valid."""
     if count < 1:
-        raise BadValue(f"nobody can claim {count} messages", hint="at least 1")
+        raise BadValue(f"{name} must be at least 1, got {count}")
     return count

@@ -10,7 +10,7 @@ from typing import Final
 
 from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.claims import MAX_CLAIMED, RELAYED_PREFIX, Claims, firsts_of_pairs, is_relayed
-from vox_mesh.messages.inbox_leases import InboxLeases
+from vox_mesh.messages.inboxes import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.nodes.clock import MeshClock
@@ -48,23 +48,23 @@ class Consumer:
 
     def __init__(
         self,
+        *,
         store: Store,
         claims: Claims,
-        buffer: RelayBuffer,
+        relay_buffer: RelayBuffer,
         leases: InboxLeases,
         clock: MeshClock,
+        monotonic: Callable[[], float],
         names: Sequence[str],
         lease_s: float,
-        monotonic: Callable[[], float],
-        at_once: int = MAX_CLAIMED,
-        *,
-        rest_s: float = POLL_S,
-        is_nudged: bool = True,
+        at_once: int,
+        rest_s: float,
+        is_nudged: bool,
     ) -> None:
         self.names = tuple(names)
         self._store = store
         self._claims = claims
-        self._buffer = buffer
+        self._relay_buffer = relay_buffer
         self._leases = leases
         self._clock = clock
         self._lease_s = lease_s
@@ -81,7 +81,7 @@ class Consumer:
         self._at_once = at_once
         self._limit = min(_FIRST_LIMIT, at_once)
         self._claim_name: str | None = None  # of a claim that is not answered yet
-        self._polled_at = self._looked_at = self._tidied_at = float("-inf")
+        self._polled_at = self._looked_at = self._cleaned_at = float("-inf")
         self._next_ms: int | None = None
         self._unanswered = 0  # requests since the database last answered
         self._has_relayed = False  # among the prefetched messages
@@ -150,7 +150,7 @@ class Consumer:
             if not (self._is_time_to_look and await self._prefetch()):
                 await self._wait_for_message()
         await self._release_prefetched()
-        raise StoreClosed("nothing is received here any more")
+        raise StoreClosed("receiver closed: the mesh is closing")
 
     @property
     def _is_time_to_look(self) -> bool:
@@ -172,22 +172,22 @@ class Consumer:
         return None
 
     def _has_hold_ended(self, message: Message) -> bool:
-        return is_relayed(message) and self._buffer.holds.find(message) is None
+        return is_relayed(message) and self._relay_buffer.holds.find(message) is None
 
     def _is_busy(self, pair: _Pair) -> bool:
         """Return whether a message of this pair is in progress, and its deadline has not passed."""
         if pair not in self._busy:
             return False
         (message_uuid, _), deadline = self._busy[pair]
-        if self._monotonic() >= deadline and not self._buffer.holds.is_held(message_uuid):
+        if self._monotonic() >= deadline and not self._relay_buffer.holds.is_held(message_uuid):
             del self._busy[pair]  # and the hold of a relayed message was not extended
         return pair in self._busy
 
     def _hand_out(self, message: Message) -> Message:
-        hold = self._buffer.holds.find(message) if is_relayed(message) else None
+        hold = self._relay_buffer.holds.find(message) if is_relayed(message) else None
         deadline = self._prefetched_at + self._lease_s if hold is None else hold.deadline
         self._busy[message.pair] = _claim_key(message), deadline
-        self._buffer.mark_handed_out(message)
+        self._relay_buffer.mark_handed_out(message)
         self._counted.discard(message.message_uuid)
         self._claims.hand_out(message, deadline)
         return message
@@ -209,7 +209,7 @@ class Consumer:
         self._prefetched = [each for each in self._prefetched if _expiry(each) > now_ms]
         self._expires_ms = min(map(_expiry, self._prefetched), default=float("inf"))
         for message in late:
-            self._buffer.mark_handed_out(message)  # otherwise it would be taken from the buffer again
+            self._relay_buffer.mark_handed_out(message)  # otherwise it would be taken from the buffer again
         await self._release(late)
 
     async def _release(self, messages: Sequence[Message]) -> None:
@@ -219,7 +219,7 @@ class Consumer:
         self._counted -= ids
         claimed = [each for each in messages if not is_relayed(each)]
         for message in messages:
-            hold = self._buffer.holds.end(message) if is_relayed(message) else None
+            hold = self._relay_buffer.holds.end(message) if is_relayed(message) else None
             if hold is not None and hold.claimed is not None:
                 claimed.append(hold.claimed)
                 counted.add(message.message_uuid)
@@ -249,15 +249,15 @@ class Consumer:
             self._unanswered += 1
             return self._take_relayed()
         self._unanswered = 0
-        self._buffer.drop_claimed(messages)
+        self._relay_buffer.drop_claimed(messages)
         return bool(messages) or is_surer  # after a needless nudge, look once more
 
     async def _drop_settled(self) -> None:
         """Drop relayed messages settled elsewhere, so that the next outage does not redeliver them."""
-        kept = self._buffer.kept_ids(self.names)
-        if kept and self._looked_at - self._tidied_at > _CLEAN_INTERVAL_S:
-            self._tidied_at = self._looked_at
-            self._buffer.drop(await self._claims.ended_or_claimed(kept))
+        kept = self._relay_buffer.kept_ids(self.names)
+        if kept and self._looked_at - self._cleaned_at > _CLEAN_INTERVAL_S:
+            self._cleaned_at = self._looked_at
+            self._relay_buffer.drop(await self._claims.ended_or_claimed(kept))
 
     @property
     def _timeout_s(self) -> float:
@@ -310,8 +310,8 @@ class Consumer:
         them.
         """
         relayed = [each for each in self._prefetched if is_relayed(each)] if self._has_relayed else []
-        held = self._buffer.holds.cover(messages, sent + self._lease_s, but=relayed)
-        done = [each for each in messages if self._buffer.is_done(each)]
+        held = self._relay_buffer.holds.cover(messages, sent + self._lease_s, but=relayed)
+        done = [each for each in messages if self._relay_buffer.is_done(each)]
         if not relayed and not held and not done:
             return messages
         pairs = {each.pair for each in held}
@@ -329,12 +329,12 @@ class Consumer:
         if done:
             await self._claims.ack_again(done)
 
-    async def _claim_only(self, name: str) -> list[Message]:
+    async def _claim_only(self, claim_name: str) -> list[Message]:
         """Claim the only known message by the short path."""
         only, self._only_known = self._only_known, None
         if only is None:
             return []
-        return await self._claims.claim_one(only, name, lease_s=self._lease_s, timeout=self._timeout_s)
+        return await self._claims.claim_one(only, claim_name, lease_s=self._lease_s, timeout=self._timeout_s)
 
     def _add_prefetched(self, messages: Sequence[Message], sent: float) -> None:
         if not self._prefetched:
@@ -351,10 +351,10 @@ class Consumer:
         now = self._monotonic()
         taken = [
             each._replace(claim_owner=RELAYED_PREFIX + self._claims.new_name(), delivery_attempts=1)
-            for each in self._buffer.deliverable(list(until), prefetched, self)[: self._limit]
+            for each in self._relay_buffer.deliverable(list(until), prefetched, self)[: self._limit]
         ]
         for message in taken:
-            self._buffer.holds.begin(message, now + self._lease_s, until[message.receiver_agent])
+            self._relay_buffer.holds.begin(message, now + self._lease_s, until[message.receiver_agent])
         if taken:
             self._has_relayed = True
             self._add_prefetched(taken, now)
@@ -378,7 +378,7 @@ class Consumer:
         """Release the current message, if it is not settled, and all that were not looked at."""
         message, self._current = self._current, None
         if message is not None and self._busy.get(message.pair, (None,))[0] == _claim_key(message):
-            self._buffer.mark_not_done(message)
+            self._relay_buffer.mark_not_done(message)
             self._claims.hand_over(message)
             self.mark_settled(message)
             self._prefetched.insert(0, message)  # released together with the later ones
@@ -392,13 +392,13 @@ class Consumer:
             await self._release_unanswered(self._claim_name)
         await self._release_prefetched()
 
-    async def _release_unanswered(self, name: str) -> None:
+    async def _release_unanswered(self, claim_name: str) -> None:
         """Release the messages of a claim whose answer has not come."""
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._claim()
         except (MeshError, TimeoutError):
-            await self._claims.release_claim(self.names, name)
+            await self._claims.release_claim(self.names, claim_name)
 
 
 def _expiry(message: Message) -> float:

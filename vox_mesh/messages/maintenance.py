@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from vox_mesh.errors import DatabaseUnavailable, MessageTaken
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.messages.records import MESH_AGENT, Message
@@ -32,11 +32,11 @@ _CHANGED: Final = Answer(sql("changed"), columns=("changed",))
 class MessageMaintenance:
     """Maintain the messages of the mesh. Any number of nodes may do so at the same time."""
 
-    def __init__(self, store: Store, clock: MeshClock, bus: Bus, retention_s: float) -> None:
+    def __init__(self, store: Store, clock: MeshClock, messages: Messages, retention_s: float) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._clock = clock
-        self._bus = bus
+        self._messages = messages
         self._retention_ms = round(retention_s * 1_000)
 
     async def run_once(self) -> None:
@@ -73,7 +73,7 @@ class MessageMaintenance:
 
     async def _notify_overdue(self, now_ms: int) -> None:
         """Notify each sender once: all nodes use the same message id."""
-        late = await self._bus.letters.overdue(untold=True, limit=_BATCH_SIZE)
+        late = await self._messages.queries.overdue(unnotified=True, limit=_BATCH_SIZE)
         for message in late:
             if message.sender_agent != MESH_AGENT:
                 with suppress(MessageTaken):  # another node notified it
@@ -89,7 +89,7 @@ class MessageMaintenance:
             "state": message.state,
             "late_ms": now_ms - (message.ack_by_ms or now_ms),
         }
-        await self._bus.send(
+        await self._messages.send(
             message.sender_agent,
             notice,
             sender=MESH_AGENT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,6 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
-_RETRY_DELAY_S: Final = 1.0
 
 
 class Thread(NamedTuple):
@@ -49,18 +47,15 @@ class MessageQueries:
 
     async def follow(self, names: Sequence[str], after: int = 0) -> AsyncGenerator[Message, None]:
         """Yield the messages that `peek` returns, each once as it comes, without end, across outages."""
-        while True:
-            seen = self._store.change_count
+        async for turn in self._store.changes():
             page: list[Message] = []
-            with suppress(DatabaseUnavailable):
+            with turn.retry_if_unavailable():
                 page = await self.peek(names, after=after)
             for message in page:
                 after = message.position
                 yield message
-            if not page:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
-                        await self._store.changed(seen)
+            if page:
+                turn.wake()  # there may be more
 
     async def listed(
         self,
@@ -79,12 +74,15 @@ class MessageQueries:
         """Return the message whose id begins with this text; raise `BadValue` if there are several."""
         found = await self._read("beginning_with", beginning.upper())
         if len(found) > 1 and found[0].message_uuid != beginning.upper():
-            raise BadValue(f"several messages begin with {beginning}", hint="give more of the id")
+            raise BadValue(f"message id {beginning} is ambiguous", hint="pass more characters of the id")
         return found[0] if found else None
 
-    async def overdue(self, *, untold: bool = False, limit: int = 100) -> list[Message]:
-        """Return the messages that should have been acknowledged by now, the longest overdue first."""
-        return await self._read("overdue", self._clock.now_ms, int(untold), limit)
+    async def overdue(self, *, unnotified: bool = False, limit: int = 100) -> list[Message]:
+        """Return the messages that should have been acknowledged by now, the longest overdue first.
+
+        With `unnotified`, only those whose senders were not notified yet.
+        """
+        return await self._read("overdue", self._clock.now_ms, int(unnotified), limit)
 
     async def threads(self, limit: int = 100) -> list[Thread]:
         """Return the threads, the latest first."""
@@ -110,7 +108,7 @@ class MessageQueries:
             if refused.reason != _NOT_DEAD:
                 raise
             raise NotKnown(
-                f"there is no dead letter {message_uuid}", hint="`vox-mesh messages dead` lists them"
+                f"dead letter {message_uuid} not found", hint="list dead letters: `vox-mesh messages dead`"
             ) from None
 
     async def _read(self, name: str, *values: Any) -> list[Message]:

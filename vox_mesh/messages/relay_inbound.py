@@ -17,8 +17,7 @@ from vox_mesh.errors import (
     SenderRefused,
     StaleIncarnation,
 )
-from vox_mesh.messages.bus import Bus
-from vox_mesh.messages.log_throttle import ThrottledLogger
+from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import id_taken, json, sql
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
@@ -35,6 +34,7 @@ from vox_mesh.model.messages.records import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -63,14 +63,14 @@ class Reception:
     def __init__(
         self,
         store: Store,
-        bus: Bus,
+        messages: Messages,
         clock: MeshClock,
         window_ms: int = WINDOW_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
-        self._bus = bus
+        self._messages = messages
         self._clock = clock
         self._window_ms = window_ms
         self._monotonic = monotonic
@@ -89,7 +89,7 @@ class Reception:
             self._refuse_if_untimely(message)
         node = messages[0].sender_node
         if any(message.sender_node != node for message in messages):
-            raise BadValue("the messages of one request are to be of one node", hint="bring its own only")
+            raise BadValue("messages of one request must be of one node", hint="relay each node's on its own")
         await self._refuse_unless_genuine(node, messages)
         for message in messages:
             _check_payload(message)
@@ -105,15 +105,17 @@ class Reception:
             for message in messages:
                 if message.message_uuid not in known:
                     await self._store_relayed(message)
-        self._bus.relay_buffer.add([each for each in messages if not known.get(each.message_uuid, False)])
+        self._messages.relay_buffer.add(
+            [each for each in messages if not known.get(each.message_uuid, False)]
+        )
         for message in messages:
             self._taken[message.message_uuid] = hash(_content(message))
 
     async def _store_relayed(self, message: Message) -> None:
         try:
-            await self._bus.store_relayed(message)
+            await self._messages.store_relayed(message)
         except StaleIncarnation as error:  # this process is stale, not the sender
-            raise DatabaseUnavailable(f"this process can't store it: {error}", hint=error.hint) from None
+            raise DatabaseUnavailable(f"relayed message not stored: {error}", hint=error.hint) from None
 
     # --- verifying -------------------------------------------------------------------------------
 
@@ -121,35 +123,37 @@ class Reception:
         sent_ms, now_ms = Hlc.parse(message.hlc).wall_ms, self._clock.now_ms
         if sent_ms > now_ms + MAX_AHEAD_MS:
             raise BadValue(
-                f"message {message.message_uuid} was written {sent_ms - now_ms} ms from now",
+                f"message {message.message_uuid} is dated {sent_ms - now_ms} ms in the future",
                 hint="set the sender's clock",
             )
         is_old = sent_ms < now_ms - self._window_ms
         if is_old or (message.expires_ms is not None and message.expires_ms <= now_ms):
             raise MessageExpired(
-                f"message {message.message_uuid} is too old to be brought",
-                hint="if it was stored, its receiver finds it in the database",
+                f"message {message.message_uuid} is too old for the relay",
+                hint="receive it from the database, if it was stored",
             )
 
     async def _refuse_unless_genuine(self, node: str, messages: Sequence[Message]) -> None:
-        senders = self._bus.senders
+        senders = self._messages.verifier
         may_ask = self._doubted.get(node, 0.0) <= self._monotonic()
         try:
             async with asyncio.timeout(_VERIFY_TIMEOUT_S):
                 is_known = await senders.is_known(node, ask=may_ask)
-                genuine = await senders.genuine(messages, ask=may_ask) if is_known else []
+                genuine = await senders.verify(messages, ask=may_ask) if is_known else []
         except TimeoutError:
-            raise DatabaseUnavailable("the database does not say in time who the sender is") from None
+            raise DatabaseUnavailable("sender not verified: the database did not answer in time") from None
         if not is_known:
             self._doubt(node)
             self._log_throttled(logging.WARNING, "relayed message refused, no key known: node_id=%s", node)
             raise SenderRefused(
-                f"no key is known of the node {node}", hint="has it joined this mesh, in this scope?"
+                f"no key is known of node {node}", hint="check that it has joined this mesh, in this scope"
             )
         for message, is_genuine in zip(messages, genuine, strict=True):
             if not is_genuine:
                 self._doubt(node)
-                raise SenderRefused(f"message {message.message_uuid} was not signed with a key of {node}")
+                raise SenderRefused(
+                    f"message {message.message_uuid} was not signed with a key of node {node}"
+                )
 
     def _doubt(self, node: str) -> None:
         now = self._monotonic()
@@ -186,8 +190,8 @@ class Reception:
                 continue
             if message.sender_incarnation < latest:
                 raise StaleIncarnation(
-                    f"{node} has begun again since: message {message.message_uuid} is of incarnation "
-                    f"{message.sender_incarnation}, now it is {latest}",
+                    f"message {message.message_uuid} refused: {node} has superseded incarnation "
+                    f"{message.sender_incarnation} by {latest}",
                     hint="stop the older process",
                 )
             latest = message.sender_incarnation
@@ -217,7 +221,7 @@ def _check(message: Message) -> None:
     checked_word("node", message.sender_node)
     checked_agent(message.sender_agent)
     checked_receiver(message.receiver_agent)
-    checked_word("type of message", message.msg_type)
+    checked_word("message type", message.msg_type)
     checked_priority(message.priority)
     for name, text in (("thread", message.thread_id), ("correlation", message.correlation_id)):
         if text is not None:
@@ -227,11 +231,11 @@ def _check(message: Message) -> None:
     if message.traceparent is not None:
         checked_trace(message.traceparent)
     if Hlc.parse(message.hlc).author not in (message.sender_node, message.sender_node + COMMANDS):
-        raise BadValue(f"the time {message.hlc!r} is not one of {message.sender_node}'s")
+        raise BadValue(f"message time must be one of node {message.sender_node}, got {message.hlc!r}")
 
 
 def _check_payload(message: Message) -> None:
     if len(message.payload.encode()) > MAX_PAYLOAD_BYTES:
-        raise BadValue(f"the message's body takes more than {MAX_PAYLOAD_BYTES} bytes")
+        raise BadValue(f"message body must be at most {MAX_PAYLOAD_BYTES} bytes")
     if not is_canonical(message.payload):
-        raise BadValue("the payload is not canonical JSON")
+        raise BadValue("message body must be canonical JSON")

@@ -12,11 +12,11 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.directory import AgentDirectory, Peer
-from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
 from vox_mesh.observability.log_context import detached_context
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.store.background import BackgroundFaults
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Outbox:
         self,
         client: RelayClient,
         directory: AgentDirectory,
-        buffer: RelayBuffer,
+        relay_buffer: RelayBuffer,
         *,
         monotonic: Callable[[], float],
         spooling: bool,
@@ -98,13 +98,13 @@ class Outbox:
     ) -> None:
         self._client = client
         self._directory = directory
-        self._buffer = buffer
+        self._relay_buffer = relay_buffer
         self._monotonic = monotonic
         self._is_busy = is_busy
         self._faults = BackgroundFaults(monotonic) if faults is None else faults
         self._sleep = sleep
         self._log_throttled = ThrottledLogger(_log, monotonic)
-        self._lanes: dict[Peer, _PeerQueue] = {}
+        self._queues: dict[Peer, _PeerQueue] = {}
         self._unresolved: deque[_RelayItem] = deque()
         self._resolving: asyncio.Task[None] | None = None
         self._is_gapped = spooling  # messages spooled by an earlier process were not relayed
@@ -120,7 +120,7 @@ class Outbox:
             self._gapped.clear()  # the spool is empty: all of it is stored
         message = message._replace(after=self._record_last(message))
         if not route.is_relayed:
-            self._buffer.nudge(message.receiver_agent, message.message_uuid)
+            self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
             return
         item = _RelayItem(message, stored, route)
         is_fresh, peer = self._directory.cached(message.receiver_agent)
@@ -165,34 +165,34 @@ class Outbox:
         if peer is None:
             self._skip(item)
         elif peer.url is None:  # this node
-            self._buffer.add([item.message])
+            self._relay_buffer.add([item.message])
         else:
-            self._queue(peer, item)
+            self._enqueue(peer, item)
 
-    def _queue(self, peer: Peer, item: _RelayItem) -> None:
-        lane = self._lanes.get(peer)
-        if lane is None:
+    def _enqueue(self, peer: Peer, item: _RelayItem) -> None:
+        queue = self._queues.get(peer)
+        if queue is None:
             self._drop_idle_queues()
-            lane = self._lanes[peer] = _PeerQueue()
+            queue = self._queues[peer] = _PeerQueue()
         is_behind = (
-            self._is_busy() or len(lane.items) >= _SHORT_QUEUE or self._monotonic() < lane.paused_until
+            self._is_busy() or len(queue.items) >= _SHORT_QUEUE or self._monotonic() < queue.paused_until
         )
         is_needless = item.is_stored and is_behind
-        if self._is_overtaking(item) or is_needless or len(lane.items) >= _MAX_QUEUED:
+        if self._is_overtaking(item) or is_needless or len(queue.items) >= _MAX_QUEUED:
             self._skip(item)
             return
-        lane.items.append(item)
-        if lane.task is None or lane.task.done():
-            lane.task = asyncio.create_task(
-                self._deliver_all(peer, lane), name="vox-mesh-relay", context=detached_context()
+        queue.items.append(item)
+        if queue.task is None or queue.task.done():
+            queue.task = asyncio.create_task(
+                self._deliver_all(peer, queue), name="vox-mesh-relay", context=detached_context()
             )
 
     def _drop_idle_queues(self) -> None:
         """Drop the idle queues, among them those of nodes whose address has changed."""
         now = self._monotonic()
-        for peer, lane in list(self._lanes.items()):
-            if (lane.task is None or lane.task.done()) and now >= lane.paused_until:
-                del self._lanes[peer]
+        for peer, queue in list(self._queues.items()):
+            if (queue.task is None or queue.task.done()) and now >= queue.paused_until:
+                del self._queues[peer]
 
     def _is_overtaking(self, item: _RelayItem) -> bool:
         is_gapped = self._is_gapped or item.message.receiver_agent in self._gapped
@@ -209,16 +209,16 @@ class Outbox:
 
     # --- delivering ------------------------------------------------------------------------------
 
-    async def _deliver_all(self, peer: Peer, lane: _PeerQueue) -> None:
-        while lane.items:
-            batch = _next_batch(lane.items)
+    async def _deliver_all(self, peer: Peer, queue: _PeerQueue) -> None:
+        while queue.items:
+            batch = _next_batch(queue.items)
             try:
                 await self._deliver_batch(peer, batch)
             except RelayFailed as error:
                 self._log_throttled(
                     logging.WARNING, "relay failed: node_id=%s error=%s", peer.node_id, error.line
                 )
-                self._give_up(batch, lane)
+                self._give_up(batch, queue)
 
     async def _deliver_batch(self, peer: Peer, items: Sequence[_RelayItem]) -> None:
         batch = [item for item in items if not self._is_overtaking(item)]
@@ -248,10 +248,12 @@ class Outbox:
             self._log_throttled(
                 logging.ERROR,
                 "relayed message refused: node_id=%s message_id=%s error=%s",
-                *(peer.node_id, messages[0].message_uuid, error.line),
+                peer.node_id,
+                messages[0].message_uuid,
+                error.line,
             )
-            if peer in self._lanes:
-                self._lanes[peer].paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+            if peer in self._queues:
+                self._queues[peer].paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
             self._mark_unrelayed(batch[0])
 
     async def _deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
@@ -264,16 +266,16 @@ class Outbox:
             self._faults.note(_TASK_NAME, error)
             raise RelayFailed(f"unexpected {type(error).__name__}: {error}") from error
 
-    def _give_up(self, batch: Sequence[_RelayItem], lane: _PeerQueue) -> None:
+    def _give_up(self, batch: Sequence[_RelayItem], queue: _PeerQueue) -> None:
         self.counts["given_up"] += len(batch)
-        lane.paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
-        for item in (*batch, *lane.items):
+        queue.paused_until = self._monotonic() + _PAUSE_AFTER_FAILURE_S
+        for item in (*batch, *queue.items):
             self._mark_unrelayed(item)
-        lane.items.clear()
+        queue.items.clear()
 
     async def close(self) -> None:
         """Stop relaying."""
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         if self._resolving is not None:
             tasks.append(self._resolving)
         for task in tasks:

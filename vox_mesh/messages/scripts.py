@@ -195,9 +195,9 @@ def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[M
     )
 
 
-def release_claim_script(mesh: Mesh, receivers: Sequence[str], name: str) -> Script:
+def release_claim_script(mesh: Mesh, names: Sequence[str], claim_name: str) -> Script:
     """Return the script that releases all messages of a claim whose answer was lost. It may be spooled."""
-    return Script(Statement(sql("release_claim"), (*mesh, json(receivers), name)), appendable=True)
+    return Script(Statement(sql("release_claim"), (*mesh, json(names), claim_name)), appendable=True)
 
 
 def _claim_keys(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
@@ -207,5 +207,5 @@ def _claim_keys(messages: Sequence[Message]) -> list[tuple[str, str | None]]:
 def id_taken(message: Message) -> MessageTaken:
     """Return the error about a message whose id is taken by another one."""
     return MessageTaken(
-        f"there is another message with the id {message.message_uuid}", hint="send it under a key of its own"
+        f"message id {message.message_uuid} is taken by another message", hint="send it under a new key"
     )

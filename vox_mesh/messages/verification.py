@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from vox_mesh.messages.log_throttle import ThrottledLogger
 from vox_mesh.messages.scripts import sql
 from vox_mesh.model.base.batch_signature import split_signature
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ Keys = frozenset[str]
 _NO_KEYS: Final = Keys()
 
 
-class Senders:
+class SenderVerifier:
     """Check signatures. An unknown key is looked up once before its message is refused."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class Senders:
         self.forged: Counter[str] = Counter()
         """How many messages were not signed by the node they name, by node; for a bounded number of nodes."""
 
-    async def genuine(self, messages: Sequence[Message], *, ask: bool = True) -> list[bool]:
+    async def verify(self, messages: Sequence[Message], *, ask: bool = True) -> list[bool]:
         """Return whether each of the messages was signed by the node it names.
 
         Without `ask`, only keys that are known already count.
@@ -101,5 +101,7 @@ class Senders:
         self._log_throttled(
             logging.ERROR,
             "forged message refused: message_id=%s sender=%s node_id=%s",
-            *(message.message_uuid, message.sender_agent, message.sender_node),
+            message.message_uuid,
+            message.sender_agent,
+            message.sender_node,
         )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
@@ -110,20 +107,14 @@ class Nodes:
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""
         last: Any = None
-        while True:
-            seen = self._store.change_count
-            try:
+        async for turn in self._store.changes(interval_s=_POLL_INTERVAL_S, debounce_s=_DEBOUNCE_S):
+            nodes: list[Node] = []
+            with turn.retry_if_unavailable():
                 nodes = await self.all()
-            except DatabaseUnavailable:  # retried when the database is back
-                nodes = []
             now = [_watched_values(node) for node in nodes]
             if nodes and now != last:
                 last = now
                 yield nodes
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_INTERVAL_S):
-                    await self._store.changed(seen)
-                    await asyncio.sleep(_DEBOUNCE_S)  # most heartbeats change nothing
 
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """Return the nodes with these marks; full rows are read only of nodes that ticked since."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -14,7 +12,6 @@ import orjson
 from vox_mesh.errors import (
     AlreadyResolved,
     BadValue,
-    DatabaseUnavailable,
     MergeClash,
     NotKnown,
     Refused,
@@ -37,7 +34,6 @@ GONE: Final = "gone"
 
 _SQL: Final = named("occ")
 _PAGE_SIZE: Final = 256
-_RETRY_DELAY_S: Final = 1.0
 _MAX_SHOWN_CHARS: Final = 1_000
 _NOT_OPEN: Final = "already_resolved"
 _MOVED: Final = "row_moved"
@@ -162,16 +158,11 @@ class Conflicts:
         """Yield the open conflicts, and then each that is recorded or resolved, as it happens."""
         began = (await self._store.read(_SQL["now"], fresh=True)).value
         seen: dict[str, str] = {}
-        while True:
-            count, changed = self._store.change_count, None
-            with suppress(DatabaseUnavailable):  # retried when the database is back
-                changed = await self._read_changed(began, seen)
-            for conflict in changed or ():
-                seen[conflict.conflict_id] = conflict.state
-                yield conflict
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_DELAY_S if changed is None else None):
-                    await self._store.changed(count)
+        async for turn in self._store.changes():
+            with turn.retry_if_unavailable():
+                for conflict in await self._read_changed(began, seen):
+                    seen[conflict.conflict_id] = conflict.state
+                    yield conflict
 
     async def _read_changed(self, began: str, seen: Mapping[str, str]) -> Sequence[Conflict]:
         """Return the conflicts whose state differs from the one seen."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
@@ -27,7 +26,6 @@ from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
-_RETRY_DELAY_S: Final = 1.0
 _MAX_DEPS: Final = 256
 
 
@@ -189,24 +187,21 @@ class OpLog:
         self, after_id: int, *, node_id: str | None = None, kind: str | None = None
     ) -> AsyncGenerator[LogEntry, None]:
         """Yield the entries committed after the one with this id, without end; outages are waited out."""
-        while True:
-            seen = self._store.change_count
-            try:
+        async for turn in self._store.changes():
+            newest, page = after_id, list[LogEntry]()
+            with turn.retry_if_unavailable():
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
                 page = await self._pages.read("after", after_id, node_id, kind)
-            except DatabaseUnavailable:
-                newest, page = after_id, []
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id
                 yield entry
-            if not page:
+            if page:
+                turn.wake()  # there may be more
+            else:
                 after_id = max(after_id, newest)  # skip the entries that do not match
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._store.is_in_touch else _RETRY_DELAY_S):
-                        await self._store.changed(seen)
 
     async def _after_rollback(self, after_id: int) -> int:
         """Return the id to continue after, if the log ends before an id already seen."""

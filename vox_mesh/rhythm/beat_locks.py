@@ -11,7 +11,7 @@ from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import MIN_TTL_S
 from vox_mesh.model.locks.records import Lock, milliseconds_at
-from vox_mesh.model.rhythm.boundaries import Until, end_of
+from vox_mesh.model.rhythm.tempo import Until, end_of
 from vox_mesh.rhythm.context import RhythmContext
 
 _MIN_TTL_MS: Final = round(MIN_TTL_S * 1_000)

@@ -9,26 +9,24 @@ from typing import Final
 from vox_mesh.errors import BadSettings
 from vox_mesh.locks.leadership import Leader, Leadership
 from vox_mesh.locks.locks import Locks
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.rhythm.frames import BeatFrame, Stamp
-from vox_mesh.model.rhythm.plan import Plan, PlanEntry
+from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.beat_locks import BeatLocks
-from vox_mesh.rhythm.budgets.budgets import Budgets, read_rates
-from vox_mesh.rhythm.context import RhythmContext
+from vox_mesh.rhythm.budgets import Budgets, read_rates
+from vox_mesh.rhythm.context import RhythmContext, Times
 from vox_mesh.rhythm.files import RhythmFiles
-from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
-from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.policies import Policies
 from vox_mesh.rhythm.tempo.pulse import Pulse
-from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.store import Store
 
 OFFICE: Final = "rhythm"
@@ -46,7 +44,7 @@ class Rhythm(Phrases):
         dependencies: Dependencies,
         agent: str | None,
         locks: Locks,
-        bus: Bus,
+        messages: Messages,
         files: RhythmFiles,
     ) -> None:
         self.times = Times(clock)
@@ -60,9 +58,9 @@ class Rhythm(Phrases):
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.ground)
         self.reverb = BarReporter(self.ground)
-        self.help = Help(self.ground, bus)
+        self.help = Help(self.ground, messages)
         self.controller = TempoController(self.ground, self.policies, self.leadership)
-        super().__init__(self.ground, self.status, bus, self.budgets, self.help)
+        super().__init__(self.ground, self.status, messages, self.budgets, self.help)
 
     async def look(self) -> None:
         """Read the announced tempos. A node does so in every bar."""

@@ -12,7 +12,8 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
+from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.features import Features
 from vox_mesh.nodes.identity import Identity
@@ -59,7 +60,7 @@ class MeshServices:
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, chance=dependencies.chance)
         self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, dependencies.monotonic)
-        self.bus = Bus(store, writer, clock, dependencies, agent)
+        self.messages = Messages(store, writer, clock, dependencies, agent)
         self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.roster)
@@ -77,8 +78,14 @@ class MeshServices:
 
         return Rhythm(
             *(self.store, self._writer, self.clock, self._dependencies, self._agent),
-            *(self.locks, self.bus, self._files),
+            *(self.locks, self.messages, self._files),
         )
+
+    @property
+    def bus(self) -> Messages:
+        """Return `messages` under its old name, which is deprecated."""
+        warn_renamed("Mesh.bus", "Mesh.messages")
+        return self.messages
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
@@ -90,7 +97,7 @@ class MeshServices:
             "row_key": conflict.row_key,
         }
         try:
-            await self.bus.send(conflict.deferred_to, body, msg_type="conflict")
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict")
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)
 

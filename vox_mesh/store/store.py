@@ -28,7 +28,7 @@ from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
-from vox_mesh.store.watch.changes import Change, Changes
+from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
 from vox_mesh.store.watch.listening import Listener, ServerPoll
 from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.combiner import Combiner
@@ -251,6 +251,16 @@ class Store:
         self._refuse_if_closed()
         return count
 
+    def changes(
+        self, *, since: int | None = None, interval_s: float | None = None, debounce_s: float = 0.0
+    ) -> ChangeLoop:
+        """Repeat work after each commit: `async for turn in store.changes(): ...`.
+
+        The first turn comes at once; with `since`, when the count differs from it. A turn comes at least
+        every `interval_s` seconds, and `debounce_s` seconds after the commit that causes it.
+        """
+        return ChangeLoop(self, since=since, interval_s=interval_s, debounce_s=debounce_s)
+
     async def _listen(self, listener: Listener) -> None:
         """Listen for commits until cancelled."""
         while True:
@@ -266,18 +276,14 @@ class Store:
         last: Change | None = None
         self._changes.watches += 1
         try:
-            while True:
-                seen = self._changes.count
+            async for turn in self.changes():
                 now = last if self._is_away else await self._read_change(sql, params)
-                is_away = now is None or self._is_away
-                if is_away and last is not None:
-                    now = Change(last.rows, in_touch=False)
+                if now is None or self._is_away:
+                    turn.wait_at_most(_RETRY_DELAY_S)
+                    now = now if last is None else Change(last.rows, in_touch=False)
                 if now is not None and now != last:
                     last = now
                     yield now
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY_DELAY_S if is_away else None):
-                        await self.changed(seen)
         finally:
             self._changes.watches -= 1
 

@@ -104,7 +104,7 @@ def _resend_refusal(message: MessageLine) -> str | None:
 
 
 async def _resend(mesh: MeshServices, message: MessageLine, _: str) -> str:
-    await mesh.bus.letters.retry(message.message_uuid)
+    await mesh.messages.queries.retry(message.message_uuid)
     return f"the {_letter(message)} is sent again"
 
 

@@ -70,7 +70,7 @@ async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
 
 
 async def _message(mesh: MeshServices, item: MessageLine) -> list[str]:
-    message = await mesh.bus.letters.find(item.message_uuid)
+    message = await mesh.messages.queries.find(item.message_uuid)
     if message is None:
         raise NotKnown("the message is gone")
     about = message._asdict()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
@@ -49,23 +48,18 @@ class Feed:
         self, mesh: Mesh, seen: Callable[[Overview], None], away: Callable[[MeshError], None]
     ) -> None:
         lookout, loop = OverviewReader(mesh), asyncio.get_running_loop()
-        while True:
-            count, started = mesh.store.change_count, loop.time()
+        async for turn in mesh.store.changes():
+            started = loop.time()
             try:
                 seen(await lookout.look())
             except MeshError as fault:
                 away(fault)
             except Exception as error:  # whoever can write to the database can write anything
                 away(MeshError(f"what is there can't be read: {type(error).__name__}: {error}"))
-            await self._next_look(mesh, count, loop.time() - started)
-
-    async def _next_look(self, mesh: Mesh, count: int, took_s: float) -> None:
-        if self._interval is not None:
-            await asyncio.sleep(self._interval)
-            return
-        # A busy mesh commits all the time, and to look at a large one takes its time, too.
-        calm_s = max(_CALM_S, _REST * took_s)
-        await asyncio.sleep(calm_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, _LOOK_S - calm_s)):
-                await mesh.store.changed(count)
+            if self._interval is not None:
+                await turn.pause(self._interval)
+                continue
+            # A busy mesh commits all the time, and reading a large one takes long.
+            calm_s = max(_CALM_S, _REST * (loop.time() - started))
+            turn.wait_at_most(max(0.0, _LOOK_S - calm_s))
+            await asyncio.sleep(calm_s)

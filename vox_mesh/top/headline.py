@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
-from vox_mesh.model.rhythm.frames import TempoSource
+from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.top.panels import span, text_of
 from vox_mesh.views.overview import DatabaseLine, Overview, RhythmLine
 

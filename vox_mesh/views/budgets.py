@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vox_mesh.rhythm.budgets.budgets import SetBudget, Spending
+from vox_mesh.rhythm.budgets import SetBudget, Spending
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class ThreadView:
 
 async def find_message(mesh: MeshServices, beginning: str) -> Message:
     """Return the message whose id begins with this text."""
-    message = await mesh.bus.letters.find(beginning) if beginning else None
+    message = await mesh.messages.queries.find(beginning) if beginning else None
     if message is None:
         raise NotKnown(f"there is no message {beginning}", hint="see `vox-mesh messages list`")
     return message
@@ -85,5 +85,5 @@ async def find_claimed_message(mesh: MeshServices, beginning: str, claim_owner: 
     """Return the message with this claim. Whether the claim is valid is checked by the database."""
     message = (await find_message(mesh, beginning))._replace(claim_owner=claim_owner)
     if is_relayed(message):  # known only to its node
-        raise mesh.bus.stats.refuse(message)
+        raise mesh.messages.stats.refuse(message)
     return message

@@ -10,8 +10,7 @@ import orjson
 from vox_mesh.errors import BadValue
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
-from vox_mesh.model.rhythm.frames import BeatFrame
-from vox_mesh.model.rhythm.plan import LEAD_BARS
+from vox_mesh.model.rhythm.plan import LEAD_BARS, BeatFrame
 from vox_mesh.model.rhythm.promises import HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import window_id

@@ -66,7 +66,7 @@ def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> No
     assert (several.code, "several messages" in several.error) == (2, True)
     for unknown in ("7ZZ", ""):
         ended = coder("messages", "show", unknown)
-        assert (ended.code, "there is no message" in ended.error) == (1, True)
+        assert (ended.code, "not found" in ended.error) == (1, True)
 
 
 def test_a_claim_is_settled_by_whoever_knows_its_name_and_by_nobody_else(coder: Vox) -> None:
@@ -104,7 +104,7 @@ def test_a_dead_letter_says_why_it_died_and_can_be_sent_again(coder: Vox) -> Non
     (retried,) = coder("messages", "retry", key, "--json").document
     assert (retried["state"], retried["delivery_attempts"]) == ("stored", 0)
     not_dead = coder("messages", "retry", key)
-    assert (not_dead.code, "no dead letter" in not_dead.error) == (1, True)
+    assert (not_dead.code, "not found" in not_dead.error) == (1, True)
     assert payloads(coder, "inbox", "b", "--ack") == ["hello"]
     assert coder("messages", "dead").out == "none\n"
 

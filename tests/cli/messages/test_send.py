@@ -173,12 +173,12 @@ def test_wrong_usage_ends_with_2_and_says_why(
     ("command", "fault"),
     [
         ("send b x", "add --from NAME, or set VOX_AGENT_ID"),
-        ("send role: x --from a", "is no name for an agent"),
-        ("send b x --from *", "is no name for an agent"),
-        ("send b x --from a --key 17", "not a ULID"),
+        ("send role: x --from a", "agent name must be"),
+        ("send b x --from *", "agent name must be"),
+        ("send b x --from a --key 17", "must be a ULID"),
         ("send * x --from a --key 01J00000000000000000000000", "--key is the id of one message"),
-        ("send b x --from a --ttl 0s", "no time for a message"),
-        ("send b x --from a --type \x07", "type of message"),
+        ("send b x --from a --ttl 0s", "ttl must be more than 0"),
+        ("send b x --from a --type \x07", "message type must be"),
         ("send b [9007199254740993] --from a", "canonical JSON"),
     ],
 )

@@ -213,7 +213,7 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
         await view.shows("which side?")
         await view.press("l")
         await view.shows("is resolved: left", "none")
-    assert await node.bus.letters.listed(state="dead") == []
+    assert await node.messages.queries.listed(state="dead") == []
     row = await node.occ.read("memories", {"memory_key": "style guide"})
     assert row is not None
     assert row["content"] == "tabs, always"
@@ -302,7 +302,7 @@ async def test_the_overview_counts_all_and_tells_of_some(tmp_path: Path) -> None
         )
         await node.job_kinds.pause("many")
         await node.job_kinds.drain(node.identity.node_id)
-        await node.bus.send("b", "hello", sender="a")
+        await node.messages.send("b", "hello", sender="a")
         seen = await overview(node)
         (kind,) = seen.kinds
         assert (kind.jobs, kind.is_paused) == ({"pending": MAX_ITEMS + 50}, True)

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Vox
 from tests.cli.terminals import terminal
 from vox_mesh.model.locks.records import milliseconds_at
-from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.tempo import window_id
 
 FAST: Final = "{cluster_id: east, initial_bpm: 600, bar_len_beats: 5, phases: {plan: 1, work: 3, review: 1}}"

@@ -43,7 +43,7 @@ async def claimed(served: Served, agent: str, **more: Any) -> list[Any]:
 
 async def kept(served: Served, message: Any) -> Message:
     """A message as the database has it."""
-    found = await served.node.bus.letters.find(message["message_uuid"])
+    found = await served.node.messages.queries.find(message["message_uuid"])
     assert found is not None
     return found
 

@@ -218,7 +218,7 @@ async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
     async def printed(*arguments: str) -> Any:
         return (await asyncio.to_thread(vox, *arguments, "--json")).document
 
-    sent = await served.node.bus.send("bob", {"n": 1}, sender="ada")
+    sent = await served.node.messages.send("bob", {"n": 1}, sender="ada")
     message = await served.get(f"/v1/messages/{sent.message_uuid}")
     assert message["hlc"] == sent.hlc
     assert stamped(message)
@@ -239,7 +239,7 @@ async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
 
 async def test_what_is_no_time_has_no_beat(beside: tuple[Served, Vox]) -> None:
     served, _ = beside
-    sent = await served.node.bus.send("eve", "hello", sender="ada")
+    sent = await served.node.messages.send("eve", "hello", sender="ada")
     await change(served.node, [sent], hlc="sometime")
     message = await served.get(f"/v1/messages/{sent.message_uuid}")
     assert (message["hlc"], message["window"], message["beat_index"]) == ("sometime", None, None)

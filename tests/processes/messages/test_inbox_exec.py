@@ -37,7 +37,7 @@ async def _until(mesh: Mesh, message: Message, condition: Callable[[Message], bo
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
-            found = await mesh.bus.letters.find(message.message_uuid)
+            found = await mesh.messages.queries.find(message.message_uuid)
             assert found is not None
             if condition(found):
                 return found
@@ -46,7 +46,7 @@ async def _until(mesh: Mesh, message: Message, condition: Callable[[Message], bo
 
 async def _next(mesh: Mesh) -> Message:
     """The next message that can be had."""
-    async with asyncio.timeout(PATIENCE_S), aclosing(mesh.bus.receive("b")) as messages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(mesh.messages.receive("b")) as messages:
         return await anext(messages)
 
 
@@ -74,13 +74,13 @@ async def test_a_signal_stops_the_whole_group_and_gives_the_message_back_at_once
     settings: Settings, number: signal.Signals, more: tuple[str, ...]
 ) -> None:
     async with Mesh.open_command(settings) as mesh:
-        sent = [await mesh.bus.send("b", text, sender="a") for text in ("first", "second")]
+        sent = [await mesh.messages.send("b", text, sender="a") for text in ("first", "second")]
         async with command_run(settings, "inbox", "b", "--exec", _FAMILY, *more) as run:
             await run.meet()
             run.process.send_signal(number)
             assert await run.ended() == (128 + number, "")
             assert members(run.group) == set()
-        found = await mesh.bus.poll_inbox_from_db("b")  # though their leases would have been long
+        found = await mesh.messages.poll_inbox_from_db("b")  # though their leases would have been long
         assert [(each.message_uuid, each.delivery_attempts) for each in found] == [
             (sent[0].message_uuid, 2),
             (sent[1].message_uuid, 1),
@@ -90,13 +90,13 @@ async def test_a_signal_stops_the_whole_group_and_gives_the_message_back_at_once
 @pytest.mark.parametrize("settings", [FILE, *cases_in_soak(MESH)], indirect=True, ids=str)
 async def test_a_signal_while_it_waits_ends_it_with_nothing_claimed(settings: Settings) -> None:
     async with Mesh.open_command(settings) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a")
+        sent = await mesh.messages.send("b", "hello", sender="a")
         async with command_run(settings, "inbox", "b", "--follow", "--exec", "echo done") as run:
             assert await run.heard() == "done"
             await _until(mesh, sent, lambda found: found.state == "acked")
             run.process.send_signal(signal.SIGTERM)
             assert await run.ended() == (128 + signal.SIGTERM, "")
-        assert await mesh.bus.letters.counts() == {"acked": 1}
+        assert await mesh.messages.queries.counts() == {"acked": 1}
 
 
 @pytest.mark.soak
@@ -107,13 +107,13 @@ async def test_a_signal_at_any_moment_leaves_nothing_claimed_and_nothing_lost(
     chance = random.Random(seed)
     following = ("inbox", "b", "--follow", "--exec", "cat >/dev/null")
     async with Mesh.open_command(settings) as mesh:
-        await mesh.bus.send("b", "to see how long it takes", sender="a")
+        await mesh.messages.send("b", "to see how long it takes", sender="a")
         began = time.monotonic()
         async with command_run(settings, *following, "--limit", "1") as run:
             assert await run.ended() == (0, "")
         usual_s = time.monotonic() - began
         for number in range(_STOPS):
-            await asyncio.gather(*(mesh.bus.send("b", number, sender=f"a{each}") for each in range(9)))
+            await asyncio.gather(*(mesh.messages.send("b", number, sender=f"a{each}") for each in range(9)))
             delay_s = usual_s * chance.uniform(0.5, 1.1)
             async with command_run(settings, *following) as run:
                 with suppress(TimeoutError):
@@ -122,15 +122,15 @@ async def test_a_signal_at_any_moment_leaves_nothing_claimed_and_nothing_lost(
                 code, said = await run.ended()
             about = f"seed {seed}, {number}, after {delay_s:.3f} s, {code}: {said}"
             assert code in (128 + signal.SIGTERM, -signal.SIGTERM), about
-            assert {*await mesh.bus.letters.counts()} <= {"acked", "stored"}, about
-        assert sum((await mesh.bus.letters.counts()).values()) == 1 + 9 * _STOPS
+            assert {*await mesh.messages.queries.counts()} <= {"acked", "stored"}, about
+        assert sum((await mesh.messages.queries.counts()).values()) == 1 + 9 * _STOPS
 
 
 async def test_kill_9_leaves_no_process_and_the_message_comes_again_after_its_lease(
     on_file: Settings,
 ) -> None:
     async with Mesh.open_command(on_file) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a")
+        sent = await mesh.messages.send("b", "hello", sender="a")
         async with command_run(on_file, "inbox", "b", *_SHORT, "--exec", _FAMILY) as run:
             await run.meet()
             run.process.kill()
@@ -141,14 +141,14 @@ async def test_kill_9_leaves_no_process_and_the_message_comes_again_after_its_le
 
 async def test_kill_9_of_the_command_stops_its_children_and_counts_as_a_failure(on_file: Settings) -> None:
     async with Mesh.open_command(on_file) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a", max_attempts=1)
+        sent = await mesh.messages.send("b", "hello", sender="a", max_attempts=1)
         async with command_run(on_file, "inbox", "b", "--exec", _FAMILY) as run:
             await run.meet()
             os.kill(run.command, signal.SIGKILL)
             code, said = await run.ended()
             assert (code, "ended with 137 (SIGKILL)" in said) == (1, True)
             assert members(run.group) == set()
-        found = await mesh.bus.letters.find(sent.message_uuid)
+        found = await mesh.messages.queries.find(sent.message_uuid)
         assert found is not None
         assert (found.state, found.ended_reason) == ("dead", "the command ended with 137 (SIGKILL)")
 
@@ -163,13 +163,13 @@ async def test_the_lease_is_renewed_for_as_long_as_the_command_runs(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("go")
     async with Mesh.open_command(settings) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a")
+        sent = await mesh.messages.send("b", "hello", sender="a")
         async with command_run(settings, "inbox", "b", *_SHORT, "--exec", _UNTIL_TOLD) as run:
             assert await run.heard() == "begun"
             first = await _until(mesh, sent, lambda found: found.claim_until_ms is not None)
             past_it = (first.claim_until_ms or 0) + 1_000 * _LEASE_S
             await _until(mesh, sent, lambda found: (found.claim_until_ms or 0) > past_it)
-            assert await mesh.bus.poll_inbox_from_db("b") == []
+            assert await mesh.messages.poll_inbox_from_db("b") == []
             await _go_on(tmp_path / "go")
             assert await run.ended() == (0, "")
         acked = await _until(mesh, sent, lambda found: found.state == "acked")
@@ -180,7 +180,7 @@ async def test_a_message_that_is_lost_meanwhile_stops_the_command_and_stays_its_
     on_file: Settings,
 ) -> None:
     async with Mesh.open_command(on_file) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a")
+        sent = await mesh.messages.send("b", "hello", sender="a")
         async with command_run(on_file, "inbox", "b", *_SHORT, "--exec", _FAMILY) as run:
             await run.meet()
             stop(run.process.send_signal, on_file.file_path)
@@ -189,7 +189,7 @@ async def test_a_message_that_is_lost_meanwhile_stops_the_command_and_stays_its_
             code, said = await run.ended()
             assert (code, f"message {sent.message_uuid} was lost" in said) == (1, True)
             assert members(run.group) == set()
-        await mesh.bus.ack(heir)
+        await mesh.messages.ack(heir)
 
 
 async def test_the_acknowledgement_is_said_when_the_database_is_back(
@@ -199,7 +199,7 @@ async def test_the_acknowledgement_is_said_when_the_database_is_back(
     os.mkfifo("go")
     settings = MESH.settings(tmp_path, server, db_deadline="500ms", db_request_timeout="500ms")
     async with Mesh.open_command(settings) as mesh:
-        sent = await mesh.bus.send("b", "hello", sender="a")
+        sent = await mesh.messages.send("b", "hello", sender="a")
     async with command_run(settings, "inbox", "b", "--exec", f"{_UNTIL_TOLD}; echo ended >&2") as run:
         assert await run.heard() == "begun"
         server.kill()
@@ -211,7 +211,7 @@ async def test_the_acknowledgement_is_said_when_the_database_is_back(
         code, said = await run.ended()
         assert (code, "Traceback" in said) == (0, False)
     async with Mesh.open_command(settings) as mesh:
-        found = await mesh.bus.letters.find(sent.message_uuid)
+        found = await mesh.messages.queries.find(sent.message_uuid)
         assert found is not None
         assert (found.state, found.delivery_attempts) == ("acked", 1)
 
@@ -221,7 +221,7 @@ async def test_a_database_that_stays_away_stops_the_command_when_its_lease_is_ov
 ) -> None:
     settings = MESH.settings(tmp_path, server, db_deadline="500ms", db_request_timeout="500ms")
     async with Mesh.open_command(settings) as mesh:
-        await mesh.bus.send("b", "hello", sender="a")
+        await mesh.messages.send("b", "hello", sender="a")
     async with command_run(settings, "inbox", "b", *_SHORT, "--exec", _FAMILY) as run:
         await run.meet()
         server.kill()

@@ -52,7 +52,7 @@ async def test_nodes_under_which_the_store_goes_back_join_again(server: Server, 
         lock = {"keys": ["task:1"], "agent": "ada"}
         lost = (await one.post("/v1/locks", lock)).json()
         async with Mesh.open_command(ada) as mesh:
-            message = await mesh.bus.send("zoe", {"n": 1}, sender="ada")
+            message = await mesh.messages.send("zoe", {"n": 1}, sender="ada")
         await _ticked(one, 3)
         server.put_back(tmp_path / "copy")
         for node in (one, two):

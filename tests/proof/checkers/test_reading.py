@@ -89,9 +89,9 @@ async def test_the_witness_sees_every_move_by_the_databases_clock(
         await node.store.write(Script(*map(Statement, INSTALL)))
         job = await node.jobs.schedule("proof.none")
         await node.jobs.abort(job)
-        message = await node.bus.send("bob", {})
-        (claimed,) = await node.bus.inbox("bob")
-        await node.bus.ack(claimed)
+        message = await node.messages.send("bob", {})
+        (claimed,) = await node.messages.inbox("bob")
+        await node.messages.ack(claimed)
 
         async def ask(statement: str) -> list[Row]:
             return [row.as_dict() for row in await node.store.read(statement, fresh=True)]

@@ -15,13 +15,12 @@ from tests.support.oplog.authoring import Scene, scene
 from tests.support.rhythm.phrase_stage import A_MS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
 from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
-from vox_mesh.model.rhythm.costs import Resources
-from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.plan import Plan
 from vox_mesh.model.rhythm.score import WaitBudget
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.node import MeshNode
-from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.budgets import Budgets
 from vox_mesh.store.script import Script, Statement, new_key
 
 SHARES = st.floats(0, 10, allow_nan=False)

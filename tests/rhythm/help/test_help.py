@@ -21,10 +21,9 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help import help as helping
-from vox_mesh.rhythm.help.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
-from vox_mesh.rhythm.tempo.times import Times
+from vox_mesh.rhythm import help as helping
+from vox_mesh.rhythm.context import RhythmContext, Times
+from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.store.schema.statements import named
 from vox_mesh.testing import Town
 
@@ -38,7 +37,7 @@ def help_of(node: Mesh, bpm: float = BPM) -> Help:
     """The help of a node that goes by this tempo."""
     policy = TempoPolicy.of_document({"cluster_id": "home", "initial_bpm": bpm})
     times, plan = Times(node.clock), Plan(PlanEntry.of(policy))
-    return Help(RhythmContext(node.store, node._writer, node.clock, times, None, plan), node.bus)
+    return Help(RhythmContext(node.store, node._writer, node.clock, times, None, plan), node.messages)
 
 
 class Two:
@@ -52,7 +51,7 @@ class Two:
     async def asked(self, **options: Any) -> tuple[HelpThread, Message]:
         """A thread, and the request as the helper received it."""
         thread = await self.asker.ask("helper", {"what": "?"}, **options)
-        (request,) = await self.helping.bus.poll_inbox_from_db("helper")
+        (request,) = await self.helping.messages.poll_inbox_from_db("helper")
         return thread, request
 
     async def turn(self, beats: float) -> None:
@@ -63,7 +62,7 @@ class Two:
 
     async def inbox(self) -> list[Message]:
         """What was said to the asker."""
-        return await self.asking.bus.poll_inbox_from_db("asker")
+        return await self.asking.messages.poll_inbox_from_db("asker")
 
     async def state(self, thread: HelpThread) -> str:
         """What came of a thread so far."""
@@ -166,7 +165,7 @@ async def test_an_answer_in_time_keeps_the_promise(two: Two) -> None:
 
 async def said_in(two: Two, thread: HelpThread, msg_type: str) -> list[Message]:
     """The messages of a type in a thread."""
-    listed = await two.asking.bus.letters.listed(thread=thread.thread_id)
+    listed = await two.asking.messages.queries.listed(thread=thread.thread_id)
     return [message for message in listed if message.msg_type == msg_type]
 
 
@@ -241,7 +240,7 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
 async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
     await two.turn(2)
-    assert await two.helping.bus.poll_inbox_from_db("helper") == []
+    assert await two.helping.messages.poll_inbox_from_db("helper") == []
     for late in (
         two.helper.answer(thread.thread_id, "too late"),
         two.helper.promise(thread, promise_beats=1, fail_after_beats=1),
@@ -270,7 +269,7 @@ async def test_without_a_limit_a_promise_is_waited_for_as_long_as_a_bar(two: Two
 
 async def test_of_those_who_have_a_role_one_promises_and_only_that_one_answers(two: Two) -> None:
     thread = await two.asker.ask("role:reviewer", "?")
-    (request,) = await two.helping.bus.poll_inbox_from_db("helper", roles=["reviewer"])
+    (request,) = await two.helping.messages.poll_inbox_from_db("helper", roles=["reviewer"])
     promising = [
         two.helper.promise(request, promise_beats=1, fail_after_beats=2, sender=who) for who in "abc"
     ]
@@ -290,8 +289,8 @@ async def test_who_promises_has_acknowledged_the_request(two: Two) -> None:
     thread, request = await two.asked()
     await two.helper.promise(request, promise_beats=1, fail_after_beats=9)
     assert [each.state for each in await said_in(two, thread, REQUEST)] == ["acked"]
-    await two.helping.bus.ack(request)  # which may be said again
-    receiving = two.helping.bus.receive("helper")
+    await two.helping.messages.ack(request)  # which may be said again
+    receiving = two.helping.messages.receive("helper")
     other = await two.asker.ask("helper", "the next")
     async with asyncio.timeout(PATIENCE_S):
         following = await anext(receiving)
@@ -303,7 +302,7 @@ async def test_who_promises_has_acknowledged_the_request(two: Two) -> None:
 
 
 async def test_what_is_no_thread_of_help_is_not_known(two: Two) -> None:
-    plain = await two.asking.bus.send("other", "hello", sender="asker")
+    plain = await two.asking.messages.send("other", "hello", sender="asker")
     for said in (
         two.helper.answer(plain, "what?"),
         two.helper.answer(ULID, "what?"),
@@ -326,7 +325,7 @@ async def test_the_message_and_what_is_written_with_it_are_both_there_or_neither
         return [Statement(named("help")["withdraw"], (*two.asking.store.tenant[:2], thread.thread_id))]
 
     with pytest.raises(MessageTaken):
-        await two.asking.bus.send("other", "another one", key=thread.thread_id, beside=close)
+        await two.asking.messages.send("other", "another one", key=thread.thread_id, statements=close)
     assert await two.state(thread) == "asked"
 
 
@@ -334,7 +333,7 @@ async def test_commands_ask_answer_and_wait_too(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None, scope_id="", node_id="worker")
     async with Mesh.open_command(settings) as asking, Mesh.open_command(settings) as helping:
         thread = await help_of(asking).ask("helper", "?", sender="asker")
-        (request,) = await helping.bus.poll_inbox_from_db("helper")
+        (request,) = await helping.messages.poll_inbox_from_db("helper")
         await help_of(helping).promise(request, promise_beats=1, fail_after_beats=2)
         await help_of(helping).answer(request, "!")
         assert (await help_of(asking).wait(thread)).body == "!"
@@ -353,7 +352,7 @@ async def test_many_nodes_that_close_at_the_same_time_tell_each_asker_once(two: 
         *(each.close_due() for each in (two.asker, two.helper, third) for _ in range(2))
     )
     assert sum(closed) == 5
-    told = await two.asking.bus.letters.listed(sender="mesh")
+    told = await two.asking.messages.queries.listed(sender="mesh")
     assert sorted(each.receiver_agent for each in told) == [f"s{n}" for n in range(5)]
     assert {await two.state(thread) for thread in threads} == {"unanswered"}
     assert await two.counts() == (0, 0, 0, 5)
@@ -390,7 +389,7 @@ async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: T
 async def test_an_answer_and_the_close_that_race_leave_one_of_the_two(two: Two) -> None:
     for number in range(ROUNDS):
         thread = await two.asker.ask("helper", number, sender=f"s{number}", within_beats=1)
-        (request,) = await two.helping.bus.poll_inbox_from_db("helper")
+        (request,) = await two.helping.messages.poll_inbox_from_db("helper")
         left_ms = thread.closes_ms - await database_ms(two.helping)
         two.town.clock._ahead_ms += left_ms - 2 * number  # a moment before, and nobody ticks
         answering, *closing = await asyncio.gather(
@@ -418,7 +417,7 @@ async def test_on_a_server_too(shared_server: Server, tmp_path: Path) -> None:
         asking, helping = await crowd.node("asker"), await crowd.node("helper")
         asker, helper = help_of(asking, bpm=600), help_of(helping, bpm=600)
         kept = await asker.ask("helper", "?", within_beats=600)
-        receiving = helping.bus.receive("helper")
+        receiving = helping.messages.receive("helper")
         request = await anext(receiving)
         await helper.promise(request, promise_beats=600, fail_after_beats=600)
         waiting = asyncio.create_task(asker.wait(kept))
@@ -432,5 +431,5 @@ async def test_on_a_server_too(shared_server: Server, tmp_path: Path) -> None:
         await helping.store.synced()
         assert await helper.close_due() == 0
         assert await helper.counts(0, await database_ms(helping) + 1) == (1, 0, 0, 1)
-        assert len(await asking.bus.letters.listed(thread=left.thread_id)) == 2, "one of them is told"
+        assert len(await asking.messages.queries.listed(thread=left.thread_id)) == 2, "one of them is told"
         await receiving.aclose()

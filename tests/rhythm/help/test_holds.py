@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from vox_mesh import JobContext
 from vox_mesh.errors import BadManifest, BadValue, LockHeld, LockLost, StaleFence
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.model.rhythm.boundaries import Until, end_of
 from vox_mesh.model.rhythm.policy import PHASES, TempoPolicy
-from vox_mesh.model.rhythm.tempo import Tempo
+from vox_mesh.model.rhythm.tempo import Tempo, Until, end_of
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.testing import Town

@@ -124,7 +124,7 @@ def test_an_agent_that_waits_for_ever_ends_with_its_fallback_its_status_and_its_
         assert end["waited"]["help"] == pytest.approx(2, abs=A_MS)
         assert end["beats"] == pytest.approx({"plan": 0, "work": 2, "review": 0, "fallback": 1}, abs=A_MS)
         assert end["note"] == "help exhausted; needs-attention told; fallback coarse-answer"
-        (told,) = await here.node.bus.inbox("needs-attention")
+        (told,) = await here.node.messages.inbox("needs-attention")
         assert (told.msg_type, told.sender_agent) == ("needs-attention", "ada")
         assert told.body == {"agent": "ada", "task": TASK, "phrase": phrase.phrase_id, "budget": "help"}
 
@@ -223,7 +223,7 @@ def test_an_error_of_what_is_waited_for_is_raised_as_it_is() -> None:
 def test_an_agent_whose_helper_keeps_its_promise_has_the_answer() -> None:
     async def scenario(here: Stage) -> None:
         async def helper() -> None:
-            async for message in here.node.bus.receive("bob"):
+            async for message in here.node.messages.receive("bob"):
                 await here.help.promise(message, promise_beats=1, fail_after_beats=2)
                 await here.beats(0.5)
                 await here.help.answer(message, "yes")
@@ -242,7 +242,7 @@ def test_an_agent_whose_helper_keeps_its_promise_has_the_answer() -> None:
 def test_an_agent_whose_helper_breaks_its_promise_ends_with_what_the_promise_named() -> None:
     async def scenario(here: Stage) -> None:
         async def helper() -> None:
-            async for message in here.node.bus.receive("bob"):
+            async for message in here.node.messages.receive("bob"):
                 await here.help.promise(message, promise_beats=1, fail_after_beats=1, on_fail="plan-a")
 
         helping = asyncio.create_task(helper())

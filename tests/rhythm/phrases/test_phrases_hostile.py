@@ -116,7 +116,7 @@ def test_a_fallback_that_waits_in_vain_has_no_fallback_and_tells_nobody_again() 
             async with phrase, phrase.work():
                 await phrase.wait_for(for_ever())
         assert len(calls) == 1
-        assert len(await here.node.bus.inbox("needs-attention")) == 1
+        assert len(await here.node.messages.inbox("needs-attention")) == 1
         end = await here.assert_recorded(phrase, "failed", "failed")
         assert "fallback coarse failed" in end["note"]
         assert end["bu"] == pytest.approx(2, abs=A_MS)  # it did not wait for itself
@@ -134,7 +134,7 @@ def test_what_is_waited_for_in_vain_again_is_told_once_by_budget_and_made_up_for
                     await phrase.wait_for(for_ever(), budget)
             await phrase.wait_for(for_ever())
         assert calls == ["coarse"]
-        told = await here.node.bus.inbox("needs-attention")
+        told = await here.node.messages.inbox("needs-attention")
         assert sorted(message.body["budget"] for message in told) == ["help", "io"]
         await here.assert_recorded(phrase, "degraded", "done")
 

@@ -14,8 +14,8 @@ from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, Player, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
-from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import CLAIM_RETENTION_MS, QUIET_BARS, REPORT_RETENTION_MS
+from vox_mesh.rhythm import bar_reporter as reverb
+from vox_mesh.rhythm.bar_reporter import CLAIM_RETENTION_MS, QUIET_BARS, REPORT_RETENTION_MS
 
 _DAY_BARS = 86_400_000 // BAR_MS
 

@@ -10,8 +10,8 @@ from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, 
 from tests.support.rhythm.grounds import Hand, Player, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import Names
-from vox_mesh.rhythm.reports import bar_reporter as reverb
-from vox_mesh.rhythm.reports.bar_reporter import LATE_END_PERIOD_MS
+from vox_mesh.rhythm import bar_reporter as reverb
+from vox_mesh.rhythm.bar_reporter import LATE_END_PERIOD_MS
 
 
 async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd, hand: Hand) -> None:

@@ -17,7 +17,7 @@ from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player
 from vox_mesh.errors import BadValue, DatabaseFault, StaleIncarnation, Unreachable
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
-from vox_mesh.rhythm.reports import status
+from vox_mesh.rhythm import status_claims as status
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.write.breaker import Breaker
 

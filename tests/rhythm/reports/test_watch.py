@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vox_mesh.model.rhythm.reports import SOON_BARS, BarWatch
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline, Window
-from vox_mesh.model.rhythm.watch import SOON_BARS, BarWatch
 
 _LINE = Timeline([Tempo(60.0, 4)])
 _BAR_MS = 4_000

@@ -10,8 +10,7 @@ import pytest
 
 from tests.rhythm.orchestra import Orchestra, Player, orchestra
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.rhythm.frames import TempoSource
-from vox_mesh.model.rhythm.plan import PlanEntry
+from vox_mesh.model.rhythm.plan import PlanEntry, TempoSource
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.store.script import Script, Statement
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.rhythm.frames import BeatFrame
-from vox_mesh.model.rhythm.plan import LEAD_BARS, Plan, PlanEntry, median
+from vox_mesh.model.rhythm.plan import LEAD_BARS, BeatFrame, Plan, PlanEntry, median
 from vox_mesh.model.rhythm.policy import TempoPolicy
 
 NOW_MS = 1_800_000_000_000

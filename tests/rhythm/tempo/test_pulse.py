@@ -10,7 +10,7 @@ import pytest
 
 from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.rhythm.frames import BeatFrame
+from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.testing import Town
 

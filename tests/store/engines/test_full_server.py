@@ -51,9 +51,9 @@ async def test_messages_wait_in_the_spool_and_no_node_is_dead_until_there_is_roo
     settings = MESH_REPLICA.settings(tmp_path / "node", primary)
     engine = await open_engine(settings)
     async with Mesh.open(settings) as node:
-        await node.bus.send("reader", "one", sender="writer")
+        await node.messages.send("reader", "one", sender="writer")
         disk.fill()
-        message = await node.bus.send("reader", "two", sender="writer")
+        message = await node.messages.send("reader", "two", sender="writer")
         assert message.state == "spooled"
         with pytest.raises(OutcomeUnknown, match="make room on the disk"):
             await node.store.write(Script(Statement("CREATE TABLE t (a)")))
@@ -77,6 +77,6 @@ async def test_messages_wait_in_the_spool_and_no_node_is_dead_until_there_is_roo
         async with asyncio.timeout(_PATIENCE_S):
             await node.store.drained()
         await try_to_write(engine)
-        inbox = await node.bus.inbox("reader")
+        inbox = await node.messages.inbox("reader")
         assert [each.body for each in inbox] == ["one", "two"]
     await engine.close()

@@ -106,10 +106,10 @@ async def use(settings: Settings) -> None:
     async with asyncio.timeout(_DEADLINE_S), Mesh.open(settings) as node:
         lock = await node.locks.acquire("migrated", ttl=60)
         await node.locks.release(lock)
-        sent = await node.bus.send("carol", "hello", sender="ada")
-        async for message in node.bus.receive("carol"):
+        sent = await node.messages.send("carol", "hello", sender="ada")
+        async for message in node.messages.receive("carol"):
             assert message.message_uuid == sent.message_uuid
-            await node.bus.ack(message)
+            await node.messages.ack(message)
             break
 
         @node.worker.handles("pages.*")
@@ -165,7 +165,7 @@ async def test_what_was_held_sent_and_scheduled_before_is_there_afterwards(tmp_p
     async with asyncio.timeout(_DEADLINE_S), Mesh.open(settings) as node:
         with pytest.raises(LockHeld):
             await node.locks.acquire("report", ttl=60)
-        assert [message.body for message in await node.bus.inbox("bob")] == ["still there"]
+        assert [message.body for message in await node.messages.inbox("bob")] == ["still there"]
 
         @node.worker.handles("pages.read")
         async def read(context: JobContext) -> object:

@@ -91,14 +91,16 @@ class Desk(Person):
         for number in range(self._next[agent], self.job["messages"]):
             await self.halt_at(number)
             sender = f"{agent}-{number}" if self.job["strangers"] else agent
-            message = await self.mesh.bus.send(
+            message = await self.mesh.messages.send(
                 self.job["to"], {"n": number}, sender=sender, key=derive_ulid(_FAMILY, f"{agent} {number}")
             )
             self.written.add(agent, number)
             kept = {"spooled": number} if message.state == MessageState.SPOOLED else {}
             report(agent=agent, sent=number, **kept)
             if pace and number % pace == pace - 1:
-                assert await self.mesh.bus.acked(message, _PATIENCE_S), f"{agent}'s {number} was not acked"
+                assert await self.mesh.messages.wait_for_ack(message, _PATIENCE_S), (
+                    f"{agent}'s {number} was not acked"
+                )
 
 
 async def send(job: Facts) -> None:
@@ -124,7 +126,7 @@ class Reader(Person):
 
     async def _read(self) -> None:
         agent, roles, lease = self.job["agents"][0], self.job["roles"], self.job["lease"]
-        async for message in self.mesh.bus.receive(agent, roles=roles, lease=lease):
+        async for message in self.mesh.messages.receive(agent, roles=roles, lease=lease):
             await self._deal_with(message)
 
     async def _deal_with(self, message: Message) -> None:
@@ -138,7 +140,7 @@ class Reader(Person):
         is_new = (message.sender_agent, str(number)) not in self._known
         self.written.add("done" if is_new else "again", message.sender_agent, number)
         try:
-            await self.mesh.bus.ack(message)
+            await self.mesh.messages.ack(message)
         except NotHolder:
             report(refused=number)
         else:

@@ -36,7 +36,7 @@ def ids(messages: Iterable[Message]) -> list[str]:
 
 
 async def write(mesh: Mesh, sql: str, *values: Value) -> None:
-    """Run a statement past the bus; `?1` and `?2` are the mesh, then its own values."""
+    """Run a statement directly; `?1` and `?2` are the mesh, then its own values."""
     await mesh.store.write(Script(Statement(sql, (*mesh.store.tenant[:2], *values))))
 
 
@@ -75,7 +75,7 @@ async def row_of(mesh: Mesh, message: Message) -> dict[str, Any]:
 
 async def found(mesh: Mesh, message: Message) -> Message:
     """The message as it is now; it must be there."""
-    now = await mesh.bus.letters.find(message.message_uuid)
+    now = await mesh.messages.queries.find(message.message_uuid)
     assert now is not None, message
     return now
 
@@ -91,7 +91,7 @@ async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int)
     taken = []
     for _ in range(count):
         message = await next_of(receiving)
-        await mesh.bus.ack(message)
+        await mesh.messages.ack(message)
         taken.append(message)
     return taken
 
@@ -99,7 +99,7 @@ async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int)
 async def settled(mesh: Mesh) -> None:
     """Wait until what is done in the background, such as giving back, is done."""
     async with asyncio.timeout(PATIENCE_S):
-        while leaving := mesh.bus._background_tasks:
+        while leaving := mesh.messages._background_tasks:
             await asyncio.wait(leaving)
 
 

@@ -156,8 +156,8 @@ class Pair:
     async def next_message(self) -> Message:
         """Receive and acknowledge one message."""
         async with asyncio.timeout(PATIENCE_S):
-            async for message in self.receiver.bus.receive(AGENT):
-                await self.receiver.bus.ack(message)
+            async for message in self.receiver.messages.receive(AGENT):
+                await self.receiver.messages.ack(message)
                 return message
         raise AssertionError("it ends only when it is cancelled")
 
@@ -185,7 +185,9 @@ async def serving(
 ) -> AsyncIterator[tuple[Service, str]]:
     """A second service of a node, with less patience, other limits or keys of its own; and its address."""
     access = Access(TOKEN, relay_keys=keys)
-    delivery = Delivery(node.identity.node_id, Reception(node.store, node.bus, node.clock), access, limits)
+    delivery = Delivery(
+        node.identity.node_id, Reception(node.store, node.messages, node.clock), access, limits
+    )
     service = Service(ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND"), [delivery.add_to], patience)
     try:
         yield service, await service.start()

@@ -37,10 +37,10 @@ async def fill(node: MeshNode) -> dict[str, str]:
     await node.locks.acquire(["a", "src/*.py"], agent=AGENT, ttl=3_600.0)
     await node.locks.acquire("b", agent=AGENT, ttl=3_600.0, shared=True)
     for number in range(3):
-        await node.bus.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
+        await node.messages.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
     await node.rhythm.help.ask(AGENT, "how?", sender="coder")
     await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
-    message, *_ = await node.bus.letters.listed()
+    message, *_ = await node.messages.queries.listed()
     return {
         "agent": AGENT,
         "conflict_id": await conflict(node, "row"),

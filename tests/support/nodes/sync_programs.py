@@ -15,7 +15,7 @@ def wait_for_ctrl_c() -> None:
     with Mesh.open() as mesh, mesh.locks.hold("release", agent="script"):
         sys.stdout.write("waiting\n")
         sys.stdout.flush()
-        for _ in mesh.bus.receive("script"):
+        for _ in mesh.messages.receive("script"):
             raise AssertionError("nobody sends anything")
 
 

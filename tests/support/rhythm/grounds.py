@@ -9,10 +9,9 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.reports.bar_reporter import BarReporter
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
-from vox_mesh.rhythm.tempo.times import Times
+from vox_mesh.rhythm.bar_reporter import BarReporter
+from vox_mesh.rhythm.context import RhythmContext, Times
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 BEAT_MS: Final = 5_000
 BAR_MS: Final = 8 * BEAT_MS

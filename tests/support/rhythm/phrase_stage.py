@@ -96,7 +96,7 @@ def played(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> Non
             before = asyncio.all_tasks()
             await scenario(here)
             left = {task.get_name() for task in asyncio.all_tasks() - before}
-            assert left <= {"vox-mesh-inbox", "vox-mesh-inboxes"}, left  # which are the bus's
+            assert left <= {"vox-mesh-inbox", "vox-mesh-inboxes"}, left  # of the messages
         assert lost == []
 
     run(whole())

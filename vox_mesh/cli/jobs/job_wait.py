@@ -9,12 +9,10 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.cli.support.progress import ProgressBar
-from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.jobs.batches import find_existing
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job, JobState
 
-_AGAIN_S: Final = 1.0
 _CALM_S: Final = 0.05
 _WHOLE: Final = 1_000
 _LOOKED_AT: Final = 20  # of so many that run it is asked how far they are
@@ -44,21 +42,19 @@ class _Waiting:
         return [job for job in self.jobs if not job.has_ended]
 
     async def until_all_ended(self) -> None:
-        store = self._mesh.store
         with ProgressBar("waiting") as bar:
             bar.show(0, _WHOLE * len(self.jobs))
-            while self._open:
-                seen = store.change_count
-                with suppress(DatabaseUnavailable):  # it goes on when the database is back
+            async for turn in self._mesh.store.changes():
+                if not self._open:
+                    return
+                with turn.retry_if_unavailable():
                     for job in await find_existing(self._mesh.jobs, [job.job_id for job in self._open]):
                         self._by_id[job.job_id] = job
                     if sys.stderr.isatty():
                         bar.show(await self._done(), _WHOLE * len(self.jobs))
-                if self._open:
-                    await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if store.is_in_touch else _AGAIN_S):
-                            await store.changed(seen)
+                if not self._open:
+                    return
+                await asyncio.sleep(_CALM_S)  # a busy mesh commits all the time
 
     async def _done(self) -> int:
         """How much of it all is done."""

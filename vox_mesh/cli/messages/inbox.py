@@ -102,11 +102,11 @@ def inbox(
 async def _peek(settings: Settings, box: Inbox, after: int, *, as_json: bool) -> int:
     async with Mesh.open_command(settings) as mesh:
         if not box.follow:
-            found = await mesh.bus.letters.peek(box.names, after=after, limit=box.limit or AT_A_LOOK)
+            found = await mesh.messages.queries.peek(box.names, after=after, limit=box.limit or AT_A_LOOK)
             told = await records(mesh, found) if as_json else [line(each) for each in found]
             show_several(told, as_json=as_json)
             return ExitCode.DONE
-        async with aclosing(box.limited(mesh.bus.letters.follow(box.names, after))) as messages:
+        async with aclosing(box.limited(mesh.messages.queries.follow(box.names, after))) as messages:
             async for message in messages:
                 await show_next_message(mesh, message, line(message), as_json=as_json)
     return ExitCode.DONE
@@ -135,7 +135,7 @@ def _line_with_claim(message: Message) -> Record:
 
 async def _settle(mesh: Mesh, box: Inbox, messages: list[Message], *, acks: bool) -> None:
     if acks:
-        await said(lambda: mesh.bus.ack(*messages), box.lease_s)
+        await said(lambda: mesh.messages.ack(*messages), box.lease_s)
     else:
         for message in messages:
-            mesh.bus.hand_over(message)
+            mesh.messages.hand_over(message)

@@ -47,7 +47,7 @@ class Inbox(NamedTuple):
 def coming(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
     """The messages of an inbox, claimed one by one; unless it is followed, until none is left."""
     if box.follow:
-        return box.limited(mesh.bus.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
+        return box.limited(mesh.messages.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
     return box.limited(_waiting(mesh, box))
 
 
@@ -58,7 +58,7 @@ async def _waiting(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
 
 async def claimed(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
     """Claim what is there now. Cancelled, it is known what was claimed, so that it is given back."""
-    claiming = mesh.bus.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
+    claiming = mesh.messages.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
     return await to_the_end(asyncio.ensure_future(claiming))
 
 

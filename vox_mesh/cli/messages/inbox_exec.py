@@ -77,7 +77,7 @@ class Exec:
         patience_s = 0.0 if is_stopped or code is None else self._box.lease_s
         try:
             if code == 0:
-                await said(lambda: mesh.bus.ack(message), patience_s)
+                await said(lambda: mesh.messages.ack(message), patience_s)
             else:
                 await said(lambda: self._give_back(mesh, message, code, is_stopped=is_stopped), patience_s)
         except (NotHolder, *AWAY) as error:
@@ -89,12 +89,12 @@ class Exec:
         """Have it come again: at once, if that is not because its command failed."""
         if code is not None:
             reason = f"the command ended with {_told(code)}"
-            await mesh.bus.nack(message, reason=reason)
+            await mesh.messages.nack(message, reason=reason)
             _log.warning("message %s is given back: %s", message.message_uuid, reason)
         elif is_stopped:
-            await mesh.bus.nack(message, reason="the command was stopped", retry_in=0)
+            await mesh.messages.nack(message, reason="the command was stopped", retry_in=0)
         else:
-            await mesh.bus.nack(message, reason="its lease was lost", retry_in=0)
+            await mesh.messages.nack(message, reason="its lease was lost", retry_in=0)
 
     # --- while it runs ---------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Exec:
             sent = time.monotonic()
             try:
                 async with asyncio.timeout(max(0.0, deadline - sent)):
-                    await mesh.bus.renew(message, lease=lease_s)
+                    await mesh.messages.renew(message, lease=lease_s)
             except (TimeoutError, *AWAY):
                 pause = min(lease_s / 3, _AGAIN_S)
             except MeshError:

@@ -93,7 +93,7 @@ def list_(as_json: bool, **wanted: Any) -> None:
     Example:
       vox-mesh messages list --state stored --to reviewer
     """
-    _show("list", lambda mesh: mesh.bus.letters.listed(**wanted), as_json=as_json)
+    _show("list", lambda mesh: mesh.messages.queries.listed(**wanted), as_json=as_json)
 
 
 @messages.command()
@@ -119,7 +119,7 @@ def overdue(limit: int, as_json: bool) -> None:
     Example:
       vox-mesh messages overdue
     """
-    _show("overdue", lambda mesh: mesh.bus.letters.overdue(limit=limit), as_json=as_json)
+    _show("overdue", lambda mesh: mesh.messages.queries.overdue(limit=limit), as_json=as_json)
 
 
 @messages.command()
@@ -132,7 +132,7 @@ def threads(limit: int, as_json: bool) -> None:
     Example:
       vox-mesh messages threads
     """
-    threads = _run("threads", lambda mesh: mesh.bus.letters.threads(limit))
+    threads = _run("threads", lambda mesh: mesh.messages.queries.threads(limit))
     show_several([vars(ThreadView.of(each)) for each in threads], as_json=as_json)
 
 
@@ -151,7 +151,7 @@ def dead(limit: int, before: int | None, as_json: bool) -> None:
     """
     _show(
         "dead",
-        lambda mesh: mesh.bus.letters.listed(state=MessageState.DEAD, limit=limit, before=before),
+        lambda mesh: mesh.messages.queries.listed(state=MessageState.DEAD, limit=limit, before=before),
         as_json=as_json,
         line=lambda letter: short_line(letter, reason=letter.ended_reason),
     )
@@ -173,7 +173,7 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
     dead = [await find_message(mesh, each) for each in ids]
     for message in dead:
-        await mesh.bus.letters.retry(message.message_uuid)
+        await mesh.messages.queries.retry(message.message_uuid)
     return [await find_message(mesh, message.message_uuid) for message in dead]
 
 
@@ -198,7 +198,7 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
     claimed = [await find_claimed_message(mesh, each, claim_owner) for each in ids]
-    await mesh.bus.ack(*claimed)
+    await mesh.messages.ack(*claimed)
     return [await find_message(mesh, message.message_uuid) for message in claimed]
 
 
@@ -222,7 +222,7 @@ def nack(
 
     async def give_back(mesh: Mesh) -> Message:
         claimed = await find_claimed_message(mesh, message_uuid, claim_owner)
-        await mesh.bus.nack(claimed, retry_in=retry_in, reason=reason)
+        await mesh.messages.nack(claimed, retry_in=retry_in, reason=reason)
         return await find_message(mesh, claimed.message_uuid)
 
     _show_one("nack", give_back, as_json=as_json)

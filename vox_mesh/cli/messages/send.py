@@ -18,7 +18,7 @@ from vox_mesh.cli.support.output import Record, json_option, show_one, show_seve
 from vox_mesh.cli.support.start import start_shared
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (
     EVERYONE,
@@ -179,7 +179,7 @@ class _Sending:
         async with Mesh.open_command(settings) as mesh:
             await self._answer(mesh)
             try:
-                sent = await mesh.bus.send(self._to, self._body, key=key, **self._options)
+                sent = await mesh.messages.send(self._to, self._body, key=key, **self._options)
             except OutcomeUnknown as unknown:
                 unknown.hint = f"run it again with --key {key}: it is sent once then"
                 raise
@@ -189,14 +189,14 @@ class _Sending:
         """Send everyone a message, and wait for all acknowledgements if that is wanted."""
         async with Mesh.open_command(settings) as mesh:
             await self._answer(mesh)
-            sent = await mesh.bus.broadcast(self._body, **self._options)
+            sent = await mesh.messages.broadcast(self._body, **self._options)
             return await self._told(mesh, await asyncio.gather(*(self._became(mesh, each) for each in sent)))
 
     async def _answer(self, mesh: Mesh) -> None:
         """Have it belong to what the message belongs to that it answers."""
         if self._reply_to is None:
             return
-        message = await mesh.bus.letters.find(self._reply_to)
+        message = await mesh.messages.queries.find(self._reply_to)
         if message is None:
             if not is_ulid(self._reply_to):  # else it may have been forgotten by now
                 raise NotKnown(f"there is no message {self._reply_to}", hint="see `vox-mesh messages list`")
@@ -213,7 +213,7 @@ class _Sending:
     async def _became(self, mesh: Mesh, sent: Message) -> Message:
         """The message as it is in the database, once it is acknowledged or the time for that is over."""
         with suppress(DatabaseUnavailable):  # it is stored all the same
-            if self._wait_ack is not None and await mesh.bus.acked(sent, self._wait_ack):
+            if self._wait_ack is not None and await mesh.messages.wait_for_ack(sent, self._wait_ack):
                 sent = sent._replace(state=MessageState.ACKED)
-            return await mesh.bus.letters.find(sent.message_uuid) or sent
+            return await mesh.messages.queries.find(sent.message_uuid) or sent
         return sent

@@ -17,7 +17,7 @@ from vox_mesh.cli.support.start import start
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import milliseconds_at
-from vox_mesh.model.rhythm.frames import TempoSource
+from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.settings import Settings
 from vox_mesh.views.rhythm import BeatView, beat_of
 

@@ -14,8 +14,8 @@ from pydantic import Field
 from vox_mesh.errors import BadValue, MeshError, TooLarge
 from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageAsked
-from vox_mesh.messages.bus import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
+from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
@@ -96,7 +96,7 @@ async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[Messag
     if query.state is MessageState.SPOOLED:
         raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
     wanted = partial(
-        mesh.bus.letters.listed,
+        mesh.messages.queries.listed,
         state=query.state,
         sender=query.sender,
         receiver=query.receiver,
@@ -137,21 +137,21 @@ async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
     if body.to == EVERYONE:
         if body.key is not None:
             raise BadValue("`key` is the id of one message, and everyone gets one of their own")
-        return [MessageView.of(mesh, each) for each in await mesh.bus.broadcast(body.payload, **options)]
-    sent = await mesh.bus.send(body.to, body.payload, key=body.key, **options)
-    return [MessageView.of(mesh, await mesh.bus.letters.find(sent.message_uuid) or sent)]
+        return [MessageView.of(mesh, each) for each in await mesh.messages.broadcast(body.payload, **options)]
+    sent = await mesh.messages.send(body.to, body.payload, key=body.key, **options)
+    return [MessageView.of(mesh, await mesh.messages.queries.find(sent.message_uuid) or sent)]
 
 
 @MESSAGES.get("/v1/messages/overdue")
 async def list_overdue(mesh: MeshServices, query: Some) -> list[MessageView]:
     """List messages that should have been acknowledged by now, the longest overdue first."""
-    return [MessageView.of(mesh, each) for each in await mesh.bus.letters.overdue(limit=query.limit)]
+    return [MessageView.of(mesh, each) for each in await mesh.messages.queries.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
 async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
     """List threads, the latest first."""
-    return [ThreadView.of(each) for each in await mesh.bus.letters.threads(query.limit)]
+    return [ThreadView.of(each) for each in await mesh.messages.queries.threads(query.limit)]
 
 
 @MESSAGES.get("/v1/messages/{message_uuid}")
@@ -164,7 +164,7 @@ async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Send a dead letter again, as if it had never been tried."""
     dead = await find_message(mesh, message_uuid)
-    await mesh.bus.letters.retry(dead.message_uuid)
+    await mesh.messages.queries.retry(dead.message_uuid)
     return await _as_it_is(mesh, dead)
 
 
@@ -172,7 +172,7 @@ async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
 async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
     """Say that a message which was claimed is done with."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
-    await mesh.bus.ack(claimed)
+    await mesh.messages.ack(claimed)
     return await _as_it_is(mesh, claimed)
 
 
@@ -180,7 +180,7 @@ async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) 
 async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
     """Give back a message which was claimed: it is tried again."""
     claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
-    await mesh.bus.nack(claimed, retry_in=body.retry_in, reason=body.reason)
+    await mesh.messages.nack(claimed, retry_in=body.retry_in, reason=body.reason)
     return await _as_it_is(mesh, claimed)
 
 
@@ -192,13 +192,13 @@ async def _as_it_is(mesh: MeshServices, message: Message) -> MessageView:
 async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) -> Page[MessageView]:
     """Show what waits for an agent, and claim nothing."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
-    peek = mesh.bus.letters.peek
+    peek = mesh.messages.queries.peek
     return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
 
 
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
     with suppress(MeshError):  # if the release fails, the claim expires by itself
-        await mesh.bus.put_back(
+        await mesh.messages.put_back(
             [await find_claimed_message(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
         )
 
@@ -206,8 +206,8 @@ async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
 @MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
 async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> list[MessageView]:
     """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
-    claiming = mesh.bus.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
+    claiming = mesh.messages.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:
-        mesh.bus.hand_over(message)  # the client holds the claim now
+        mesh.messages.hand_over(message)  # the client holds the claim now
     return [MessageView.of(mesh, message) for message in claimed]

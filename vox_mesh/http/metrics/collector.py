@@ -20,7 +20,7 @@ from vox_mesh.http.metrics.rhythm_collector import collect_rhythm
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.locks.locks import Locks
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.histogram import OTHER, QUICK_S, Histogram
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.liveness import NodeState
@@ -52,7 +52,7 @@ class Measured(Protocol):
     oplog: OpLog
     deferral: Deferral
     occ: Occ
-    bus: Bus
+    messages: Messages
     jobs: Jobs
     worker: Worker
 
@@ -180,7 +180,7 @@ class MetricsCollector:
             {
                 "lock": node.store.traffic.refusals[StaleFence.code],
                 "job": node.worker.stale_claims,
-                "message": node.bus.stats.stale,
+                "message": node.messages.stats.stale,
             },
         )
         yield histogram(
@@ -243,7 +243,7 @@ class MetricsCollector:
         )
 
     def _messages(self) -> Iterator[Metric]:
-        bus, census = self._node.bus, self.seen.census
+        messages, census = self._node.messages, self.seen.census
         yield gauge(
             "vox_messages_unacked",
             "Messages in the mesh that are still to be acknowledged.",
@@ -258,12 +258,12 @@ class MetricsCollector:
         yield histogram(
             "vox_message_delivery_seconds",
             "From the sending of messages to their being handed to a consumer on this node.",
-            bus.stats.delivery,
+            messages.stats.delivery,
         )
         yield counter(
             "vox_messages_forged",
             "Messages that were refused here since they were not from the node that they name.",
-            sum(bus.senders.forged.values()),
+            sum(messages.verifier.forged.values()),
         )
 
     def _writes(self) -> Iterator[Metric]:

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vox_mesh.http.metrics.instruments import counter, counters, gauge, histogram
-from vox_mesh.model.rhythm.frames import TempoSource
+from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.nodes.census import Census
 from vox_mesh.rhythm.rhythm import Rhythm

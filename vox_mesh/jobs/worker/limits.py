@@ -17,9 +17,9 @@ from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
-from vox_mesh.model.rhythm.ends import PhraseBegin, PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
-from vox_mesh.rhythm.budgets.budgets import Budgets, BudgetStanding
+from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key

@@ -139,17 +139,13 @@ class Worker:
 
     async def idle(self) -> None:
         """Wait until no unfinished job of this worker's kinds is left."""
-        while True:
-            seen = self._store.change_count
-            with suppress(DatabaseUnavailable):
+        async for turn in self._store.changes(interval_s=_RETRY_DELAY_S):
+            with turn.retry_if_unavailable():
                 situation = await self._jobs.roster.situation()
                 holds_jobs = self._executor.running or situation.places.get(self._presence.node_id)
                 is_busy = holds_jobs or self._reconciler.is_due
                 if not is_busy and not any(self._capacity.handles(kind) for kind in situation.kinds):
                     return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_DELAY_S):
-                    await self._store.changed(seen)
 
     # --- lifecycle -------------------------------------------------------------------------------
 

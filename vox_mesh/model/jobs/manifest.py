@@ -25,7 +25,7 @@ from vox_mesh.model.documents.validation import (
 )
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 
 __all__ = [
     "EXEC",

@@ -32,7 +32,7 @@ from vox_mesh.model.documents.validation import (
     named,
     shown,
 )
-from vox_mesh.model.rhythm.boundaries import Until
+from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
 MAX_JSON_DEPTH: Final = 64

@@ -130,8 +130,8 @@ def payload_of(body: Any, max_bytes: int = MAX_PAYLOAD_BYTES) -> str:
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
         raise BadValue(
-            f"the message's body takes {size} bytes; at most {max_bytes} fit",
-            hint="put the data elsewhere, and send where it is",
+            f"message body must be at most {max_bytes} bytes, got {size}",
+            hint="store the data elsewhere and send its location",
         )
     return text
 
@@ -146,8 +146,8 @@ def checked_agent(name: str) -> str:
         or name.startswith(ROLE)
     ):
         raise BadValue(
-            f"{name!r} is no name for an agent",
-            hint=f"use 1 to {MAX_NAME} printable characters; `role:` and `*` have a meaning of their own",
+            f"agent name must be 1 to {MAX_NAME} printable characters, got {name!r}",
+            hint=f"choose a name without spaces around it; {ROLE!r} and {EVERYONE!r} are reserved",
         )
     return name
 
@@ -166,28 +166,33 @@ def inbox_names(agent: str, roles: Iterable[str]) -> list[str]:
 def checked_word(name: str, text: str) -> str:
     """Return a short text without line breaks; raise `BadValue` if it is not one."""
     if not 0 < len(text) <= MAX_NAME or not text.isprintable():
-        raise BadValue(f"{text!r} is no {name}", hint=f"use 1 to {MAX_NAME} printable characters")
+        raise BadValue(f"{name} must be 1 to {MAX_NAME} printable characters, got {text!r}")
     return text
 
 
 def checked_id(message_uuid: str) -> str:
     """Return a message's id; raise `BadValue` if it is not a ULID."""
     if not is_ulid(message_uuid):
-        raise BadValue(f"the message id {message_uuid!r} is not a ULID")
+        raise BadValue(f"message id must be a ULID, got {message_uuid!r}")
     return message_uuid
 
 
 def checked_priority(priority: int) -> int:
     """Return a priority, from 0 (can wait) to 3 (urgent); raise `BadValue` for any other."""
     if type(priority) is not int or not 0 <= priority <= 3:
-        raise BadValue(f"{priority} is no priority", hint="0 can wait, 1 is usual, 2 is soon, 3 is urgent")
+        raise BadValue(
+            f"priority must be an integer from 0 to 3, got {priority!r}",
+            hint="pass 0 (can wait), 1 (usual), 2 (soon) or 3 (urgent)",
+        )
     return priority
 
 
 def checked_trace(traceparent: str) -> str:
     """Return a W3C trace context; raise `BadValue` if it is invalid."""
     if not _TRACEPARENT.fullmatch(traceparent):
-        raise BadValue(f"{traceparent!r} is no traceparent", hint="for example 00-<32 hex>-<16 hex>-01")
+        raise BadValue(
+            f"traceparent must be a W3C trace context such as 00-<32 hex>-<16 hex>-01, got {traceparent!r}"
+        )
     return traceparent
 
 

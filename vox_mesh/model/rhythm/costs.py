@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -182,3 +183,61 @@ def _cost_by_class(used: Mapping[str, float], rates: Mapping[str, float]) -> flo
 def parse_rates(text: str | bytes, name: str = "rates") -> Rates:
     """Return the rates of a YAML text. Raises `BadBudget` with all faults, by line."""
     return read_model(Rates, text, name, called="file of rates", bad=BadBudget)
+
+
+# --- phrases -------------------------------------------------------------------------------------
+
+
+class PhraseOutcome(StrEnum):
+    """The outcome of a phrase."""
+
+    DONE = "done"
+    DEGRADED = "degraded"
+    DEFERRED = "deferred"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseBegin:
+    """The beginning of an attempt at a job, kept until its end is recorded."""
+
+    phrase_id: str
+    job_id: str
+    claim_token: int
+    agent_id: str
+    account: str
+    role: str
+    attempt: int
+    began_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseEnd:
+    """The recorded end of a phrase. Its cost and bar are derived from it."""
+
+    phrase_id: str
+    """A ULID."""
+    agent_id: str
+    task_id: str
+    outcome: PhraseOutcome
+    began_ms: int
+    ended_ms: int
+    beats: Mapping[str, float] = field(default_factory=dict)
+    """Beats used, by phase."""
+    waited: Mapping[str, float] = field(default_factory=dict)
+    """Beats waited, by wait budget."""
+    attempt: int = 1
+    overruns: int = 0
+    first_useful_ms: int | None = None
+    resources: Resources = Resources()
+    account: str = ""
+    """The account that is charged."""
+    role: str = ""
+    """The role whose rate is charged; empty for the default rate."""
+    job_id: str | None = None
+    note: str = ""
+
+    @property
+    def bu(self) -> float:
+        """The total beats used: the unit of cost."""
+        return sum(self.beats.values())

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.cutoff import call_until
+from vox_mesh.rhythm.phrases.reporting import StatusReporter
 from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseSpec
-from vox_mesh.rhythm.phrases.status_reporter import StatusReporter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.tempo.times import Times
+from vox_mesh.rhythm.context import RhythmContext, Times
 
 _CANCEL_GRACE_MS: Final = 500
 """How long cancelled work may take to clean up, or half a beat if that is shorter."""

@@ -12,18 +12,23 @@ from typing import Any, Final, Self, TypeVar
 from vox_mesh.errors import BadValue, MeshError, PhaseOverrun, PhraseDeferred
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.costs import Resources
-from vox_mesh.model.rhythm.ends import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER
+from vox_mesh.rhythm.context import Times
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.cutoff import Cutoff, cancel_and_wait
-from vox_mesh.rhythm.phrases.phase import Phase
-from vox_mesh.rhythm.phrases.recording import describe_error, join_remarks, write_end
+from vox_mesh.rhythm.phrases.reporting import (
+    PLAN,
+    REVIEW,
+    WORK,
+    StatusReporter,
+    describe_error,
+    join_remarks,
+    write_end,
+)
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec, RetryPosition
-from vox_mesh.rhythm.phrases.status_reporter import PLAN, REVIEW, WORK, StatusReporter
 from vox_mesh.rhythm.phrases.timer import BETWEEN, PhraseTimer
 from vox_mesh.rhythm.phrases.waits import HELP, Waits
-from vox_mesh.rhythm.tempo.times import Times
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
 
@@ -336,3 +341,42 @@ class Phrase:
             return ClaimState.WAITING  # a next phrase follows
         is_done = self.outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         return ClaimState.DONE if is_done else ClaimState.FAILED
+
+
+class Phase:
+    """`async with phrase.work() as phase`: the block is cut off when its beats are used up."""
+
+    def __init__(self, phrase: Phrase, name: str) -> None:
+        self._phrase = phrase
+        self.name = name
+        self.ends_ms = 0
+        """The deadline."""
+        self.overran = False
+        """Whether the block was still running at the deadline."""
+
+    @property
+    def beats_left(self) -> float:
+        """The beats left, as a fraction."""
+        return self._phrase.beats_until(self.ends_ms)
+
+    async def __aenter__(self) -> Self:
+        """Begin the phase. A phase that begins late has only the rest of its beats."""
+        self._outer = self._phrase.begin_phase(self)
+        self._cutoff = Cutoff(self._phrase.times, self.ends_ms)
+        self._outer.hold()
+        self._phrase.cutoff = self._cutoff
+        await self._cutoff.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End the phase, and escalate as the score says if it has overrun."""
+        was_cut_off = await self._cutoff.end(kind, error, traceback)
+        self.overran = self._cutoff.has_fired or self._phrase.times.now_ms > self.ends_ms
+        try:
+            await self._phrase.end_phase(self, None if was_cut_off else error, was_cut_off=was_cut_off)
+        finally:
+            self._phrase.cutoff = self._outer
+            self._outer.release()
+        return was_cut_off

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.errors import BadValue
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_TASK
-from vox_mesh.model.rhythm.ends import PhraseOutcome
+from vox_mesh.model.rhythm.costs import PhraseOutcome
 from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
-from vox_mesh.rhythm.budgets.allowance import Allowance
-from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.budgets import Allowance, Budgets
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help.help import Help
+from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.phrase import Phrase
 from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, Start, State
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 AnyScore = Score | ScoreFile | Path | str | None
 """A score, the path or text of a score file, or `None` for the built-in score."""
@@ -34,11 +33,11 @@ class Phrases:
         self,
         context: RhythmContext,
         status: StatusClaimWriter,
-        bus: Bus,
+        messages: Messages,
         budgets: Budgets,
         help_service: Help,
     ) -> None:
-        self._parts = PhraseParts(context, status, bus, budgets, help_service)
+        self._parts = PhraseParts(context, status, messages, budgets, help_service)
 
     def phrase(
         self,
@@ -105,7 +104,7 @@ class Phrases:
         if start not in ("now", "downbeat"):
             raise BadValue(f"a phrase can't start {start!r}", hint="now, or downbeat")
         known, written = _load_score(score)
-        agent = self._parts.bus.agent_or_default(agent)
+        agent = self._parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
         return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
-from vox_mesh.messages.bus import Bus
+from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.score import Score
-from vox_mesh.rhythm.budgets.allowance import Allowance
-from vox_mesh.rhythm.budgets.budgets import Budgets
+from vox_mesh.rhythm.budgets import Allowance, Budgets
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help.help import Help
-from vox_mesh.rhythm.reports.status import StatusClaimWriter
+from vox_mesh.rhythm.help import Help
+from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 WRITE_S: Final = 3.0
 """The timeout of every write of a phrase."""
@@ -42,7 +41,7 @@ class PhraseParts:
 
     context: RhythmContext
     status: StatusClaimWriter
-    bus: Bus
+    messages: Messages
     budgets: Budgets
     help: Help
 

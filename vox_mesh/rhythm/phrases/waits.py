@@ -14,8 +14,8 @@ from vox_mesh.errors import BadValue, MeshError, ThreadClosed, WaitExhausted
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.rhythm.phrases.cutoff import Cutoff, call_until, cancel_and_wait, is_done_by
+from vox_mesh.rhythm.phrases.reporting import StatusReporter
 from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseParts, PhraseSpec
-from vox_mesh.rhythm.phrases.status_reporter import StatusReporter
 from vox_mesh.rhythm.phrases.timer import PhraseTimer
 
 _log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Waits:
         agent = self._spec.agent
         body = {"agent": agent, "task": self._spec.task, "phrase": self._phrase_id, "budget": budget}
         try:
-            await self._parts.bus.send(
+            await self._parts.messages.send(
                 name, body, sender=agent, msg_type=name, ttl=_EMITTED_TTL_S, timeout=WRITE_S
             )
         except MeshError as error:

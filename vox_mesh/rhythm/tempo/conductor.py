@@ -13,17 +13,17 @@ from typing import Final
 
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.locks.leadership import Leadership
-from vox_mesh.model.rhythm.frames import TempoSource
-from vox_mesh.model.rhythm.plan import Plan, PlanEntry, median
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry, TempoSource, median
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.rhythm.cleanup import RhythmPruner
+from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.help.help import Help
-from vox_mesh.rhythm.reports.bar_reporter import BarReporter
+from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.policies import Policies
 from vox_mesh.rhythm.tempo.pulse import Pulse
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Answer, Script, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,21 @@ _DISAGREEMENT_BARS: Final = 2
 """How many bars nodes may follow different policies: each learns of a new one in its own time."""
 
 _LEAD_FAILURE: Final = "leadership not renewed"
+
+_DAY_MS: Final = 86_400_000
+RETENTION_MS: Final = {
+    "help_threads": 90 * _DAY_MS,
+    "phrase_checkpoints": 90 * _DAY_MS,
+    "beat_pulses": 90 * _DAY_MS,
+    "tempo_policies": 400 * _DAY_MS,
+    "phrase_ends": 400 * _DAY_MS,  # more than a year, so that a year's costs can be reported
+}
+
+_PRUNE_INTERVAL_MS: Final = 3_600_000
+_PRUNE_BATCH_SIZE: Final = 1_000
+_MAX_PRUNE_BATCHES: Final = 10
+_SQL: Final = named("rhythm_tidying")
+_CHANGED: Final = Answer(_SQL["changed"], columns=("changed",))
 
 Duty = Callable[[], Awaitable[object]]
 
@@ -200,3 +215,35 @@ class Conductor:
             for node_id, entry in policies.items()
             if node_id in live and entry.policy_hash not in announced_hashes
         }
+
+
+# --- retention -----------------------------------------------------------------------------------
+
+
+class RhythmPruner:
+    """Prunes old rows of the rhythm's tables. Only the leader runs it."""
+
+    def __init__(self, context: RhythmContext) -> None:
+        self._context = context
+        self._last_run_ms = 0
+
+    async def run_once(self) -> None:
+        """Prune every table that holds expired rows; do nothing if the last run was within the hour."""
+        context = self._context
+        now_ms = context.times.now_ms
+        if now_ms - self._last_run_ms < _PRUNE_INTERVAL_MS:
+            return
+        self._last_run_ms = now_ms
+        (oldest,) = await context.store.read(_SQL["oldest"], context.mesh)
+        for table, retention_ms in RETENTION_MS.items():
+            if oldest[table] is not None and oldest[table] < now_ms - retention_ms:
+                await self._remove(table, now_ms - retention_ms)
+
+    async def _remove(self, table: str, before_ms: int) -> None:
+        """Delete in batches, so that no other write waits for long."""
+        remove = Statement(_SQL[table], (*self._context.mesh, before_ms, _PRUNE_BATCH_SIZE))
+        for _ in range(_MAX_PRUNE_BATCHES):
+            if (
+                await self._context.store.write(Script(remove, answer=_CHANGED))
+            ).rows.value < _PRUNE_BATCH_SIZE:
+                return

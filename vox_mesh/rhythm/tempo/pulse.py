@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from vox_mesh.model.base.histogram import Histogram
-from vox_mesh.model.rhythm.frames import BeatFrame, TempoSource
+from vox_mesh.model.rhythm.plan import BeatFrame, TempoSource
 from vox_mesh.model.rhythm.tempo import Beat, Metronome
 from vox_mesh.observability.log_context import detached_context
 from vox_mesh.rhythm.context import RhythmContext

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from contextvars import Context
 from typing import Final
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.store.store import Store
 
-_RETRY_DELAY_S: Final = 1.0
 _PAUSE_FACTOR: Final = 4  # the pause before the next query, as a multiple of the last one's duration
 _MAX_PAUSE_S: Final = 0.05
 
@@ -26,8 +24,7 @@ class Endings:
         self._store = store
         self._still_open = still_open
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self._seen = -1  # the change count before the last query
-        self._pause: asyncio.Timeout | None = None
+        self._changes = store.changes()
         self._task: asyncio.Task[None] | None = None
 
     async def wait_until_ended(self, key: str) -> None:
@@ -46,50 +43,30 @@ class Endings:
             if not self._waiting[key]:
                 del self._waiting[key]
             if not self._waiting:
-                self._interrupt()  # listening for commits has a cost on some backends
+                self._changes.wake()  # listening for commits has a cost on some backends
 
     def _query_soon(self) -> None:
         """Query soon for a new waiter: its thing may have ended already."""
-        self._seen = -1
         if self._task is None or self._task.done():
             running = self._store.faults.keep_running("endings", self._run)
             self._task = asyncio.create_task(running, name="vox-mesh-endings", context=Context())
         else:
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        if self._pause is not None and not self._pause.expired():
-            self._pause.reschedule(0.0)
+            self._changes.wake()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._waiting:
-            began = loop.time()
-            self._seen = self._store.change_count
-            try:
-                await self.run_once()
-                is_unreachable = False
-            except DatabaseUnavailable:  # continue when the database is back
-                is_unreachable = True
-            except (StaleIncarnation, StoreClosed) as error:
-                self._fail(error)
-                return
-            took = loop.time() - began
-            await asyncio.sleep(min(_PAUSE_FACTOR * took, _MAX_PAUSE_S))  # a busy mesh commits constantly
-            await self._wait_for_change(
-                _RETRY_DELAY_S if is_unreachable or not self._store.is_in_touch else None
-            )
-
-    async def _wait_for_change(self, pause: float | None) -> None:
-        """Wait for a commit, a new waiter, or the end of the pause."""
+        self._changes = self._store.changes()
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause) as self._pause:
-                    await self._store.changed(self._seen)
-        except StoreClosed as error:
+            async for turn in self._changes:
+                if not self._waiting:
+                    return
+                began = loop.time()
+                with turn.retry_if_unavailable():
+                    await self.run_once()
+                took = loop.time() - began
+                await asyncio.sleep(min(_PAUSE_FACTOR * took, _MAX_PAUSE_S))  # a busy mesh commits constantly
+        except (StaleIncarnation, StoreClosed) as error:
             self._fail(error)
-        finally:
-            self._pause = None
 
     async def run_once(self) -> None:
         """Wake the waiters whose things have ended."""

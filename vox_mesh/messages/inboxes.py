@@ -1,16 +1,24 @@
-"""Inbox leases: the right of an inbox's only receiver to hand out relayed messages without a claim."""
+"""Inboxes: announce those that are received here, and lease those that are received nowhere else.
+
+A lease is the right of an inbox's only receiver to hand out relayed messages without a claim.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
-from vox_mesh.messages.scripts import json, lease_script, sql
+from vox_mesh.messages.polling import RunInBackground
+from vox_mesh.messages.relay_buffer import RelayBuffer
+from vox_mesh.messages.scripts import announce_script, json, lease_script, sql
+from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
@@ -23,6 +31,88 @@ _MARGIN_S: Final = 1.0
 
 _WRITE_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S: Final = 1.0
+_ANNOUNCE_INTERVAL_S: Final = 30.0
+_MAX_ANNOUNCED: Final = 1_024
+
+
+class LocalInboxes:
+    """The inboxes that the agents of this process receive from."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        clock: MeshClock,
+        relay_buffer: RelayBuffer,
+        run_in_background: RunInBackground,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._writer = writer
+        self._relay_buffer = relay_buffer
+        self._run_in_background = run_in_background
+        self._monotonic = monotonic
+        self._announced = Recent[str, float](_MAX_ANNOUNCED)  # names, and when they were announced
+        self._unannounced: set[str] = set()
+        self.leases = InboxLeases(store, clock, self._receiver, monotonic)
+
+    def _receiver(self) -> str:
+        """Return the name of this process as a receiver: its node, or the chain of a command."""
+        own = self._writer.identity
+        return own.chain if own.is_command else own.node_id
+
+    # --- announcing ------------------------------------------------------------------------------
+
+    async def announce(self, names: Sequence[str] | None = None) -> None:
+        """Record that these inboxes, by default all with a consumer here, are received on this node."""
+        names = self._relay_buffer.names if names is None else names
+        if names:
+            own = self._writer.identity
+            node = "" if own.is_command else own.node_id
+            with suppress(MeshError):  # they are found without the relay, and announced again later
+                await self._store.write(announce_script(self._mesh, names, node, self._receiver()))
+
+    def announce_soon(self, names: Sequence[str]) -> None:
+        """Announce these names, in one write for all that begin together."""
+        if not self._unannounced:
+            self._run_in_background(self._announce_all())
+        self._unannounced.update(names)
+
+    async def _announce_all(self) -> None:
+        names, self._unannounced = list(self._unannounced), set()
+        await self.announce(names)
+
+    def announce_if_due(self, names: Sequence[str]) -> None:
+        """Announce these names now and then, so that a node which leases the inbox sees other receivers."""
+        now = self._monotonic()
+        if any(now - self._announced.get(name, float("-inf")) > _ANNOUNCE_INTERVAL_S for name in names):
+            for name in names:
+                self._announced[name] = now
+            self._run_in_background(self.announce(names))
+
+    # --- leasing ---------------------------------------------------------------------------------
+
+    async def renew_leases(self) -> None:
+        """Acquire or renew the leases of the inboxes that are received only here."""
+        names = self._relay_buffer.names
+        await self.leases.run_once(names, partial(self._in_use, names))
+        for name in names:
+            if (until := self.leases.until(name)) is not None:
+                self._relay_buffer.holds.extend(name, until)
+
+    def _in_use(self, names: Sequence[str]) -> Collection[str]:
+        """Return the inboxes of messages that were handed out under a lease and are not settled yet."""
+        return names if self._store.is_spooling else self._relay_buffer.holds.receivers()
+
+    async def leave(self, names: Sequence[str]) -> None:
+        """Stop receiving from these. The lease of an inbox with unsettled messages is left to expire."""
+        if not self.leases.is_held:
+            return
+        in_use = self._in_use(names)
+        if free := [name for name in names if name not in in_use]:
+            await self.leases.leave(free)
+
 
 InUse = Callable[[], Collection[str]]
 """Returns the inboxes of messages that were handed out under a lease and are not settled yet."""
@@ -87,7 +177,9 @@ class InboxLeases:
         sent, started = self._monotonic(), self._clock.started()
         self._left.clear()
         script = lease_script(
-            *(self._mesh, names, self._node()),
+            self._mesh,
+            names,
+            self._node(),
             lease_ms=round(LEASE_S * 1_000),
             in_use=list(in_use()),
             dead_after=DEAD_AFTER_TICKS,

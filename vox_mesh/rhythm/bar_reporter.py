@@ -14,11 +14,17 @@ import orjson
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, ReportSource, stretches
+from vox_mesh.model.rhythm.reports import (
+    BarReport,
+    BarWatch,
+    Figures,
+    MeshStanding,
+    ReportSource,
+    ReportTotals,
+    stretches,
+)
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.watch import BarWatch
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.reports.totals import ReportTotals
 from vox_mesh.rhythm.tempo.policies import refuse_if_announced
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, NotHelper, NotKnown, Refused, ThreadClosed
-from vox_mesh.messages.bus import Bus
 from vox_mesh.messages.claims import is_relayed
+from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import json
 from vox_mesh.messages.scripts import sql as of_messages
 from vox_mesh.model.messages.records import MESH_AGENT, ROLE, Message
@@ -60,10 +60,10 @@ class HelpCounts(NamedTuple):
 class Help:
     """Asks for help and provides it. Any number of nodes may close overdue threads."""
 
-    def __init__(self, context: RhythmContext, bus: Bus) -> None:
+    def __init__(self, context: RhythmContext, messages: Messages) -> None:
         self._context = context
         self._store = context.store
-        self._bus = bus
+        self._messages = messages
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -86,11 +86,13 @@ class Help:
         now_ms = self._context.times.now_ms
         ttl = (self._context.timeline.after(now_ms, within_beats) - now_ms) / 1_000
 
-        def row(request: Message) -> Sequence[Statement]:
+        def insert(request: Message) -> Sequence[Statement]:
             sent = (request.message_uuid, request.sender_agent, task, now_ms, request.expires_ms)
             return (Statement(_SQL["ask"], (*self._context.mesh, *sent)),)
 
-        request = await self._bus.send(to, body, sender=sender, msg_type=REQUEST, ttl=ttl, beside=row)
+        request = await self._messages.send(
+            to, body, sender=sender, msg_type=REQUEST, ttl=ttl, statements=insert
+        )
         return HelpThread(
             thread_id=request.message_uuid,
             asker=request.sender_agent,
@@ -108,7 +110,7 @@ class Help:
         await self._store.write(
             Script(Statement(_SQL["take"], (*self._context.mesh, now.thread_id, now.asker)))
         )
-        answer = None if now.answer_id is None else await self._bus.letters.find(now.answer_id)
+        answer = None if now.answer_id is None else await self._messages.queries.find(now.answer_id)
         if answer is None:
             raise _closed_error(now)
         return answer
@@ -208,7 +210,7 @@ class Help:
     def _helper(self, thread: AnyThread, sender: str | None) -> str:
         if sender is None and isinstance(thread, Message) and not thread.receiver_agent.startswith(ROLE):
             sender = thread.receiver_agent
-        return self._bus.agent_or_default(sender)
+        return self._messages.agent_or_default(sender)
 
     async def _reply(
         self,
@@ -235,7 +237,7 @@ class Help:
             )
 
         try:
-            sent = await self._bus.send(
+            sent = await self._messages.send(
                 *(asker, body),
                 sender=helper,
                 msg_type=msg_type,
@@ -243,14 +245,14 @@ class Help:
                 reply_to=thread_id,
                 ttl=ttl,
                 traceparent=thread.traceparent if isinstance(thread, Message) else None,
-                beside=statements_for,
+                statements=statements_for,
             )
         except Refused as refused:
             if refused.reason != _REFUSED:
                 raise
             raise await self._refusal_error(thread_id, asker, helper, msg_type) from None
         if isinstance(thread, Message):
-            self._bus.hand_over(thread)
+            self._messages.hand_over(thread)
         return sent
 
     def _ack_statements(self, thread: AnyThread) -> Sequence[Statement]:
@@ -311,13 +313,13 @@ class Help:
             Statement(_SQL["close"], (*this, outcome)),
         )
         try:
-            await self._bus.send(
+            await self._messages.send(
                 *(thread.asker, body),
                 sender=MESH_AGENT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
                 reply_to=thread.thread_id,
-                beside=lambda _: closing,
+                statements=lambda _: closing,
             )
         except Refused as refused:
             if refused.reason != _REFUSED:

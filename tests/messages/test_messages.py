@@ -1,4 +1,4 @@
-"""The bus: what is sent is one message, to whom it is for, and says what it said."""
+"""Sending: what is sent is one message, to whom it is for, and says what it said."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def nested(depth: int) -> list[Any]:
 
 async def test_what_is_sent_is_received_as_it_was_said(any_node: MeshNode) -> None:
     for body in (*_WEIRD, nested(100)):
-        await any_node.bus.send("z", body, sender="one by one")
-    await asyncio.gather(*(any_node.bus.send("z", body, sender="at once") for body in _WEIRD))
-    claimed = await any_node.bus.inbox("z")
+        await any_node.messages.send("z", body, sender="one by one")
+    await asyncio.gather(*(any_node.messages.send("z", body, sender="at once") for body in _WEIRD))
+    claimed = await any_node.messages.inbox("z")
     assert bodies(each for each in claimed if each.sender_agent == "one by one") == [*_WEIRD, nested(100)]
     assert bodies(each for each in claimed if each.sender_agent == "at once") == _WEIRD
-    await any_node.bus.ack(*claimed)
+    await any_node.messages.ack(*claimed)
 
 
 _NO_JSON: dict[str, Any] = {
@@ -79,18 +79,18 @@ _NO_JSON: dict[str, Any] = {
 @pytest.mark.parametrize("what", _NO_JSON)
 async def test_what_is_no_json_is_refused_and_not_sent(local: MeshNode, what: str) -> None:
     with pytest.raises(BadValue):
-        await local.bus.send("z", _NO_JSON[what], sender="a")
-    assert await local.bus.letters.counts() == {}
+        await local.messages.send("z", _NO_JSON[what], sender="a")
+    assert await local.messages.queries.counts() == {}
 
 
 async def test_a_body_has_at_most_so_many_bytes(any_node: MeshNode) -> None:
     largest = "x" * (MAX_PAYLOAD_BYTES - 2)
     of_two_bytes = "ä" * (MAX_PAYLOAD_BYTES // 2 - 1)
     for body in (largest, of_two_bytes):
-        await any_node.bus.send("z", body, sender="a")
+        await any_node.messages.send("z", body, sender="a")
         with pytest.raises(BadValue, match=str(MAX_PAYLOAD_BYTES + 1)):
-            await any_node.bus.send("z", body + "y", sender="a")
-    assert bodies(await any_node.bus.inbox("z")) == [largest, of_two_bytes]
+            await any_node.messages.send("z", body + "y", sender="a")
+    assert bodies(await any_node.messages.inbox("z")) == [largest, of_two_bytes]
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ async def test_a_body_has_at_most_so_many_bytes(any_node: MeshNode) -> None:
 )
 async def test_what_is_no_name_is_refused(local: MeshNode, name: str) -> None:
     with pytest.raises(BadValue):
-        await local.bus.send("z", 1, sender=name or " ")
+        await local.messages.send("z", 1, sender=name or " ")
     if not name.startswith("role:"):
         with pytest.raises(BadValue):
-            await local.bus.send(name, 1, sender="a")
+            await local.messages.send(name, 1, sender="a")
     with pytest.raises(BadValue):
-        await local.bus.send(f"role:{name}", 1, sender="a")
+        await local.messages.send(f"role:{name}", 1, sender="a")
     with pytest.raises(BadValue):
-        await local.bus.inbox("z", roles=[name])
+        await local.messages.inbox("z", roles=[name])
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,17 @@ async def test_what_is_no_name_is_refused(local: MeshNode, name: str) -> None:
 )
 async def test_an_option_out_of_bounds_is_refused(local: MeshNode, option: dict[str, Any]) -> None:
     with pytest.raises(BadValue):
-        await local.bus.send("z", 1, sender="a", **option)
-    assert await local.bus.letters.counts() == {}
+        await local.messages.send("z", 1, sender="a", **option)
+    assert await local.messages.queries.counts() == {}
 
 
 async def test_names_up_to_their_bound_are_taken(node: MeshNode) -> None:
     longest = "ä" * MAX_NAME
-    await node.bus.send(longest, 1, sender=longest, msg_type=longest, thread=longest, correlation=longest)
-    await node.bus.send(f"role:{longest}", 2, sender=longest)
-    assert bodies(await node.bus.inbox(longest, roles=[longest])) == [1, 2]
+    await node.messages.send(
+        longest, 1, sender=longest, msg_type=longest, thread=longest, correlation=longest
+    )
+    await node.messages.send(f"role:{longest}", 2, sender=longest)
+    assert bodies(await node.messages.inbox(longest, roles=[longest])) == [1, 2]
 
 
 # --- once -----------------------------------------------------------------------------------------------
@@ -148,23 +150,23 @@ async def test_names_up_to_their_bound_are_taken(node: MeshNode) -> None:
 
 async def test_sent_again_under_the_same_key_it_is_one_message(any_node: MeshNode) -> None:
     key = new_key()
-    sending = [any_node.bus.send("z", {"a": 1}, sender="a", key=key) for _ in range(3)]
+    sending = [any_node.messages.send("z", {"a": 1}, sender="a", key=key) for _ in range(3)]
     assert set(ids([await sending[0], *await asyncio.gather(*sending[1:])])) == {key}
-    (held,) = await any_node.bus.inbox("z")
-    await any_node.bus.ack(held)
-    await any_node.bus.send("z", {"a": 1}, sender="a", key=key)  # also when it is done with
-    assert await any_node.bus.poll_inbox_from_db("z") == []
+    (held,) = await any_node.messages.inbox("z")
+    await any_node.messages.ack(held)
+    await any_node.messages.send("z", {"a": 1}, sender="a", key=key)  # also when it is done with
+    assert await any_node.messages.poll_inbox_from_db("z") == []
 
 
 async def test_another_message_under_the_same_key_is_refused(crowd: Crowd) -> None:
     one, other = await crowd.node("one"), await crowd.node("other")
-    sent = await one.bus.send("z", 1, sender="a")
+    sent = await one.messages.send("z", 1, sender="a")
     key = sent.message_uuid
     for node, to, body, sender in ((one, "z", 2, "a"), (other, "y", 1, "a"), (other, "z", 1, "b")):
         with pytest.raises(MessageTaken) as refused:
-            await node.bus.send(to, body, sender=sender, key=key)
+            await node.messages.send(to, body, sender=sender, key=key)
         assert key in refused.value.line
-    assert bodies(await one.bus.letters.listed()) == [1]
+    assert bodies(await one.messages.queries.listed()) == [1]
 
 
 # --- to whom --------------------------------------------------------------------------------------------
@@ -175,15 +177,15 @@ async def test_of_several_who_have_a_role_each_message_goes_to_one(crowd: Crowd)
     senders = [f"s{number}" for number in range(8)]
     for number in range(3):
         for sender in senders:
-            await nodes[0].bus.send("role:reviewer", number, sender=sender)
+            await nodes[0].messages.send("role:reviewer", number, sender=sender)
     seen: Counter[str] = Counter()
     acked: list[Message] = []
     done = asyncio.Event()
 
     async def review(node: MeshNode) -> None:
-        async for message in node.bus.receive(node.identity.node_id, roles=["reviewer"], at_once=2):
+        async for message in node.messages.receive(node.identity.node_id, roles=["reviewer"], at_once=2):
             seen[message.message_uuid] += 1
-            await node.bus.ack(message)
+            await node.messages.ack(message)
             acked.append(message)
             if len(acked) == 24:
                 done.set()
@@ -202,56 +204,56 @@ async def test_of_several_who_have_a_role_each_message_goes_to_one(crowd: Crowd)
 
 
 async def test_an_agent_without_the_role_does_not_get_what_is_for_it(node: MeshNode) -> None:
-    await node.bus.send("role:reviewer", 1, sender="a")
-    assert await node.bus.poll_inbox_from_db("reviewer") == []
-    assert await node.bus.poll_inbox_from_db("reviewer", roles=["writer"]) == []
-    assert bodies(await node.bus.poll_inbox_from_db("anybody", roles=["reviewer"])) == [1]
+    await node.messages.send("role:reviewer", 1, sender="a")
+    assert await node.messages.poll_inbox_from_db("reviewer") == []
+    assert await node.messages.poll_inbox_from_db("reviewer", roles=["writer"]) == []
+    assert bodies(await node.messages.poll_inbox_from_db("anybody", roles=["reviewer"])) == [1]
 
 
 async def test_a_broadcast_reaches_each_who_received_lately_once_and_not_its_sender(node: MeshNode) -> None:
     for agent, roles in (("a", ["r"]), ("b", []), ("c", [])):
-        receiving = node.bus.receive(agent, roles=roles)
-        await node.bus.send(agent, "wake up", sender="x")
-        await node.bus.ack(await next_of(receiving))
+        receiving = node.messages.receive(agent, roles=roles)
+        await node.messages.send(agent, "wake up", sender="x")
+        await node.messages.ack(await next_of(receiving))
         await settled(node)
         await receiving.aclose()
     long_ago = await node.nodes.now_ms() - 8 * 86_400_000
     last_seen = "UPDATE a2a_inboxes SET seen_ms = ?3 WHERE scope_id = ?1 AND repository_id = ?2"
     await write(node, f"{last_seen} AND receiver_agent = 'c'", long_ago)
     await node.store.synced()
-    sent = await node.bus.broadcast("hear", sender="a", priority=3)
+    sent = await node.messages.broadcast("hear", sender="a", priority=3)
     assert [each.receiver_agent for each in sent] == ["b"]
-    sent = await node.bus.broadcast("hear", sender="x")
+    sent = await node.messages.broadcast("hear", sender="x")
     assert [each.receiver_agent for each in sent] == ["a", "b"]
     assert len({each.correlation_id for each in sent}) == 1
-    assert bodies(await node.bus.inbox("b")) == ["hear", "hear"]
+    assert bodies(await node.messages.inbox("b")) == ["hear", "hear"]
     with pytest.raises(BadValue):
-        await node.bus.send("*", 1, sender="a")
+        await node.messages.send("*", 1, sender="a")
 
 
 async def test_a_reply_goes_to_the_sender_in_its_thread(node: MeshNode) -> None:
-    asked = await node.bus.send("z", "?", sender="a", correlation="c", traceparent=_TRACE)
-    (question,) = await node.bus.inbox("z")
-    await node.bus.reply(question, "!")
-    (answer,) = await node.bus.inbox("a")
+    asked = await node.messages.send("z", "?", sender="a", correlation="c", traceparent=_TRACE)
+    (question,) = await node.messages.inbox("z")
+    await node.messages.reply(question, "!")
+    (answer,) = await node.messages.inbox("a")
     assert (answer.sender_agent, answer.reply_to, answer.thread_id) == (
         "z",
         asked.message_uuid,
         question.thread,
     )
     assert (answer.correlation_id, answer.traceparent) == ("c", _TRACE)
-    await node.bus.reply(answer, "!!")
-    await node.bus.ack(question)
-    (last,) = await node.bus.inbox("z")
+    await node.messages.reply(answer, "!!")
+    await node.messages.ack(question)
+    (last,) = await node.messages.inbox("z")
     assert (last.thread_id, last.reply_to) == (asked.message_uuid, answer.message_uuid)
-    assert bodies(await node.bus.letters.listed(thread=asked.message_uuid)) == ["!!", "!", "?"]
+    assert bodies(await node.messages.queries.listed(thread=asked.message_uuid)) == ["!!", "!", "?"]
 
 
 async def test_a_reply_to_what_was_for_a_role_is_by_whoever_answers(local: MeshNode) -> None:
-    await local.bus.send("role:reviewer", "?", sender="a", thread="t")
-    (question,) = await local.bus.inbox("z", roles=["reviewer"])
-    assert (await local.bus.reply(question, "!", sender="z")).sender_agent == "z"
-    by_default = await local.bus.reply(question, "!")
+    await local.messages.send("role:reviewer", "?", sender="a", thread="t")
+    (question,) = await local.messages.inbox("z", roles=["reviewer"])
+    assert (await local.messages.reply(question, "!", sender="z")).sender_agent == "z"
+    by_default = await local.messages.reply(question, "!")
     assert (by_default.sender_agent, by_default.thread_id) == (local.identity.node_id, "t")
 
 
@@ -259,7 +261,7 @@ async def test_the_agent_that_a_conflict_is_deferred_to_is_told(node: MeshNode) 
     base, _ = await overtaken(node, "k")
     await node.occ.write(MEMORIES, at("k"), {"content": "left"}, base, strategy=DeferToAgent("judge"))
     (conflict,) = await node.conflicts.list()
-    (told,) = await node.bus.poll_inbox_from_db("judge")
+    (told,) = await node.messages.poll_inbox_from_db("judge")
     assert told.msg_type == "conflict"
     assert told.body == {
         "conflict_id": conflict.conflict_id,
@@ -270,7 +272,7 @@ async def test_the_agent_that_a_conflict_is_deferred_to_is_told(node: MeshNode) 
 
 async def test_what_is_sent_is_stored_with_all_that_was_said_of_it(node: MeshNode) -> None:
     before = await node.nodes.now_ms()
-    sent = await node.bus.send("z", 1, sender="a", ttl=60, ack_within=5, max_attempts=3, priority=2)
+    sent = await node.messages.send("z", 1, sender="a", ttl=60, ack_within=5, max_attempts=3, priority=2)
     row = await row_of(node, sent)
     assert (row["message_uuid"], row["sender_agent"], row["receiver_agent"]) == (sent.message_uuid, "a", "z")
     assert (row["state"], row["acknowledged"], row["claim_owner"]) == ("stored", 0, None)

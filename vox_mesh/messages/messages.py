@@ -1,0 +1,422 @@
+"""Messages: agents send each other messages, which are redelivered until acknowledged.
+
+The way of a message, a module for each step:
+
+- Send: `sending` signs it, stores it in the database, and offers it to the relay.
+- Receive: `consumer` waits for messages, claims some and hands them out; `polling` claims what is ready now.
+  Both claim through `claims`. `wakeups` wakes consumers after a commit.
+- Settle: `settlement` acknowledges, rejects and renews what was handed out.
+- Redeliver: the database decides. A message that was rejected, or whose lease is over, can be claimed again
+  (`claim` in `sql/messages.sql`). `maintenance` expires messages and notifies senders of overdue ones.
+- Relay, a shortcut: `relay_outbound` delivers to the node of the receiver, which `directory` knows;
+  `relay_inbound` verifies there, and `relay_buffer` keeps messages for the time when the database is
+  unreachable. Whatever is not relayed is found in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from vox_mesh.errors import BadValue
+from vox_mesh.messages.claims import (
+    LEASE_S,
+    MAX_CLAIMED,
+    Claims,
+    checked_count,
+    checked_lease,
+    firsts_of_pairs,
+)
+from vox_mesh.messages.consumer import POLL_S, Consumer
+from vox_mesh.messages.directory import AgentDirectory
+from vox_mesh.messages.inboxes import LocalInboxes
+from vox_mesh.messages.polling import InboxPoller
+from vox_mesh.messages.queries import MessageQueries
+from vox_mesh.messages.relay_buffer import RelayBuffer
+from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
+from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.sending import MakeStatements, MessageSender
+from vox_mesh.messages.settlement import Settlement
+from vox_mesh.messages.verification import SenderVerifier
+from vox_mesh.messages.wakeups import Wakeups
+from vox_mesh.model.base.deprecation import warn_renamed
+from vox_mesh.model.messages.records import (
+    EVERYONE,
+    MAX_ATTEMPTS,
+    MAX_PAYLOAD_BYTES,
+    ROLE,
+    Message,
+    MessageState,
+    checked_agent,
+    checked_id,
+    checked_priority,
+    checked_receiver,
+    checked_trace,
+    checked_word,
+    inbox_names,
+    payload_of,
+)
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.observability import tracing
+from vox_mesh.observability.log_context import message_scope
+from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.script import new_key
+from vox_mesh.store.store import Store
+
+DEFAULT_TYPE: Final = "message"
+DEFAULT_PRIORITY: Final = 1
+MAX_TTL_S: Final = 366 * 86_400.0
+_MAX_MAX_ATTEMPTS: Final = 1_000
+_BROADCAST_WINDOW_MS: Final = 7 * 86_400_000
+
+
+class Messages:
+    """Send messages for the agents of this process, and receive theirs."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        clock: MeshClock,
+        dependencies: Dependencies,
+        agent: str | None,
+    ) -> None:
+        monotonic = dependencies.monotonic
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._agent = agent
+        self._monotonic = monotonic
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._consumers: list[Consumer] = []
+        self.queries = MessageQueries(store, clock)
+        self.verifier = SenderVerifier(store, monotonic)
+        self.directory = AgentDirectory(store, clock, lambda: writer.identity.node_id, monotonic)
+        self.relay_buffer = RelayBuffer(monotonic)
+        self._sender = MessageSender(store, writer, self.relay_buffer)
+        self._claims = Claims(store, writer, clock, self.verifier, monotonic)
+        self.stats = self._claims.stats
+        self._inboxes = LocalInboxes(
+            store, writer, clock, self.relay_buffer, self._run_in_background, monotonic
+        )
+        self._leases = self._inboxes.leases
+        self._wakeups = Wakeups(store, self._claims, clock, self.relay_buffer.kept_names)
+        self._poller = InboxPoller(self._claims, self.relay_buffer, self._run_in_background, monotonic)
+        self._settlement = Settlement(
+            self._claims, self.relay_buffer, self._leases, self._consumers, monotonic
+        )
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        to: str,
+        body: Any,
+        *,
+        sender: str | None = None,
+        msg_type: str = DEFAULT_TYPE,
+        priority: int = DEFAULT_PRIORITY,
+        thread: str | None = None,
+        correlation: str | None = None,
+        reply_to: str | None = None,
+        ttl: float | None = None,
+        ack_within: float | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        traceparent: str | None = None,
+        key: str | None = None,
+        route: Route = Auto,
+        timeout: float | None = None,
+        statements: MakeStatements | None = None,
+    ) -> Message:
+        """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
+
+        `body` is any JSON value. `priority`: from 0 (can wait) to 3 (urgent). It is not delivered later than
+        `ttl` seconds from now. If it is not acknowledged within `ack_within` seconds, its sender is notified.
+        Messages sent with the same `key` (a ULID) and content are one message. The `statements` take effect
+        with it, or neither does; such a message is not spooled while the database is unreachable.
+        """
+        self._clock.refuse_if_off()
+        if to == EVERYONE:
+            raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
+        sender = self.agent_or_default(sender)
+        if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
+            raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
+        await self.queries.learn_time()
+        now_ms = self._clock.now_ms
+        own = self._writer.identity  # loaded first: the clock ticks in its name
+        if traceparent is not None:
+            checked_trace(traceparent)
+        with self._sender.signing.sending(), tracing.sending(traceparent, to) as carried:
+            unsigned = Message(
+                message_uuid=new_key() if key is None else checked_id(key),
+                sender_agent=sender,
+                receiver_agent=checked_receiver(to),
+                msg_type=checked_word("message type", msg_type),
+                payload=payload_of(body, MAX_PAYLOAD_BYTES),
+                priority=checked_priority(priority),
+                thread_id=None if thread is None else checked_word("thread", thread),
+                correlation_id=None if correlation is None else checked_word("correlation", correlation),
+                reply_to=None if reply_to is None else checked_id(reply_to),
+                expires_ms=_time_after("ttl", ttl, now_ms),
+                ack_by_ms=_time_after("ack_within", ack_within, now_ms),
+                max_attempts=max_attempts,
+                hlc=str(self._clock.tick(now_ms)),
+                sender_node=own.node_id,
+                sender_incarnation=self._writer.incarnation,
+                traceparent=traceparent or carried,
+            )
+            return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
+
+    async def send_routed(self, to: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
+        """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
+        return await self.send(to, body, route=route, **options)
+
+    async def broadcast(self, body: Any, **options: Any) -> list[Message]:
+        """Send to all agents that received within a week or are live, except the sender.
+
+        Each gets a message of its own; they share one correlation.
+        """
+        if "key" in options:
+            raise BadValue(
+                "a broadcast can't have a key: each recipient gets a message of its own",
+                hint="send to each agent under a key of its own",
+            )
+        sender = self.agent_or_default(options.pop("sender", None))
+        now_ms = self._clock.now_ms
+        values = (*self._store.tenant[:2], now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
+        agents = [row[0] for row in await self._store.read(sql("everyone"), values)]
+        options.setdefault("correlation", new_key())
+        sending = [self.send(agent, body, sender=sender, **options) for agent in agents if agent != sender]
+        return list(await asyncio.gather(*sending))
+
+    async def reply(self, message: Message, body: Any, **options: Any) -> Message:
+        """Reply to a message: to its sender, in its thread, as its recipient."""
+        is_for_role = message.receiver_agent.startswith(ROLE)
+        options.setdefault("sender", None if is_for_role else message.receiver_agent)
+        options.setdefault("correlation", message.correlation_id)
+        options.setdefault("traceparent", message.traceparent)
+        return await self.send(
+            message.sender_agent, body, thread=message.thread, reply_to=message.message_uuid, **options
+        )
+
+    def agent_or_default(self, agent: str | None) -> str:
+        """Return the given agent, or the default agent of this process."""
+        return checked_agent(agent or self._agent or self._writer.identity.node_id)
+
+    async def wait_for_ack(self, message: Message, timeout: float) -> bool:
+        """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                async for _ in self._store.changes():
+                    found = await self.queries.find(message.message_uuid)
+                    if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
+                        return found.state == MessageState.ACKED
+        return False
+
+    # --- receiving -------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        lease: float = LEASE_S,
+        at_once: int = MAX_CLAIMED,
+    ) -> AsyncGenerator[Message, None]:
+        """Yield the messages for an agent and its roles as they come; each must be acknowledged.
+
+        The next message of a sender comes when the last was acknowledged or rejected. A message that is
+        neither within its lease is redelivered, here or elsewhere. At most `at_once` messages are claimed
+        together: a slow handler should leave the rest to other receivers.
+        """
+        consumer = Consumer(
+            store=self._store,
+            claims=self._claims,
+            relay_buffer=self.relay_buffer,
+            leases=self._leases,
+            clock=self._clock,
+            monotonic=self._monotonic,
+            names=self._names(agent, roles),
+            lease_s=checked_lease(lease),
+            at_once=checked_count("at_once", at_once),
+            rest_s=self._wakeups.spread(POLL_S),
+            is_nudged=not self._wakeups.is_crowded,
+        )
+        self._join(consumer)
+        handler: asyncio.Task[Any] | None = None
+        try:
+            while True:
+                with self._wakeups.waking(consumer):
+                    message = await consumer.next()
+                task = asyncio.current_task()
+                if task is not None and task is not handler:
+                    task.add_done_callback(partial(self._handler_ended, consumer))
+                handler = task
+                with message_scope(message):
+                    yield message
+        finally:
+            is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
+            self._leave(consumer, is_cancelled=is_cancelled)
+
+    def _join(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self.relay_buffer.join(consumer.names, consumer)
+        self._wakeups.join()
+        self._inboxes.announce_soon(consumer.names)
+
+    def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+        self._consumers.remove(consumer)
+        self._wakeups.leave()
+        self.relay_buffer.leave(consumer.names, consumer)
+        self._run_in_background(self._release(consumer, is_cancelled=is_cancelled))
+
+    def _handler_ended(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
+        """Release the messages of a cancelled handler, since it will not settle them."""
+        if handler.cancelled() and not handler.get_loop().is_closed():
+            self._run_in_background(consumer.give_up())
+
+    async def _release(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+        """Release the messages of a consumer, and the leases of inboxes without a consumer here."""
+        if is_cancelled:
+            await consumer.give_up()
+        await consumer.close()
+        names = self.relay_buffer.names
+        await self._inboxes.leave([each for each in consumer.names if each not in names])
+
+    async def inbox(
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        limit: int = MAX_CLAIMED,
+        lease: float = LEASE_S,
+    ) -> list[Message]:
+        """Claim the messages that are ready now, each sender's in order; each must be acknowledged.
+
+        Rejecting one rejects all later ones of its sender.
+        """
+        checked_count("limit", limit)
+        checked_lease(lease)
+        names = self._names(agent, roles)
+        self._inboxes.announce_if_due(names)
+        if not (await self._claims.look(names)).is_free:
+            return []
+        return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
+
+    async def poll_inbox_from_db(
+        self,
+        agent: str | None = None,
+        *,
+        roles: Sequence[str] = (),
+        limit: int = MAX_CLAIMED,
+        lease: float = LEASE_S,
+    ) -> list[Message]:
+        """Claim ready messages as `inbox` does, without consulting the local copy of the database."""
+        names = self._names(agent, roles)
+        self._inboxes.announce_if_due(names)
+        self._clock.refuse_if_off()
+        return await self._poller.claim(
+            names, limit=checked_count("limit", limit), lease_s=checked_lease(lease)
+        )
+
+    def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
+        return inbox_names(self.agent_or_default(agent), roles)
+
+    # --- settling --------------------------------------------------------------------------------
+
+    async def ack(self, *messages: Message) -> bool:
+        """Acknowledge messages; raise `NotHolder` if one is not held by this process.
+
+        Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer came
+        in time, and takes effect if the claim still holds when it is replayed.
+        """
+        return await self._settlement.ack(messages)
+
+    async def nack(
+        self, message: Message, *, retry_in: float | None = None, reason: str | None = None
+    ) -> None:
+        """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time.
+
+        Later messages of its sender wait for it. After its last attempt it becomes a dead letter.
+        """
+        await self._settlement.nack(message, retry_in, reason)
+
+    async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
+        """Renew the lease of a message."""
+        await self._settlement.renew(message, checked_lease(lease))
+
+    async def put_back(self, messages: Sequence[Message]) -> None:
+        """Release messages that were claimed together and not looked at, without counting an attempt."""
+        await self._claims.release(messages, firsts_of_pairs(messages))
+
+    def hand_over(self, message: Message) -> None:
+        """Stop tracking a message: it stays claimed, for any process that knows the name of its claim."""
+        self._claims.hand_over(message)
+        for consumer in self._consumers:
+            consumer.mark_settled(message)
+
+    # --- for the node ----------------------------------------------------------------------------
+
+    def relay_by(self, outbox: Outbox) -> None:
+        """Relay messages to other nodes through this outbox from now on."""
+        self._sender.outbox = outbox
+
+    @property
+    def is_relayed(self) -> bool:
+        """Return whether this node takes part in the relay."""
+        return self._sender.outbox is not None
+
+    async def store_relayed(self, message: Message) -> None:
+        """Store a relayed message that the sender's node could not store itself."""
+        await self._sender.store(message, None)
+
+    async def announce(self, names: Sequence[str] | None = None) -> None:
+        """Record that these inboxes, by default all with a consumer here, are received on this node."""
+        await self._inboxes.announce(names)
+
+    async def lease_inboxes(self) -> None:
+        """Acquire or renew the leases of the inboxes that are received only here."""
+        await self._inboxes.renew_leases()
+
+    def forget_leases(self) -> None:
+        """Stop relying on inbox leases: after a rollback the database may not know them."""
+        self._leases.forget()
+
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(self._store.faults.absorb("inbox", work), name="vox-mesh-inbox")
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+    async def close(self) -> None:
+        """Release all messages that are claimed or about to be."""
+        for consumer in self._consumers:
+            self._run_in_background(consumer.close())
+        await self._wakeups.close()
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        await self._claims.release_all(self.relay_buffer.holds.end_all())
+        await self._inboxes.leave(self.relay_buffer.names)
+
+    # --- deprecated ------------------------------------------------------------------------------
+
+    @property
+    def letters(self) -> MessageQueries:
+        """Return `queries` under its old name, which is deprecated."""
+        warn_renamed("messages.letters", "messages.queries")
+        return self.queries
+
+    async def acked(self, message: Message, timeout: float) -> bool:
+        """Call `wait_for_ack` under its old name, which is deprecated."""
+        warn_renamed("messages.acked", "messages.wait_for_ack")
+        return await self.wait_for_ack(message, timeout)
+
+
+def _time_after(name: str, seconds: float | None, now_ms: int) -> int | None:
+    if seconds is None:
+        return None
+    if not 0 < seconds <= MAX_TTL_S:
+        raise BadValue(f"{name} must be more than 0 and at most {MAX_TTL_S:g} seconds, got {seconds}")
+    return now_ms + round(seconds * 1_000)

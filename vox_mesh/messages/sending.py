@@ -1,0 +1,167 @@
+"""Sending: sign a message, store it, and relay it to the node of its receiver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from vox_mesh.errors import MessageTaken, Refused
+from vox_mesh.messages.relay_buffer import RelayBuffer
+from vox_mesh.messages.relay_outbound import Outbox, Route
+from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
+from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.messages.records import Message, MessageState, signed_root
+from vox_mesh.nodes.identity import key_refused
+from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.store import Store
+
+_KEY_REFUSED: Final = "key_refused"
+
+MakeStatements = Callable[[Message], Sequence[Statement]]
+"""Returns the statements that take effect together with a message."""
+
+
+class MessageSender:
+    """Send the messages of one process."""
+
+    def __init__(self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._writer = writer
+        self._relay_buffer = relay_buffer
+        self._is_key_recorded = False
+        self.signing = Signing(self._mesh)
+        self.outbox: Outbox | None = None
+        """Relays to other nodes; `None` if this process does not take part in the relay."""
+
+    async def send(
+        self, unsigned: Message, *, route: Route, timeout: float | None, statements: MakeStatements | None
+    ) -> Message:
+        """Sign and store a message, and relay it unless it is a command's."""
+        identity = self._writer.identity
+        message = await self.signing.sign(unsigned, identity.key)
+        extra = () if statements is None else statements(message)
+        if identity.is_command:
+            await self._store_for_command(message, extra, timeout)
+            return message
+        if not self._is_key_recorded:
+            await self._record_key(timeout)
+        if extra:
+            outcome = await self._store_with(message, extra, timeout)
+        else:
+            outcome = await self.store(message, timeout)
+        if self.outbox is not None:
+            self.outbox.offer(message, stored=not outcome.spooled, route=route)
+        else:
+            self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
+        return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
+
+    # --- storing ---------------------------------------------------------------------------------
+
+    async def _record_key(self, timeout: float | None) -> None:
+        """Record the key of this node before its first message, so that its messages can be verified."""
+        identity = self._writer.identity
+        record = Statement(sql("record_key"), (*self._mesh, identity.node_id, identity.key.public))
+        await self._store.write(Script(record, appendable=True), timeout=timeout)
+        self._is_key_recorded = True
+
+    async def store(self, message: Message, timeout: float | None) -> Outcome:
+        """Store a signed message; it is spooled while the database is unreachable."""
+        outcome = await self._store.write(send_script(message), timeout=timeout)
+        if not outcome.rows and not outcome.spooled:
+            # Another message has its id, or this process was superseded: this raises which.
+            await self._store_guarded(message, (), timeout)
+        return outcome
+
+    async def _store_guarded(
+        self, message: Message, guards: Sequence[Statement], timeout: float | None
+    ) -> None:
+        outcome = await self._store.write(send_guarded(self._mesh, message, *guards), timeout=timeout)
+        if not outcome.rows:
+            raise id_taken(message)
+
+    async def _store_with(
+        self, message: Message, statements: Sequence[Statement], timeout: float | None
+    ) -> Outcome:
+        """Store a message together with statements, or neither. It is never spooled."""
+        try:
+            return await self._store.write(send_with(self._mesh, message, statements), timeout=timeout)
+        except Refused as refused:
+            if refused.reason != MessageTaken.code:
+                raise
+            raise id_taken(message) from None
+
+    async def _store_for_command(
+        self, message: Message, statements: Sequence[Statement], timeout: float | None
+    ) -> None:
+        """Store a command's message, if it has the key known for its node or none is known yet."""
+        identity = self._writer.identity
+        key, chain = identity.key.public, identity.chain
+        guards = (
+            Statement(
+                sql("refuse_other_key"),
+                (*self._mesh, identity.node_id, chain, key),
+                refusal=_KEY_REFUSED,
+            ),
+            Statement(sql("record_key"), (*self._mesh, chain, key)),
+        )
+        try:
+            if statements:
+                await self._store_with(message, (*guards, *statements), timeout)
+            else:
+                await self._store_guarded(message, guards, timeout)
+        except Refused as refused:
+            if refused.reason != _KEY_REFUSED:
+                raise
+            raise key_refused(identity.node_id, key) from None
+
+
+_Unsigned = tuple[Message, asyncio.Future[str]]
+
+
+class Signing:
+    """Sign messages: one alone at once, and several sent together with one signature, verified once."""
+
+    def __init__(self, mesh: tuple[str, str]) -> None:
+        self._mesh = mesh
+        self._sending = 0
+        self._waiting: list[_Unsigned] = []
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Mark that a message is about to be sent, until the end of the block."""
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+
+    async def sign(self, message: Message, key: SigningKey) -> Message:
+        """Return the message with a signature of its own, or one shared with all that are sent now."""
+        if self._sending == 1:
+            return message._replace(signature=key.sign(message.signed_text(*self._mesh)))
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._sign_all, key)
+        signature: asyncio.Future[str] = loop.create_future()
+        self._waiting.append((message, signature))
+        return message._replace(signature=await signature)
+
+    def _sign_all(self, key: SigningKey) -> None:
+        waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        for start in range(0, len(waiting), MAX_TEXTS):
+            self._sign_batch(waiting[start : start + MAX_TEXTS], key)
+
+    def _sign_batch(self, batch: list[_Unsigned], key: SigningKey) -> None:
+        texts = [message.signed_text(*self._mesh) for message, _ in batch]
+        if len(texts) == 1:
+            batch[0][1].set_result(key.sign(texts[0]))
+            return
+        root, paths = merkle_tree(texts)
+        signature = key.sign(signed_root(root, *self._mesh))
+        for (_, signed), path in zip(batch, paths, strict=True):
+            signed.set_result(join_signature(signature, path))

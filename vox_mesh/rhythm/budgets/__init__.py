@@ -1,1 +1,0 @@
-"""Budgets: limits on spending, and recorded costs."""

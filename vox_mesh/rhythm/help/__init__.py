@@ -1,1 +1,0 @@
-"""Help: requests and promises between agents."""

@@ -1,1 +1,0 @@
-"""Bar reports and status claims."""
