@@ -8,7 +8,7 @@ from vox_mesh.cli.jobs.worker_run import run
 from vox_mesh.cli.support.output import json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_beside
 from vox_mesh.mesh import Mesh
-from vox_mesh.views.workers import WorkerView, find_worker, workers
+from vox_mesh.views.jobs import WorkerView, find_worker, workers
 
 
 @click.group(no_args_is_help=False)

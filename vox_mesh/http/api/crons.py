@@ -10,7 +10,7 @@ from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Asked, Operations
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.crons import CronView, RemovedCronView
+from vox_mesh.views.jobs import CronView, RemovedCronView
 
 CRONS: Final = Operations("crons")
 

@@ -11,7 +11,7 @@ from vox_mesh.http.api.operations import Asked, Operations, Seconds
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.model.jobs.manifest_fields import Kind
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.kinds import KindView, rules_of
+from vox_mesh.views.jobs import KindView, rules_of
 
 KINDS: Final = Operations("kinds")
 

@@ -7,7 +7,7 @@ from typing import Final
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageAsked
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.workers import WorkerView, find_worker, workers
+from vox_mesh.views.jobs import WorkerView, find_worker, workers
 
 WORKERS: Final = Operations("workers")
 
