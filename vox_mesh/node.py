@@ -115,18 +115,18 @@ class MeshNode(Mesh):
 
     def _create_worker(self, settings: Settings) -> Worker:
         node_id, jobs, store = self.identity.node_id, self.jobs, self.store
-        chooser = Chooser(node_id, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
+        chooser = Chooser(node_id, jobs.queries, self.nodes, self.roles, self.clock, self._monotonic)
         leases = Leases(
-            *(store, jobs.moves, jobs.roster, node_id, self._monotonic),
+            *(store, jobs.transitions, jobs.queries, node_id, self._monotonic),
             lambda until, following: self.rhythm.holds.lease_ms(until, following),
         )
         finisher = Finisher(
-            *(store, jobs.moves, jobs.roster, self.artifacts, self._writer, self.clock, self._chance)
+            *(store, jobs.transitions, jobs.queries, self.artifacts, self._writer, self.clock, self._chance)
         )
-        reconciler = ClaimReconciler(jobs.roster, finisher, node_id)
+        reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         return Worker(
             *(store, jobs, self.artifacts, self.presence, chooser),
-            JobClaimer(store, jobs.moves, chooser, reconciler, self.clock, node_id, self._monotonic),
+            JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
             *(reconciler, leases, finisher),
             WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,

@@ -71,7 +71,7 @@ async def work(node: MeshNode) -> tuple[int, int]:
 
 
 async def _open(node: MeshNode) -> list[int]:
-    counts = (await node.jobs.roster.counts()).get(NOOP, {})
+    counts = (await node.jobs.queries.counts()).get(NOOP, {})
     return [counts.get(state, 0) for state in ("pending", "claimed", "running")]
 
 

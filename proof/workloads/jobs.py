@@ -90,9 +90,9 @@ async def _abort(scene: Scene, key: str) -> None:
 async def _take_back(scene: Scene) -> None:
     """Take a job from whoever works on it, for somebody else to do."""
     with suppress(MeshError):
-        for job in await scene.mesh.jobs.roster.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
+        for job in await scene.mesh.jobs.queries.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
             with scene.recorder.deed("job.take_back", job=job.job_id) as doing:
-                await scene.mesh.jobs.give_back(job)
+                await scene.mesh.jobs.yield_job(job)
                 doing.ok()
 
 
@@ -183,7 +183,7 @@ async def _is_cron_gone(scene: Scene, name: str) -> bool:
 
 
 async def _is_all_done(scene: Scene) -> bool:
-    counts = await scene.mesh.jobs.roster.counts()
+    counts = await scene.mesh.jobs.queries.counts()
     ours = [states for kind, states in counts.items() if kind in (_WORK, _TICK)]
     return all(state in ENDS for states in ours for state in states)
 

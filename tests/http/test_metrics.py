@@ -135,7 +135,7 @@ async def test_leases_that_this_node_found_expired_are_counted(node: MeshNode, m
     jobs = await scheduled(node, 3)
     await claim(node, *jobs)
     await lapse(node, *jobs[:2])
-    await node.jobs.expire(await node.jobs.roster.overdue())
+    await node.jobs.expire(await node.jobs.queries.overdue())
     assert (await scraped(metrics)).get("vox_lease_expired_total") == 2
 
 

@@ -159,7 +159,7 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
         return chooser.count
 
     assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
-    job = await stranger.jobs.roster.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
+    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
     assert len(await stranger.worker._claimer.claim([job], 30_000)) == 1
     assert await shop.nodes[0].worker._claimer.claim([job], 30_000) == []
     assert await count_after(0.1) == 2

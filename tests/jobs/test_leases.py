@@ -284,6 +284,6 @@ async def test_what_is_taken_back_is_looked_up_without_its_manifest(local: MeshN
     job = await local.jobs.schedule("work", "x" * 1_000)
     await claim(local, job)
     await lapse(local, job)
-    (overdue,) = await local.jobs.roster.overdue()
-    (held,) = await local.jobs.roster.held_by(local.identity.node_id)
+    (overdue,) = await local.jobs.queries.overdue()
+    (held,) = await local.jobs.queries.held_by(local.identity.node_id)
     assert (overdue.job_id, overdue.manifest, held.manifest) == (job.job_id, "{}", "{}")

@@ -61,3 +61,14 @@ def test_a_handler_may_still_raise_give_back() -> None:
     assert GiveBack is Yield
     assert str(GiveBack("busy", delay=2)) == "busy"
     assert GiveBack(delay=2).delay_ms == 2_000
+
+
+async def test_jobs_are_queried_and_yielded_under_the_old_names() -> None:
+    async with vox_mesh.Mesh.open_command(vox_mesh.Settings()) as mesh:
+        with pytest.warns(DeprecationWarning, match=r"jobs\.roster is deprecated: use jobs\.queries"):
+            assert mesh.jobs.roster is mesh.jobs.queries
+        with (
+            pytest.warns(DeprecationWarning, match=r"use jobs\.yield_job"),
+            pytest.raises(vox_mesh.MeshError),
+        ):
+            await mesh.jobs.give_back("0" * 64)

@@ -101,7 +101,7 @@ def test_several_threads_use_one_mesh(mesh: MeshNode) -> None:
     with ThreadPoolExecutor(4) as threads:
         jobs = list(threads.map(lambda number: mesh.jobs.schedule("work", number), range(40)))
     assert len({each.job_id for each in jobs}) == 40
-    assert mesh.jobs.roster.counts()["work"]["pending"] == 40
+    assert mesh.jobs.queries.counts()["work"]["pending"] == 40
 
 
 # --- blocks and loops -----------------------------------------------------------------------------

@@ -92,9 +92,9 @@ class WholeJobView(JobView):
 async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     """Return all details of the job with this id, id prefix or ULID."""
     job = await mesh.jobs.find(reference)
-    roster, names = mesh.jobs.roster, [job.job_id]
+    queries, names = mesh.jobs.queries, [job.job_id]
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
-    whole = WholeJobView.whole(job, await roster.predecessors(names), await roster.successors(names), note)
+    whole = WholeJobView.whole(job, await queries.predecessors(names), await queries.successors(names), note)
     stamp = await _stamp_of_outputs(mesh, job) if whole.output_artifacts else {}
     return replace(whole, output_artifacts=[{**each, **stamp} for each in whole.output_artifacts])
 
@@ -167,7 +167,7 @@ _NONE: Final = {state.value: 0 for state in JobState}
 
 async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[CountView]:
     """Return the number of jobs by kind and state, optionally of kinds that match a pattern."""
-    counts, oldest = await mesh.jobs.roster.counts(), await mesh.jobs.roster.oldest_pending()
+    counts, oldest = await mesh.jobs.queries.counts(), await mesh.jobs.queries.oldest_pending()
     return [
         CountView(kind, **_NONE | of_kind, oldest_ms=oldest.get(kind))
         for kind, of_kind in counts.items()
@@ -177,9 +177,9 @@ async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[Cou
 
 async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> list[Job]:
     """Return the first jobs that could be claimed now."""
-    roster = mesh.jobs.roster
-    kinds = [each for each in (await roster.situation()).kinds if pattern is None or matches(pattern, each)]
-    return await roster.ready(kinds, limit)
+    queries = mesh.jobs.queries
+    kinds = [each for each in (await queries.situation()).kinds if pattern is None or matches(pattern, each)]
+    return await queries.ready(kinds, limit)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class KindView(RecordView, record=KindRules):
 
 async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
     """Return the rules of a kind, empty if there are none."""
-    return (await mesh.jobs.roster.situation()).rules.get(kind) or KindRules(kind)
+    return (await mesh.jobs.queries.situation()).rules.get(kind) or KindRules(kind)
 
 
 # --- crons ---------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class WorkerView:
 
 async def workers(mesh: MeshServices) -> list[WorkerView]:
     """Return all workers; dead nodes only if they have jobs or are drained."""
-    situation = await mesh.jobs.roster.situation()
+    situation = await mesh.jobs.queries.situation()
     return [
         WorkerView.of(node, situation)
         for node in await mesh.nodes.all()
@@ -279,5 +279,5 @@ async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
     node = await mesh.nodes.find(node_id)
     if node is None:
-        raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
-    return WorkerView.of(node, await mesh.jobs.roster.situation())
+        raise NotKnown(f"there is no node {node_id!r}", hint="run `vox-mesh nodes --all`")
+    return WorkerView.of(node, await mesh.jobs.queries.situation())

@@ -79,7 +79,7 @@ class ClaimLoop:
         wake: asyncio.Event,
     ) -> None:
         self._store = store
-        self._queries = jobs.roster
+        self._queries = jobs.queries
         self._clock = jobs.clock
         self._presence = presence
         self._capacity = capacity

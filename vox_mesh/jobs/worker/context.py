@@ -74,7 +74,7 @@ class JobContext:
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         """Report the completed fraction, from 0 to 1, and a message."""
         if fraction is not None and not 0 <= fraction <= 1:
-            raise BadValue(f"progress is from 0 to 1, not {fraction}")
+            raise BadValue(f"progress must be between 0 and 1, got {fraction}")
         self._call_in_loop(self._notebook.progress, fraction, message)
 
     def log(self, text: str) -> None:
@@ -149,7 +149,7 @@ class JobContext:
 
     def _add(self, artifact: Artifact) -> Artifact:
         if len(self.kept) >= _MAX_ARTIFACTS:
-            raise BadValue(f"a job leaves at most {_MAX_ARTIFACTS} artifacts")
+            raise BadValue(f"artifacts of a job must be at most {_MAX_ARTIFACTS}")
         self.kept.append(artifact)
         return artifact
 

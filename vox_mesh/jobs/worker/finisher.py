@@ -206,7 +206,7 @@ class Finisher:
     def _script(self, group: Sequence[AttemptResult], *, short: bool) -> Script:
         if group[0].is_requeued:
             items = [self._yield_item(each) for each in group]
-            return self._transitions.give_back(items, claimer=self._writer.identity.node_id)
+            return self._transitions.yield_jobs(items, claimer=self._writer.identity.node_id)
         artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
         pairs = [self._complete_item(each) for each in group]
         items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]

@@ -141,7 +141,7 @@ class Worker:
         """Wait until no unfinished job of this worker's kinds is left."""
         async for turn in self._store.changes(interval_s=_RETRY_DELAY_S):
             with turn.retry_if_unavailable():
-                situation = await self._jobs.roster.situation()
+                situation = await self._jobs.queries.situation()
                 holds_jobs = self._executor.running or situation.places.get(self._presence.node_id)
                 is_busy = holds_jobs or self._reconciler.is_due
                 if not is_busy and not any(self._capacity.handles(kind) for kind in situation.kinds):
