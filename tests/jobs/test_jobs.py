@@ -79,7 +79,7 @@ async def test_jobs_of_one_batch_may_wait_for_each_other_and_a_cycle_is_named(lo
 
 async def test_nothing_is_scheduled_if_one_of_a_batch_can_not_be(local: MeshNode) -> None:
     good, bad = Manifest.of(kind="a.b", payload=1), Manifest.of(kind="a.b", payload=2, after=["0" * 64])
-    with pytest.raises(BadValue, match="not there"):
+    with pytest.raises(BadValue, match="a predecessor does not exist"):
         await local.jobs.schedule_all([good, bad])
     assert await local.jobs.queries.counts() == {}
 

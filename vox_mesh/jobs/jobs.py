@@ -315,7 +315,7 @@ class Jobs:
     @property
     def roster(self) -> JobQueries:
         """Return `queries` under its old name, which is deprecated."""
-        warn_renamed("jobs.queries", "jobs.queries")
+        warn_renamed("jobs.roster", "jobs.queries")
         return self.queries
 
     async def give_back(

@@ -132,7 +132,7 @@ def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vo
     file.unlink()
     told = vox("job", "verify", there.large, "--json")
     (remark,) = told.document["remarks"]
-    assert (told.code, "large: " in remark, f"({LARGE} bytes) is kept by the node" in remark) == (
+    assert (told.code, "large: " in remark, f"({LARGE} bytes) is on node" in remark) == (
         0,
         True,
         True,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.jobs.example_handlers import handlers
 from tools.homes import FILE
-from vox_mesh import Mesh, Settings
+from vox_mesh import HandlerSet, JobContext, Manifest, Mesh, Settings
 from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.jobs.worker.claim_loop import NOW, NextLook
 from vox_mesh.node import MeshNode
@@ -172,3 +172,23 @@ async def test_a_request_that_is_under_way_for_too_long_is_told_until_it_ends(
     monkeypatch.undo()
     go_on.set()
     await asked.until_ready()
+
+
+async def test_a_handler_of_a_loaded_set_runs_no_more_jobs_at_a_time_than_it_may(asked: Asked) -> None:
+    loaded, running, most = HandlerSet(), 0, 0
+
+    @loaded.handles("narrow", concurrency=1)
+    async def work(context: JobContext) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(_STEP_S)
+        running -= 1
+
+    node = asked.node
+    manifests = [Manifest.of(kind="narrow", payload=number) for number in range(4)]
+    jobs = await node.jobs.schedule_all(manifests)
+    await NodeRun(asked.settings, None, 1.0)._begin_work(node, Work(loaded, 4, 0.0))
+    for job in jobs:
+        assert (await node.jobs.wait(job, timeout=_PATIENCE_S)).state == "succeeded"
+    assert most == 1
