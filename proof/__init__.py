@@ -1,1 +1,1 @@
-"""Instruments that try to break the mesh, and judges that tell from a history whether they did."""
+"""Instruments that try to break the mesh, and checks that decide from a history whether they succeeded."""

@@ -1,4 +1,4 @@
-"""What the mesh logs with a traceback: no fault of the world around it may lead to one."""
+"""Tracebacks in the log: no fault outside of the mesh may cause one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 
 
-class Crashes(logging.Handler):
-    """Tells of each, with what was said and the error."""
+class CrashHandler(logging.Handler):
+    """Report every log record that has a traceback."""
 
-    def __init__(self, tell: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:
         super().__init__(logging.ERROR)
-        self._tell = tell
+        self._on_crash = on_crash
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of it if it came with an error."""
+        """Report the record if it has an error."""
         if record.exc_info and record.exc_info[1]:
-            self._tell(record.getMessage(), record.exc_info[1])
+            self._on_crash(record.getMessage(), record.exc_info[1])

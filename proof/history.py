@@ -1,4 +1,4 @@
-"""What players did and saw, as lines of JSON that can be judged later, elsewhere, and more than once."""
+"""The operations and observations of nodes, as lines of JSON that can be checked later and repeatedly."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Data = dict[str, Any]
 
 
 class Step(StrEnum):
-    """What a line tells of a deed, or that it is a remark."""
+    """What a line records: the start of an operation, its outcome, or a note."""
 
     CALL = "call"
     OK = "ok"
     NO = "no"
     """It had no effect, and never will."""
     UNKNOWN = "unknown"
-    """It may have had its effect, or may have it yet."""
+    """Outcome unknown: it may have had its effect, or may still have it."""
     NOTE = "note"
 
 
@@ -35,176 +35,178 @@ class Event:
     """One line of a history."""
 
     at: float
-    """In seconds, by a clock that all players of a run share and that never steps."""
+    """In seconds, by a clock that all nodes of a run share and that never steps."""
     who: str
-    life: int
-    """How often this player had begun: what it knew before is gone."""
+    incarnation: int
+    """How often this node had started: nothing in its memory survives a restart."""
     what: str
     step: Step
     number: int
-    """Of the deed, in this life."""
+    """The number of the operation in this incarnation."""
     data: Data
 
     def line(self) -> bytes:
-        """As it is written."""
-        fields = (self.at, self.who, self.life, self.what, self.step, self.number, self.data)
+        """Return the line to write."""
+        fields = (self.at, self.who, self.incarnation, self.what, self.step, self.number, self.data)
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
     def read(cls, line: bytes) -> Event:
-        """What was written as a line."""
-        at, who, life, what, step, number, data = orjson.loads(line)
-        return cls(at, who, life, what, Step(step), number, data)
+        """Parse a line."""
+        at, who, incarnation, what, step, number, data = orjson.loads(line)
+        return cls(at, who, incarnation, what, Step(step), number, data)
 
 
 @dataclass(slots=True)
-class Doing:
-    """A deed that is under way: say how it ended."""
+class OperationRecord:
+    """An operation in progress: record its outcome with `ok`, `no` or `unknown`."""
 
-    _tell: Callable[[Step, Data], None]
+    _write: Callable[[Step, Data], None]
     step: Step | None = None
 
     def ok(self, **data: Any) -> None:
-        """It took place."""
+        """Record that it took effect."""
         self._end(Step.OK, data)
 
     def no(self, **data: Any) -> None:
-        """It was refused, or never tried."""
+        """Record that it was rejected, or never attempted."""
         self._end(Step.NO, data)
 
     def unknown(self, **data: Any) -> None:
-        """Nobody can say yet."""
+        """Record that its outcome is unknown."""
         self._end(Step.UNKNOWN, data)
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is known to have taken place."""
+        """Whether it is known to have taken effect."""
         return self.step is Step.OK
 
     def _end(self, step: Step, data: Data) -> None:
         assert self.step is None, "a deed ends once"
         self.step = step
-        self._tell(step, data)
+        self._write(step, data)
 
 
 class Recorder:
-    """Writes what one life of one player does, each line when it happens."""
+    """Write the events of one incarnation of a node, each when it happens."""
 
-    def __init__(self, who: str, life: int, now: Callable[[], float], keep: Callable[[Event], None]) -> None:
+    def __init__(
+        self, who: str, incarnation: int, now: Callable[[], float], keep: Callable[[Event], None]
+    ) -> None:
         self.who = who
-        self.life = life
+        self.incarnation = incarnation
         self.now = now
         self._keep = keep
         self._numbers = count(1)
 
     def note(self, what: str, **data: Any) -> None:
-        """Remark on something."""
+        """Write a note."""
         self._write(what, Step.NOTE, 0, data)
 
     @contextmanager
-    def deed(self, what: str, **data: Any) -> Iterator[Doing]:
-        """Do something whose beginning and end matter. An error of the mesh is its end, and goes no further.
+    def operation(self, what: str, **data: Any) -> Iterator[OperationRecord]:
+        """Record an operation from start to outcome. A `MeshError` is its outcome, and is not raised again.
 
-        What ends otherwise without a word, because it was cancelled or broke, nobody knows the fate of.
+        An operation that ends otherwise without an outcome, because it was cancelled or crashed, is unknown.
         """
         number = next(self._numbers)
         self._write(what, Step.CALL, number, data)
-        doing = Doing(lambda step, told: self._write(what, step, number, told))
+        record = OperationRecord(lambda step, data: self._write(what, step, number, data))
         try:
-            yield doing
+            yield record
         except OutcomeUnknown as error:
-            if doing.step is None:
-                doing.unknown(error=type(error).__name__)
+            if record.step is None:
+                record.unknown(error=type(error).__name__)
         except MeshError as error:
-            if doing.step is None:
-                doing.no(error=type(error).__name__)
+            if record.step is None:
+                record.no(error=type(error).__name__)
         except BaseException as error:
-            if doing.step is None:
-                doing.unknown(error=type(error).__name__)
+            if record.step is None:
+                record.unknown(error=type(error).__name__)
             raise
         else:
-            assert doing.step is not None, f"{what} ended without a word"
+            assert record.step is not None, f"{what} ended without a word"
 
     def _write(self, what: str, step: Step, number: int, data: Data) -> None:
-        self._keep(Event(self.now(), self.who, self.life, what, step, number, data))
+        self._keep(Event(self.now(), self.who, self.incarnation, what, step, number, data))
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """A call and what came of it."""
+class Operation:
+    """An operation and its outcome."""
 
     who: str
-    life: int
+    incarnation: int
     number: int
     what: str
     began: float
-    asked: Data
+    args: Data
     ended: float = float("inf")
-    """When its end was known; never, if its player died before."""
+    """When its outcome was known; never, if its process was killed first."""
     step: Step = Step.UNKNOWN
-    got: Data = field(default_factory=dict)
+    result: Data = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is known to have taken place."""
+        """Whether it is known to have taken effect."""
         return self.step is Step.OK
 
     @property
-    def may_be(self) -> bool:
-        """Whether it took place, for all that is known."""
+    def may_have_happened(self) -> bool:
+        """Whether it may have taken effect."""
         return self.step is not Step.NO
 
     def __str__(self) -> str:
         ended = "-" if self.ended == float("inf") else f"{self.ended:.3f}"
-        told = f"{self.what} {self.asked} → {self.step} {self.got}"
-        return f"{self.who}.{self.life}#{self.number} {self.began:.3f}…{ended} {told}"
+        data = f"{self.what} {self.args} → {self.step} {self.result}"
+        return f"{self.who}.{self.incarnation}#{self.number} {self.began:.3f}…{ended} {data}"
 
 
 class History:
-    """All lines of a run, in the order of their times."""
+    """All events of a run, in the order of their times."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: Final = sorted(events, key=lambda event: event.at)
         self._notes: dict[str, list[Event]] = defaultdict(list)
-        self._deeds: dict[str, list[Deed]] = defaultdict(list)
+        self._operations: dict[str, list[Operation]] = defaultdict(list)
         self._sort()
 
     @classmethod
     def read(cls, folder: Path) -> History:
-        """What players wrote into a folder; a line that a killed one could not end is left out."""
+        """Read the histories in a folder; a line that a killed process could not complete is left out."""
         whole = (path.read_bytes() for path in sorted(folder.glob("*.jsonl")))
         lines = (line for each in whole for line in each.splitlines(keepends=True))
         return cls(Event.read(line) for line in lines if line.endswith(b"\n"))
 
     def notes(self, what: str) -> list[Event]:
-        """The remarks of this kind, in order."""
+        """Return the notes of this kind, in order."""
         return self._notes.get(what, [])
 
-    def deeds(self, *what: str) -> list[Deed]:
-        """The deeds of these kinds, in the order in which they began."""
-        found = [deed for each in what for deed in self._deeds.get(each, [])]
-        return sorted(found, key=lambda deed: deed.began)
+    def operations(self, *what: str) -> list[Operation]:
+        """Return the operations of these kinds, in the order of their starts."""
+        found = [operation for each in what for operation in self._operations.get(each, [])]
+        return sorted(found, key=lambda operation: operation.began)
 
     @property
-    def all_deeds(self) -> list[Deed]:
-        """The deeds of every kind."""
-        return self.deeds(*self._deeds)
+    def all_operations(self) -> list[Operation]:
+        """The operations of every kind."""
+        return self.operations(*self._operations)
 
     def _sort(self) -> None:
         open_: dict[tuple[str, int, int], Event] = {}
         for event in self.events:
-            key = event.who, event.life, event.number
+            key = event.who, event.incarnation, event.number
             if event.step is Step.NOTE:
                 self._notes[event.what].append(event)
             elif event.step is Step.CALL:
                 open_[key] = event
             else:
                 call = open_.pop(key)
-                self._deeds[call.what].append(_deed(call, event))
+                self._operations[call.what].append(_operation(call, event))
         for call in open_.values():
-            self._deeds[call.what].append(_deed(call))
+            self._operations[call.what].append(_operation(call))
 
 
-def _deed(call: Event, end: Event | None = None) -> Deed:
-    known = (call.who, call.life, call.number, call.what, call.at, call.data)
-    return Deed(*known) if end is None else Deed(*known, end.at, end.step, end.data)
+def _operation(call: Event, end: Event | None = None) -> Operation:
+    known = (call.who, call.incarnation, call.number, call.what, call.at, call.data)
+    return Operation(*known) if end is None else Operation(*known, end.at, end.step, end.data)

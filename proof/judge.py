@@ -1,4 +1,4 @@
-"""Judge a history that was written before: `python -m proof.judge FOLDER`."""
+"""Check a stored history: `python -m proof.judge FOLDER`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import sys
 from pathlib import Path
 
 from proof.history import History
-from proof.plot import CHECKS
-from proof.verdicts import Verdict, judged
+from proof.suite import CHECKS
+from proof.verdicts import Verdict, evaluate
 
 
-def verdicts(history: History) -> list[Verdict]:
-    """On every promise."""
-    return [judged(check, history) for check in CHECKS]
+def evaluate_all(history: History) -> list[Verdict]:
+    """Return the verdict of every check."""
+    return [evaluate(check, history) for check in CHECKS]
 
 
 def main() -> None:
-    """Print the verdicts; exit with 1 if one is bad."""
+    """Print the verdicts; exit with 1 if a check failed."""
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
         sys.exit("name the folder of a history: python -m proof.judge FOLDER")
-    said = verdicts(History.read(Path(sys.argv[1])))
-    print(*said, sep="\n")
-    sys.exit(any(not verdict.holds for verdict in said))
+    results = evaluate_all(History.read(Path(sys.argv[1])))
+    print(*results, sep="\n")
+    sys.exit(any(not verdict.holds for verdict in results))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Rollbacks of the store: what was acknowledged in a lost window may be gone, and nobody is to blame.
+"""Rollbacks of the store: writes acknowledged in a lost window may be gone, and that is not a fault.
 
-A history tells each with a note `store.went_back`. Between two of them lies an era: within one, every promise
-holds as if there were no others.
+A history notes each rollback as `store.went_back`. The time between two rollbacks is an era: within an era,
+every promise holds as if there were no others.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from proof.history import Deed, History, Step
+from proof.history import History, Operation, Step
 
 NOTE: Final = "store.went_back"
 
 _STIRS_S: Final = 1.0
-"""A player that was stopped notes what it had been answered within this time after it goes on."""
+"""A node that was paused may note earlier answers within this time after it resumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Loss:
     """One rollback, in the times of the history."""
 
     kept_until: float
-    """What was acknowledged before this is in the restored copy."""
+    """Writes acknowledged before this are in the restored copy."""
     lost_at: float
-    """When the store stopped serving what it held then."""
+    """When the store stopped serving its state from before the rollback."""
     back_at: float
     """When it began to serve the restored copy."""
 
@@ -44,38 +44,41 @@ class Losses:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def may_have_lost(self, deed: Deed, *, is_spooled: bool | None = None) -> bool:
-        """Whether the effect of a deed may be gone: it fell, or may have fallen, into a lost window.
+    def may_have_lost(self, operation: Operation, *, is_spooled: bool | None = None) -> bool:
+        """Return whether the effect of an operation may be lost: it may have fallen into a lost window.
 
-        What was kept in a spool is written later, and may have been at any time until the rollback. The
-        deed's answer says whether it was, unless `is_spooled` does so for a part of it.
+        A spooled write is applied later, at any time until the rollback. The operation's result says whether
+        it was spooled, unless `is_spooled` does so for a part of it.
         """
         if is_spooled is None:
-            is_spooled = bool(deed.got.get("spooled"))
+            is_spooled = bool(operation.result.get("spooled"))
         return any(
-            deed.began < self._until(loss, deed.who) and (is_spooled or deed.ended > loss.kept_until)
+            operation.began < self._until(loss, operation.who)
+            and (is_spooled or operation.ended > loss.kept_until)
             for loss in self.all
         )
 
-    def is_doubtful(self, deed: Deed) -> bool:
-        """Whether a deed may have had an effect, for a while, of which its caller was told nothing.
+    def is_outcome_unknown(self, operation: Operation) -> bool:
+        """Return whether an operation may have had an effect that its caller does not know of.
 
-        What was under way at a rollback can have been applied, lost, and then refused.
+        An operation in progress at a rollback can have been applied, lost, and then rejected.
         """
-        if deed.step is Step.UNKNOWN:
+        if operation.step is Step.UNKNOWN:
             return True
-        return deed.step is Step.NO and any(deed.began < loss.lost_at < deed.ended for loss in self.all)
+        return operation.step is Step.NO and any(
+            operation.began < loss.lost_at < operation.ended for loss in self.all
+        )
 
     def covers(self, at: float, who: str = "") -> bool:
-        """Whether what a player noted at a moment may be about something that is gone."""
+        """Return whether a node's note of this moment may be about lost state."""
         return any(loss.kept_until < at < self._until(loss, who) for loss in self.all)
 
     def touches(self, since: float, until: float) -> bool:
-        """Whether there was a rollback, or a lost window, in this time."""
+        """Return whether a rollback, or a lost window, overlaps this time."""
         return any(loss.kept_until < until and since < loss.back_at for loss in self.all)
 
     def may_forget(self, first: float, second: float, who: str = "") -> bool:
-        """Whether what was done at the first moment may have been gone at the second."""
+        """Return whether an effect of the first moment may have been lost by the second."""
         return any(
             loss.kept_until < first < self._until(loss, who) and loss.lost_at < second for loss in self.all
         )
@@ -88,22 +91,22 @@ class Losses:
         return range(len(self.all) + 1)
 
     def era_of(self, began: float, ended: float) -> int | None:
-        """The era in which all of this lay; none, if it reached into another."""
+        """Return the era that contains this span, or `None` if it reaches into another."""
         first, last = self.span(began, ended)
         return first if first == last else None
 
     def span(self, began: float, ended: float) -> tuple[int, int]:
-        """The first and the last era that this reached into."""
+        """Return the first and the last era of this span."""
         first = sum(loss.back_at <= began for loss in self.all)
         return first, max(first, sum(loss.lost_at < ended for loss in self.all))
 
     def bounds(self, era: int) -> tuple[float, float]:
-        """When an era began, and when it ended."""
+        """Return when an era began and ended."""
         began = self.all[era - 1].back_at if era else float("-inf")
         return began, self.all[era].lost_at if era < len(self.all) else float("inf")
 
     def _until(self, loss: Loss, who: str) -> float:
-        """Until when a player may note what it was told before a rollback."""
+        """Return until when a node may note answers from before a rollback."""
         until = loss.back_at
         for stopped, resumed in self._pauses.get(who, ()):
             if stopped <= until <= resumed:
@@ -115,16 +118,16 @@ def _pauses(history: History) -> dict[str, list[tuple[float, float]]]:
     pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
     open_: dict[str, float] = {}
     for event in sorted((*history.notes("paused"), *history.notes("resumed")), key=lambda each: each.at):
-        player = event.data["player"]
+        node = event.data["player"]
         if event.what == "paused":
-            open_.setdefault(player, event.at)
-        elif player in open_:
-            pauses[player].append((open_.pop(player), event.at))
+            open_.setdefault(node, event.at)
+        elif node in open_:
+            pauses[node].append((open_.pop(node), event.at))
     return pauses
 
 
 def lost_ms(history: History, losses: Losses) -> Iterator[tuple[float, float]]:
-    """The lost windows by the database's clock, as far as the end of the history tells that."""
+    """Return the lost windows by the database's clock, as far as the end of the history shows it."""
     for clock in history.notes("final.clock"):
         offset_ms = clock.data["now_ms"] - clock.at * 1_000
         yield from (

@@ -1,4 +1,4 @@
-"""A monitor beside the mesh: from time to time it looks where the chains end, and which messages expired."""
+"""A monitor outside of the mesh: it polls the heads of the chains and the expired messages."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from proof.final_state import Ask
 from proof.history import Recorder
-from proof.reading import Ask
 from vox_mesh.errors import MeshError
 
 _HEADS: Final = "SELECT node_id, max(seq) AS seq, hash FROM agent_oplog GROUP BY node_id"
-"""The other columns of a row with `max` are those of the row that it is from."""
+"""In SQLite, the other columns of a row with `max` come from the row with the maximum."""
 
 
 _EXPIRED: Final = "SELECT message_uuid FROM a2a_messages WHERE state = 'expired'"
 
 
 class Monitor:
-    """Notes each head, and each message that has expired, that it has not seen before."""
+    """Note each new head, and each newly expired message."""
 
     def __init__(self, ask: Ask, recorder: Recorder) -> None:
         self._ask = ask
@@ -27,14 +27,14 @@ class Monitor:
         self._expired: set[str] = set()
 
     async def run(self, every_s: float) -> None:
-        """Look again and again, until cancelled. While the database is away there is nothing to see."""
+        """Poll until cancelled. Skip a poll while the database is unreachable."""
         while True:
             with suppress(MeshError):
                 await self.look()
             await asyncio.sleep(every_s)
 
     async def look(self) -> None:
-        """Look once."""
+        """Poll once."""
         asked_at = self._recorder.now()
         for row in await self._ask(_HEADS):
             seq, head = row["seq"], row["hash"]

@@ -1,4 +1,4 @@
-"""The hash of an op as its page defines it, said a second time: a judge does not ask the product."""
+"""The hash of an op, implemented again from its specification: a check must not rely on the product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 
 
 def op_hash(entry: LogEntry) -> str:
-    """The hash of an entry as the format defines it, by the standard's own encoder."""
+    """Return the hash of an entry as the format defines it, with the standard library's JSON encoder."""
     whole = {
         "v": 1,
         "node": entry.node_id,
@@ -33,5 +33,5 @@ def _value(text: str) -> Any:
 
 
 def _number(digits: str) -> int | float:
-    """JSON has doubles only."""
+    """Return a number as JSON defines it: a double."""
     return int(digits) if abs(int(digits)) < 2**53 else float(digits)

@@ -1,4 +1,4 @@
-"""A resource outside of the mesh, such as a service that agents write to: it knows tokens, and no more."""
+"""A resource outside of the mesh, such as a service that agents write to: it checks only fencing tokens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _TOKEN_BYTES: Final = 8
 
 
 class Outside(Protocol):
-    """Takes no write with a token older than one that it has seen, and notes each write in the history."""
+    """Reject writes with a token older than one already seen, and note each write in the history."""
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
-        """Write under a token; whether it was taken."""
+        """Write under a token; return whether it was accepted."""
 
     def effect(self, recorder: Recorder, key: str) -> None:
-        """Have an effect that must be had once for each key."""
+        """Have an effect that must happen once for each key."""
 
 
 def _note(recorder: Recorder, key: str, token: int, highest: int) -> bool:
@@ -27,35 +27,35 @@ def _note(recorder: Recorder, key: str, token: int, highest: int) -> bool:
 
 
 class MemoryOutside:
-    """For players in one process."""
+    """For nodes in one process."""
 
     def __init__(self) -> None:
         self._highest: dict[str, int] = {}
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
-        """Write under a token; whether it was taken."""
+        """Write under a token; return whether it was accepted."""
         highest = self._highest.get(key, 0)
         self._highest[key] = max(highest, token)
         return _note(recorder, key, token, highest)
 
     def effect(self, recorder: Recorder, key: str) -> None:
-        """Have an effect that must be had once for each key."""
+        """Have an effect that must happen once for each key."""
         recorder.note("outside.effect", key=key)
 
 
 class FolderOutside:
-    """For players in processes of their own: a file for each key, to which every write appends its token.
+    """For nodes in separate processes: a file for each key, to which every write appends its token.
 
-    Nothing is ever locked: whoever is stopped or killed in the middle of a write keeps nobody else waiting.
+    Nothing is locked: a node that is paused or killed in the middle of a write blocks no other.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: dict[str, tuple[int, int]] = {}
-        """By key, up to where its file was read, and the highest token until there."""
+        """By key: the offset up to which its file was read, and the highest token up to there."""
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
-        """Write under a token; whether it was taken."""
+        """Write under a token; return whether it was accepted."""
         with (self._folder / key.replace("/", "_")).open("a+b", buffering=0) as file:
             file.write(token.to_bytes(_TOKEN_BYTES, "big"))
             own = file.tell() - _TOKEN_BYTES
@@ -68,5 +68,5 @@ class FolderOutside:
         return _note(recorder, key, token, highest)
 
     def effect(self, recorder: Recorder, key: str) -> None:
-        """Have an effect that must be had once for each key."""
+        """Have an effect that must happen once for each key."""
         recorder.note("outside.effect", key=key)

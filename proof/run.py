@@ -1,4 +1,4 @@
-"""Running an instrument in a process of its own, which is given the time to end what it has begun."""
+"""Run an instrument in a subprocess, with time to shut down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAVE_S: Final = 60.0
 
 
 class Ran(NamedTuple):
-    """How it ended, and what it said."""
+    """The exit status and output of an instrument."""
 
     status: int
     out: str
@@ -21,11 +21,11 @@ class Ran(NamedTuple):
 
 
 class TooLong(Exception):
-    """It did not come to an end, and was ended."""
+    """The instrument did not end in time, and was stopped."""
 
 
 def run(*arguments: str, within_s: float) -> Ran:
-    """Run `python -m` with these arguments; it is asked to end before it is killed."""
+    """Run `python -m` with these arguments; at the deadline, terminate it before killing it."""
     command = (sys.executable, "-m", *arguments)
     with subprocess.Popen(command, cwd=_ROOT, stdout=PIPE, stderr=PIPE, text=True) as process:
         try:

@@ -1,17 +1,17 @@
-"""Tables of the workloads' own."""
+"""Tables that only the workloads use."""
 
 from __future__ import annotations
 
 from typing import Final
 
 EFFECTS: Final = "proof_effects"
-"""A row for each part of each effect. Nothing but the key of its script keeps it from being there twice."""
+"""A row for each part of each effect. Only the idempotency key prevents duplicates."""
 
 GUARDED: Final = "proof_guarded"
-"""What was written under a lock, in the order of commits."""
+"""Rows written under a lock, in the order of commits."""
 
 WRITES: Final = "proof_writes"
-"""The last small write of each player."""
+"""The last small write of each node."""
 
 CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {EFFECTS} "
@@ -23,4 +23,4 @@ CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {WRITES} "
     "(player TEXT PRIMARY KEY, life INTEGER NOT NULL, number INTEGER NOT NULL)",
 )
-"""Harmless if they are there already."""
+"""Idempotent."""

@@ -1,4 +1,4 @@
-"""What a judge says of a history."""
+"""Checks of a history, and their verdicts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from proof.history import History
 
 _SHOWN: Final = 5
-"""Faults that a verdict tells; the history has the rest."""
+"""Faults that a verdict shows; the history has the rest."""
 
-Judge = Callable[[History], Iterator[str | int]]
-"""Yields a line for each fault, and numbers: how much it looked at."""
+CheckFunction = Callable[[History], Iterator[str | int]]
+"""Yields a line for each fault, and numbers: how much it has examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A promise of the mesh, and who can tell whether it was kept."""
+    """A promise of the mesh, and the function that checks it."""
 
     name: str
     promise: str
-    judge: Judge
+    judge: CheckFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Verdict:
     name: str
     promise: str
     looks: int
-    """How much was looked at. A promise that nothing was seen of is not kept, only not broken."""
+    """How much was examined. A promise without anything to examine is not proven, only not broken."""
     faults: tuple[str, ...]
     count: int
 
@@ -42,28 +42,28 @@ class Verdict:
 
     @property
     def is_seen(self) -> bool:
-        """Whether anything was looked at."""
+        """Whether anything was examined."""
         return self.looks > 0
 
     def __str__(self) -> str:
         if self.holds:
-            said = "held  " if self.is_seen else "unseen"
-            return f"{said}  {self.name:<24} {self.looks:>8} looks"
+            item = "held  " if self.is_seen else "unseen"
+            return f"{item}  {self.name:<24} {self.looks:>8} looks"
         left = self.count - len(self.faults)
         lines = (*self.faults, f"… and {left} more") if left else self.faults
-        told = "\n".join(f"          {line}" for line in lines)
-        return f"BROKEN  {self.name:<24} {self.promise}\n{told}"
+        text = "\n".join(f"          {line}" for line in lines)
+        return f"BROKEN  {self.name:<24} {self.promise}\n{text}"
 
 
-def judged(check: Check, history: History) -> Verdict:
-    """The verdict on one promise."""
+def evaluate(check: Check, history: History) -> Verdict:
+    """Run one check on a history."""
     looks = count = 0
     faults: list[str] = []
-    for said in check.judge(history):
-        if isinstance(said, int):
-            looks += said
+    for item in check.judge(history):
+        if isinstance(item, int):
+            looks += item
             continue
         count += 1
         if len(faults) < _SHOWN:
-            faults.append(said)
+            faults.append(item)
     return Verdict(check.name, check.promise, looks, tuple(faults), count)

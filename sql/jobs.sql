@@ -334,7 +334,7 @@ CROSS JOIN job_predecessors AS d INDEXED BY job_successors
     ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = e.job_id
 CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = d.job_id
 
--- name: doom
+-- name: fail_successors
 -- Jobs that depend on the success of one that the op has ended otherwise, and the jobs that depend on them.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.state IN ('failed', 'aborted')
@@ -362,7 +362,7 @@ jobs AS j INDEXED BY jobs_awaiting_ops
 WHERE j.scope_id = ?1 AND j.repository_id = ?2
   AND j.state = 'pending' AND j.waits > 0 AND instr(j.manifest, '{"op":') > 0
 
--- name: to_keep
+-- name: next_maintenance
 -- When the next lease expires and the next cron is due, and whether any job waits for ops.
 SELECT (
         SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
@@ -390,7 +390,7 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' OR
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
--- name: situation
+-- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, and the last change of routes.
 SELECT
@@ -501,7 +501,7 @@ SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7)
 SELECT RECORD FROM jobs INDEXED BY jobs_open
 WHERE OF_MESH AND ended_ms IS NULL AND state = ?7 AND WANTED
 
--- name: list_gone_wrong
+-- name: list_failed
 SELECT RECORD FROM jobs INDEXED BY jobs_gone_wrong
 WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = ?7 AND WANTED
 

@@ -1,6 +1,6 @@
 -- What a database has lost, compared with a copy that still has it.
 
--- name: seen
+-- name: copy_state
 -- What a copy has seen of its primary, of all meshes: the newest log entry, the heartbeats, and the epochs.
 SELECT (SELECT id FROM agent_oplog ORDER BY id DESC LIMIT 1),
     (SELECT op_id FROM agent_oplog ORDER BY id DESC LIMIT 1),

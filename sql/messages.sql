@@ -118,7 +118,7 @@ heads AS (
     WHERE p.sender IS NOT NULL
 )
 
--- name: look
+-- name: claimable
 -- Whether there is anything to claim: one message or, if there are more, two, each with whether it is the only one
 -- of its pair. ?7: the time, as the caller knows it.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
@@ -128,7 +128,7 @@ SELECT message_uuid, NOT EXISTS (
       AND ended_ms IS NULL AND hlc > heads.hlc) AS is_alone
 FROM heads WHERE free_ms <= now LIMIT 2
 
--- name: glance
+-- name: claimable_quick
 -- A much cheaper check for the usual case: nothing waits, or a single message. ?4: the time, ?5: as above.
 SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0), coalesce((
         SELECT max(lease_until_ms) FROM a2a_receivers AS l
@@ -204,7 +204,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
       AND l.lease_until_ms > NOW_MS AND instr(?4, l.node_id || '#') <> 1)
 RETURNING RECORD
 
--- name: past
+-- name: undeliverable
 -- Of some messages, the ones not to be delivered, or not now. ?4: the time, as the caller knows it.
 SELECT message_uuid FROM json_each(?3) JOIN a2a_messages
     ON scope_id = ?1 AND repository_id = ?2 AND message_uuid = value
@@ -217,7 +217,7 @@ SELECT NOT EXISTS (
     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3 AND sender_agent = ?4
       AND ended_ms IS NULL AND hlc < ?5)
 
--- name: bury_exhausted
+-- name: dead_letter_exhausted
 UPDATE a2a_messages SET state = 'dead', ended_ms = NOW_MS, ended_reason = 'not acknowledged in ' || max_attempts
     || CASE max_attempts WHEN 1 THEN ' attempt' ELSE ' attempts' END,
     claim_until_ms = NULL, not_before_ms = NULL
@@ -317,7 +317,7 @@ WHERE id IN (
     ORDER BY m.hlc LIMIT 256)
   AND claim_owner = ?4 AND claim_until_ms IS NOT NULL
 
--- name: give_back
+-- name: reject
 -- ?5: after how many milliseconds it may be redelivered, ?6: why, ?7: its number of attempts.
 UPDATE a2a_messages SET
     state = iif(?7 >= max_attempts, 'dead', 'stored'),
@@ -328,7 +328,7 @@ UPDATE a2a_messages SET
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4
   AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
 
--- name: bury
+-- name: dead_letter
 UPDATE a2a_messages SET
     state = 'dead', ended_ms = NOW_MS, ended_reason = ?5, claim_until_ms = NULL, not_before_ms = NULL
 WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4 AND ended_ms IS NULL
@@ -388,7 +388,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
       AND coalesce(iif(v.incarnation = h.incarnation, v.schema_version, 0), 0) < ?9)
 RETURNING receiver_agent
 
--- name: rivals
+-- name: other_receivers
 -- Inboxes from which other nodes have received as well. ?4: this node, ?5: since when.
 SELECT DISTINCT receiver_agent FROM a2a_receivers
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
@@ -398,7 +398,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 UPDATE a2a_receivers SET lease_until_ms = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
 
--- name: receive_no_more
+-- name: stop_receiving
 DELETE FROM a2a_receivers
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
 
@@ -419,7 +419,7 @@ FROM mesh_heartbeats AS h
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.control_addr = ?3
 ORDER BY h.last_seen_ms DESC LIMIT 1
 
--- name: everyone
+-- name: recent_agents
 -- Agents that have received lately, or that a live node announces. ?3: since when, ?4: the time.
 SELECT receiver_agent FROM a2a_inboxes
 WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms >= ?3 AND receiver_agent NOT LIKE 'role:%'
@@ -434,7 +434,7 @@ ORDER BY 1
 SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
--- name: brought
+-- name: relayed_state
 -- What is known of relayed messages: in the row without an id the sender's incarnation; for each stored one its
 -- content if its signature differs, and whether it has ended. ?3: the node, ?4: pairs of an id and a signature.
 SELECT NULL AS message_uuid, NULL AS words, incarnation AS number
@@ -505,7 +505,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND ack_by_ms IS
   AND (NOT ?4 OR overdue_ms IS NULL)
 ORDER BY ack_by_ms LIMIT ?5
 
--- name: told
+-- name: mark_overdue_reported
 UPDATE a2a_messages SET overdue_ms = NOW_MS
 WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND overdue_ms IS NULL
   AND message_uuid IN (SELECT value FROM json_each(?3))
@@ -535,7 +535,7 @@ DELETE FROM a2a_receivers WHERE (scope_id, repository_id, receiver_agent, node_i
 -- name: changed
 SELECT changes()
 
--- name: is_work
+-- name: has_maintenance
 -- Whether maintenance has anything to do. ?3: the time, ?4 and ?5: ended before which messages are pruned, ?6:
 -- last seen before which receivers are.
 SELECT

@@ -32,7 +32,7 @@ INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detect
 SELECT ?1, ?2, 0, ?3, ?4, NOW_MS, '{}'
 WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_id = ?2)
 
--- name: joined
+-- name: join_state
 -- The state of the mesh as a node joins it.
 SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
@@ -74,7 +74,7 @@ ON CONFLICT DO UPDATE SET
     public_key = excluded.public_key, host = excluded.host, pid = excluded.pid,
     requested_ms = excluded.requested_ms
 
--- name: beat
+-- name: heartbeat
 INSERT INTO mesh_heartbeats (
     scope_id, repository_id, node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms,
     progressing_ms, left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
@@ -96,10 +96,10 @@ ON CONFLICT DO UPDATE SET
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
     place = excluded.place
 
--- name: count_beat
+-- name: count_heartbeat
 UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
--- name: witness
+-- name: heartbeat_state
 -- What a node may rely on after its heartbeat.
 SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0),
     incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
@@ -120,16 +120,16 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 -- The time of the mesh, and its difference from the database's clock.
 SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)
 
--- name: marks
+-- name: heartbeat_marks
 -- All nodes, with what shows a new heartbeat: much less than their whole rows.
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
 
--- name: live_marks
+-- name: live_heartbeat_marks
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms >= ?3 ORDER BY node_id
 
--- name: some
+-- name: nodes
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
     started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
     clock_distance_ms, machine_id, place, written, waiting, replica_lag_ms, faults

@@ -11,9 +11,9 @@ SELECT RAW_MS AS now_ms
 -- The number of pages after which a commit also checkpoints; 0: never.
 PRAGMA wal_autocheckpoint
 
--- name: try_to_write
+-- name: begin_write_test
 -- Dropped again in the same transaction.
 CREATE TABLE may_i_write (answer)
 
--- name: take_back_the_try
+-- name: end_write_test
 DROP TABLE may_i_write

@@ -13,7 +13,7 @@ CREATE TABLE unfinished_restore (fingerprint TEXT NOT NULL, rows_done INTEGER NO
 -- name: begin
 INSERT INTO unfinished_restore (fingerprint, rows_done) VALUES (?, 0)
 
--- name: bar
+-- name: block_opening
 -- A version that no code is new enough for: every process that opens the database meanwhile is refused.
 INSERT INTO mesh_schema (version, oldest_code) VALUES (?1, ?1)
 
@@ -46,7 +46,7 @@ INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detect
 SELECT scope_id, repository_id, max(epoch) + 1, ?1, '', NOW_MS, '{}' FROM store_epochs
 GROUP BY scope_id, repository_id
 
--- name: unbar
+-- name: unblock_opening
 DELETE FROM mesh_schema WHERE version = ?
 
 -- name: end

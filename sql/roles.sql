@@ -8,7 +8,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2
 )
 
--- name: own
+-- name: become_owner
 INSERT INTO mesh_owner (scope_id, repository_id, node_id, public_key, op_id) VALUES (?1, ?2, ?3, ?4, ?5)
 
 -- name: refuse_unless_owner

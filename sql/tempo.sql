@@ -20,7 +20,7 @@ EXISTS (
     WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?3 * tick_ms
 )
 
--- name: is_inhabited
+-- name: is_any_node_live
 SELECT SOMEBODY_LIVES
 
 -- name: refuse_if_late
@@ -34,7 +34,7 @@ INSERT INTO tempo_policies (
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT DO NOTHING  -- it exists; or it did, and was lost with a rollback of the database
 
--- name: say_pulse
+-- name: record_pulse
 INSERT INTO beat_pulses (
     scope_id, repository_id, node_id, document, tempo_bpm, bar_len_beats, anchor_ms, hlc
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)

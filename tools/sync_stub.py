@@ -1,6 +1,6 @@
-"""Writes `vox_mesh/sync/__init__.pyi`: the types of the blocking mesh, taken from those of the async one.
+"""Generate `vox_mesh/sync/__init__.pyi`: the types of the blocking mesh, derived from those of the async one.
 
-`python -m tools.sync_stub` after a public signature was changed; a test fails until then.
+Run `python -m tools.sync_stub` after a public signature was changed; a test fails until then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 from vox_mesh import Mesh
 from vox_mesh.errors import MeshError
 from vox_mesh.sync.blocking import is_service, lives_in_loop
-from vox_mesh.testing.town import Town
+from vox_mesh.testing.harness import MeshHarness
 
 STUB: Final = Path(__file__).resolve().parent.parent / "vox_mesh" / "sync" / "__init__.pyi"
 
@@ -48,6 +48,10 @@ _MARKS: Final = {"property": "property", "cached_property": "property", "staticm
 _FUNCTIONS: Final = """
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
 def timeout(seconds: float | None) -> AbstractContextManager[None]: ...
+"""
+_DEPRECATED: Final = """
+Town = MeshHarness
+TownClock = ManualClock
 """
 _OPENING: Final = """
     @staticmethod
@@ -209,7 +213,8 @@ class Stub:
         """The stub, before it is put in order."""
         ours = {kind.__name__ for kind in self.classes}
         imports = [each for each in sorted(self.imports) if each.split()[-1] not in ours]
-        return "\n".join((_HEAD, *imports, _FUNCTIONS, *(text for text in self.classes.values() if text)))
+        classes = (text for text in self.classes.values() if text)
+        return "\n".join((_HEAD, *imports, _FUNCTIONS, *classes, _DEPRECATED))
 
 
 def _is_left_out(node: Any) -> bool:
@@ -225,9 +230,9 @@ def written() -> str:
 
     async def described() -> str:
         stub = Stub()
-        async with Town() as town:
-            stub.add(town)
-            node = await town.node()
+        async with MeshHarness() as harness:
+            stub.add(harness)
+            node = await harness.node()
             stub.add(node)
             phrase = node.rhythm.phrase(task="any")
             stub.add(phrase)

@@ -1,1 +1,1 @@
-"""Chaos: real processes on one machine, under a nemesis that knows no mercy."""
+"""Chaos: real processes on one machine, and a nemesis that injects faults."""

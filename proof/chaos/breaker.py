@@ -1,4 +1,4 @@
-"""A breaker that rests for a time that fits a play, and tells of its probes."""
+"""A circuit breaker with a reset timeout that suits a run, which reports its probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRIED: Final = "half-open"
 
 
 class WatchedBreaker(Breaker):
-    """Tells, for each call that it lets through while the circuit is tried, how many others there are."""
+    """Report, for each call admitted while the circuit is half-open, how many others are in progress."""
 
     def __init__(self, monotonic: Callable[[], float], *, probed: Callable[[int], None]) -> None:
         super().__init__(monotonic, reset_timeout_s=PACE.ttl_s)
@@ -22,7 +22,7 @@ class WatchedBreaker(Breaker):
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Let a call through, or raise `CircuitOpen`."""
+        """Admit a call, or raise `CircuitOpen`."""
         with super().admit():
             if self.state != _TRIED:
                 yield

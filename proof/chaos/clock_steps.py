@@ -1,4 +1,4 @@
-"""The clock of the server, set while players run."""
+"""Steps of the server's clock while nodes run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
-from proof.chaos.cluster import Person
+from proof.chaos.cluster import ClusterNode
+from proof.final_state import Ask
 from proof.history import Recorder
-from proof.reading import Ask
 from tools.faketime import SettableClock
 from vox_mesh import MeshError
 
@@ -30,22 +30,24 @@ _FOLLOWED_MS: Final = 5_000
 
 
 class ClockSteps:
-    """Sets the clock of the server, forward or back, and later sets it right.
+    """Set the clock of the server, forward or back, and later set it right.
 
-    A process that starts between a step and the moment a node notices it can't know of the step, and goes by
+    A process that starts between a step and the moment a node notices it can't know of the step, and follows
     the stepped clock: that is a documented limit. So the clock is set when every process has joined, and no
     other one starts until the step is recorded in the database.
     """
 
-    def __init__(self, clock: SettableClock, people: Iterable[Person], ask: Ask, stage: Recorder) -> None:
+    def __init__(
+        self, clock: SettableClock, nodes: Iterable[ClusterNode], ask: Ask, recorder: Recorder
+    ) -> None:
         self._clock = clock
-        self._people = list(people)
+        self._nodes = list(nodes)
         self._ask = ask
-        self._stage = stage
+        self._recorder = recorder
 
     @asynccontextmanager
     async def wrong(self, ahead_ms: int) -> AsyncIterator[None]:
-        """Have the clock be ahead by this, until the end of the block."""
+        """Set the clock ahead by this, until the end of the block."""
         await self._set(ahead_ms)
         try:
             yield
@@ -54,19 +56,19 @@ class ClockSteps:
 
     async def _set(self, ahead_ms: int) -> None:
         async with AsyncExitStack() as starts:
-            for person in self._people:
-                starts.enter_context(person.not_started())
+            for node in self._nodes:
+                starts.enter_context(node.without_restarts())
             await _wait_until(self._have_all_joined, _JOINED_S)
             self._clock.set_ahead(ahead_ms / 1_000)
-            self._stage.note("database.clock", ahead_ms=ahead_ms)
+            self._recorder.note("database.clock", ahead_ms=ahead_ms)
             await _wait_until(partial(self._is_noticed, ahead_ms), _NOTICED_S)
 
     async def _have_all_joined(self) -> bool:
-        """Return whether every process that is alive has ticked: then it has heard the database's time."""
+        """Return whether every live process has sent a heartbeat: then it has heard the database's time."""
         joined: set[int] = set()
         with suppress(MeshError):
             joined = {row["pid"] for row in await self._ask(_PROCESSES)}
-        return all(person.life is None or person.life.process.pid in joined for person in self._people)
+        return all(node.process is None or node.process.handle.pid in joined for node in self._nodes)
 
     async def _is_noticed(self, ahead_ms: int) -> bool:
         """Return whether a node has recorded the step, or it is corrected already."""
@@ -77,7 +79,7 @@ class ClockSteps:
 
 
 async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Ask until the answer is yes, or this time is over."""
+    """Poll until the condition holds, or this time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:

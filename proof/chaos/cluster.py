@@ -1,4 +1,4 @@
-"""The cast: each player through all of its lives, as the stage knows it."""
+"""The nodes of a chaos run, each with one process after another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role
+from proof.chaos.protocol import DRAINED, EXIT_REFUSED, OVER, UP, ProcessSpec
 from proof.history import Recorder
 from tools.fork_server import Program
 from tools.forked import AsyncProcess, begin, load_first
@@ -21,254 +21,256 @@ from vox_mesh import Settings
 
 NAMES: Final = ("ann", "ben", "cleo", "dan", "eve", "finn", "gus", "hana")
 
-_PLAYER: Final = "proof.chaos.workload_client"
-_OF_PLAYERS: Final = ("proof.plot", "proof.outside", "proof.chaos.points", "proof.chaos.storm")
-_INFECTED: Final = "proof.mutants.infected"
+_CLIENT_MODULE: Final = "proof.chaos.workload_client"
+_PRELOADED: Final = ("proof.suite", "proof.outside", "proof.chaos.points", "proof.chaos.storm")
+_RUN_WITH_BUG: Final = "proof.mutants.run_with_bug"
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_AGAIN_S: Final = 0.3
-"""After a life that broke: the next may break for the same reason."""
+_RESTART_DELAY_S: Final = 0.3
+"""The delay after a process that failed: the next may fail for the same reason."""
 
 
 @dataclass
-class Life:
-    """One process of a player, from its beginning until its exit status is known."""
+class NodeProcess:
+    """One process of a node, from its start until its exit status is known."""
 
     number: int
-    process: AsyncProcess
-    told: dict[str, asyncio.Event] = field(
+    handle: AsyncProcess
+    signals: dict[str, asyncio.Event] = field(
         default_factory=lambda: {word: asyncio.Event() for word in (UP, OVER, DRAINED)}
     )
     is_asked_to_leave: bool = False
     how: str = ""
     """How it ended: `killed`, `left` or `broke`."""
     has_crashed: bool = False
-    """Whether it ended without the mesh having told it a reason."""
+    """Whether it ended without a reason given by the mesh."""
 
     @property
     def is_over(self) -> bool:
-        """Whether its process is known to be gone."""
-        return self.process.returncode is not None
+        """Whether its process has ended."""
+        return self.handle.returncode is not None
 
-    async def hear(self) -> None:
-        """Hear what it tells, until it is gone."""
-        async for line in self.process.stdout:
-            if (word := line.decode().strip()) in self.told:
-                self.told[word].set()
-        code = await self.process.wait()
+    async def listen(self) -> None:
+        """Read its signals until it ends."""
+        async for line in self.handle.stdout:
+            if (word := line.decode().strip()) in self.signals:
+                self.signals[word].set()
+        code = await self.handle.wait()
         if code == -signal.SIGKILL:
             self.how = "killed"
         else:
             self.how = "left" if code == 0 and self.is_asked_to_leave else "broke"
-        self.has_crashed = self.how == "broke" and code != TURNED_AWAY
+        self.has_crashed = self.how == "broke" and code != EXIT_REFUSED
 
     def order(self, what: str, **more: Any) -> None:
-        """Tell it to do something."""
+        """Send it an order."""
         if not self.is_over:
-            self.process.stdin.write(json.dumps({"do": what, **more}).encode() + b"\n")
+            self.handle.stdin.write(json.dumps({"do": what, **more}).encode() + b"\n")
 
 
-class Person:
-    """A player. One task begins its lives, each when the exit status of the one before is known."""
+class ClusterNode:
+    """A node. One task starts its processes, each when the exit status of the previous one is known."""
 
     def __init__(
-        self, role: Role, settings: Settings, stage: Recorder, logs: Path, program: tuple[str, ...]
+        self, spec: ProcessSpec, settings: Settings, recorder: Recorder, logs: Path, program: tuple[str, ...]
     ) -> None:
-        self.name = role.who
+        self.name = spec.who
         self._program = program
         self.settings = settings
-        self.life: Life | None = None
-        self.lives: list[Life] = []
+        self.process: NodeProcess | None = None
+        self.processes: list[NodeProcess] = []
         self.is_removed = False
-        self._role = role
-        self._stage = stage
+        self._spec = spec
+        self._recorder = recorder
         self._logs = logs
-        self._turning = asyncio.Lock()
-        self._may_live = asyncio.Event()
-        self._may_live.set()
-        self._kept_off = 0
+        self._starting = asyncio.Lock()
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self._holds = 0
         self._news = asyncio.Event()
-        self._living: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
 
-    # --- its lives -------------------------------------------------------------------------------
+    # --- its processes ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let it live, one life after another, until the end."""
-        self._living = asyncio.create_task(self._live(), name=f"lives of {self.name}")
+        """Keep a process running until the end."""
+        self._supervising = asyncio.create_task(self._keep_running(), name=f"lives of {self.name}")
 
-    async def _live(self) -> None:
+    async def _keep_running(self) -> None:
         while True:
-            await self._may_live.wait()
-            async with self._turning:
-                if not self._may_live.is_set():  # since we waited for our turn
+            await self._may_run.wait()
+            async with self._starting:
+                if not self._may_run.is_set():  # cleared while this waited for the lock
                     continue
-                life = await self._born()
-            await life.hear()
-            self._stage.note("life.ended", player=self.name, life=life.number, how=life.how)
-            if life.has_crashed:
-                error = f"life {life.number} ended with {life.process.returncode}"
-                self._stage.note("unexpected", player=self.name, where="process", error=error)
-            self.life = None
-            self._tell()
-            if life.how == "left":
+                process = await self._start_process()
+            await process.listen()
+            self._recorder.note("life.ended", player=self.name, life=process.number, how=process.how)
+            if process.has_crashed:
+                error = f"life {process.number} ended with {process.handle.returncode}"
+                self._recorder.note("unexpected", player=self.name, where="process", error=error)
+            self.process = None
+            self._notify()
+            if process.how == "left":
                 return
-            if life.how == "broke":
-                await asyncio.sleep(_AGAIN_S)
+            if process.how == "broke":
+                await asyncio.sleep(_RESTART_DELAY_S)
 
-    async def _born(self) -> Life:
-        number = len(self.lives) + 1
-        role = replace(self._role, life=number)
-        self._stage.note("life.began", player=self.name, life=number, node_id=self.settings.node_id)
+    async def _start_process(self) -> NodeProcess:
+        number = len(self.processes) + 1
+        spec = replace(self._spec, incarnation=number)
+        self._recorder.note("life.began", player=self.name, life=number, node_id=self.settings.node_id)
         variables = {**os.environ, "PYTHONPATH": str(_ROOT), **environment(self.settings)}
         module, *arguments = self._program
-        program = Program((*arguments, role.argument), variables, module=module, folder=str(self._logs))
+        program = Program((*arguments, spec.argument), variables, module=module, folder=str(self._logs))
         with (self._logs / f"{self.name}-{number}.log").open("wb") as log:
-            # Whoever ends us in the middle of this must not leave a process that nobody knows of.
+            # Cancelled here, it must not leave a process that is not in the list.
             starting = asyncio.ensure_future(AsyncProcess.start(program, log.fileno()))
             try:
-                process = await asyncio.shield(starting)
+                handle = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                self.lives.append(Life(number, await starting))
+                self.processes.append(NodeProcess(number, await starting))
                 raise
-        self.life = Life(number, process)
-        self.lives.append(self.life)
-        self._tell()
-        return self.life
+        self.process = NodeProcess(number, handle)
+        self.processes.append(self.process)
+        self._notify()
+        return self.process
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     @asynccontextmanager
-    async def off_stage(self) -> AsyncIterator[None]:
-        """Kill it, and have no other life begin until this is over."""
-        with self.not_started():
+    async def kept_down(self) -> AsyncIterator[None]:
+        """Kill it, and start no process until the end of the block."""
+        with self.without_restarts():
             await self.kill()
             yield
 
     @contextmanager
-    def not_started(self) -> Iterator[None]:
-        """Have no other life begin until this is over."""
-        self._kept_off += 1
-        self._may_live.clear()
+    def without_restarts(self) -> Iterator[None]:
+        """Start no process until the end of the block."""
+        self._holds += 1
+        self._may_run.clear()
         try:
             yield
         finally:
-            self._kept_off -= 1
-            if not self._kept_off:
-                self._may_live.set()
+            self._holds -= 1
+            if not self._holds:
+                self._may_run.set()
 
     async def kill(self) -> None:
-        """`kill -9`, and wait until its process is gone; one that is just being begun is killed, too."""
-        async with self._turning:
-            life = self.life
-        if life is not None:
-            life.process.kill()
-            await self.ended(life)
+        """`kill -9`, and wait until its process has ended; one that is just starting is killed, too."""
+        async with self._starting:
+            process = self.process
+        if process is not None:
+            process.handle.kill()
+            await self.ended(process)
 
-    async def ended(self, life: Life) -> None:
-        """Wait until a life is over; or nobody can tell any more."""
-        assert self._living is not None
-        while self.life is life and not self._living.done():
+    async def ended(self, process: NodeProcess) -> None:
+        """Wait until a process has ended, or the supervising task has."""
+        assert self._supervising is not None
+        while self.process is process and not self._supervising.done():
             news = asyncio.create_task(self._news.wait())
-            await asyncio.wait((news, self._living), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((news, self._supervising), return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
 
-    # --- what it is told and tells ---------------------------------------------------------------
+    # --- orders and signals ----------------------------------------------------------------------
 
     async def until(self, word: str) -> None:
-        """Wait until the life of then has said this; should it end before, until the next one has."""
+        """Wait until the current process has sent this signal; if it ends first, until the next one has."""
         while True:
-            life, news = self.life, self._news
+            process, news = self.process, self._news
             waits = [asyncio.create_task(news.wait())]
-            if life is not None:
-                waits.append(asyncio.create_task(life.told[word].wait()))
+            if process is not None:
+                waits.append(asyncio.create_task(process.signals[word].wait()))
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
-            if life is not None and life.told[word].is_set():
+            if process is not None and process.signals[word].is_set():
                 return
 
     @property
     def is_up(self) -> bool:
-        """Whether it lives, and its node is open."""
-        return self.life is not None and self.life.told[UP].is_set()
+        """Whether it runs, and its node is open."""
+        return self.process is not None and self.process.signals[UP].is_set()
 
     def order(self, what: str, **more: Any) -> None:
-        """Tell it to do something, if it lives."""
-        if self.life is not None:
-            self.life.order(what, **more)
+        """Send it an order, if it runs."""
+        if self.process is not None:
+            self.process.order(what, **more)
 
-    async def obey(self, what: str, word: str) -> None:
-        """Tell it to do something, and wait for the word that it is done."""
-        if self.life is not None:
-            self.life.told[word].clear()
-            self.life.order(what)
+    async def order_and_wait(self, what: str, word: str) -> None:
+        """Send it an order, and wait for the signal that it is done."""
+        if self.process is not None:
+            self.process.signals[word].clear()
+            self.process.order(what)
         await self.until(word)
 
     def pause(self) -> None:
-        """Stop it in its tracks."""
-        self._stage.note("paused", player=self.name)
-        if self.life is not None:
-            self.life.process.send_signal(signal.SIGSTOP)
+        """Pause it (SIGSTOP)."""
+        self._recorder.note("paused", player=self.name)
+        if self.process is not None:
+            self.process.handle.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
-        if self.life is not None:
-            self.life.process.send_signal(signal.SIGCONT)
-        self._stage.note("resumed", player=self.name)
+        """Resume it."""
+        if self.process is not None:
+            self.process.handle.send_signal(signal.SIGCONT)
+        self._recorder.note("resumed", player=self.name)
 
     # --- its end ---------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Have it leave in good order, and wait until it is gone."""
-        if (life := self.life) is not None:
-            life.is_asked_to_leave = True
-            life.order("leave")
-            await self.ended(life)
+        """Shut it down gracefully, and wait until it has ended."""
+        if (process := self.process) is not None:
+            process.is_asked_to_leave = True
+            process.order("leave")
+            await self.ended(process)
 
     async def remove(self) -> None:
-        """Kill it, for good."""
+        """Kill it, and start no other process."""
         self.is_removed = True
-        self._kept_off += 1
-        self._may_live.clear()
+        self._holds += 1
+        self._may_run.clear()
         await self.kill()
 
     async def close(self) -> None:
-        """Leave nothing of it, whatever became of the play."""
-        if self._living is not None:
-            self._living.cancel()
-            (end,) = await asyncio.gather(self._living, return_exceptions=True)
+        """End all of its processes, whatever happened."""
+        if self._supervising is not None:
+            self._supervising.cancel()
+            (end,) = await asyncio.gather(self._supervising, return_exceptions=True)
             if isinstance(end, Exception):
-                self._stage.note("unexpected", player=self.name, where="stage", error=repr(end))
-        for life in self.lives:
-            life.process.kill()
-            await life.process.wait()
+                self._recorder.note("unexpected", player=self.name, where="stage", error=repr(end))
+        for process in self.processes:
+            process.handle.kill()
+            await process.handle.wait()
 
 
-def assemble() -> None:
-    """Have what players are forked from loaded, while all else is made ready."""
-    load_first(*_OF_PLAYERS)
+def preload() -> None:
+    """Preload the modules of node processes in the fork server."""
+    load_first(*_PRELOADED)
     begin()
 
 
 @asynccontextmanager
-async def cast(
-    roles: dict[Role, Settings], stage: Recorder, logs: Path, plant: str = ""
-) -> AsyncIterator[dict[str, Person]]:
-    """All players by their names, if need be with a planted bug; none of their processes outlives this."""
-    program = (_INFECTED, plant, _PLAYER) if plant else (_PLAYER,)
+async def run_cluster(
+    specs: dict[ProcessSpec, Settings], recorder: Recorder, logs: Path, plant: str = ""
+) -> AsyncIterator[dict[str, ClusterNode]]:
+    """Run all nodes, with a planted bug if one is named, until the end of the block. Yield them by name."""
+    program = (_RUN_WITH_BUG, plant, _CLIENT_MODULE) if plant else (_CLIENT_MODULE,)
     async with AsyncExitStack() as ending:
-        people = {role.who: Person(role, settings, stage, logs, program) for role, settings in roles.items()}
-        for person in people.values():
-            ending.push_async_callback(person.close)
-            person.begin()
-        yield people
+        nodes = {
+            spec.who: ClusterNode(spec, settings, recorder, logs, program) for spec, settings in specs.items()
+        }
+        for node in nodes.values():
+            ending.push_async_callback(node.close)
+            node.begin()
+        yield nodes
 
 
-def assert_all_gone(people: dict[str, Person]) -> None:
-    """No process of any player is left: what is read from now on stays as it is."""
-    for person in people.values():
-        left = [life.process.pid for life in person.lives if not life.is_over]
-        assert not left, f"{person.name} still lives: {left}"
+def assert_all_gone(nodes: dict[str, ClusterNode]) -> None:
+    """Assert that no process is left: from now on the database does not change."""
+    for node in nodes.values():
+        left = [process.handle.pid for process in node.processes if not process.is_over]
+        assert not left, f"{node.name} still lives: {left}"

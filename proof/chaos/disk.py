@@ -21,7 +21,7 @@ class Disk:
 
     @classmethod
     def mounted(cls, folder: Path, size: str) -> Disk | None:
-        """A disk of that size; `None` where there can't be one."""
+        """Mount a disk of that size; return `None` where that is not possible."""
         if sys.platform != "linux":
             return None
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ class Disk:
         return cls(folder) if done.returncode == 0 else None
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill it."""
         room = os.statvfs(self.folder)
         with self._filler.open("wb", buffering=0) as filler:
             try:
@@ -46,9 +46,9 @@ class Disk:
                 return
 
     def empty(self) -> None:
-        """Make room again."""
+        """Free the space again."""
         self._filler.unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Take it away, with all that is on it."""
+        """Unmount it, with everything on it."""
         subprocess.run(["umount", "--lazy", str(self.folder)], check=True)

@@ -1,4 +1,4 @@
-"""The stage: a play from the first curtain to the verdicts, step by step."""
+"""The environment of a chaos run, from its start to the verdicts."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from typing import Any, Final
 
 import orjson
 
-from proof.chaos.cluster import Person, assemble, assert_all_gone, cast
-from proof.chaos.fuzzers import Strangers
-from proof.chaos.ground import TOKEN, Ground, laid
+from proof.chaos.cluster import ClusterNode, assert_all_gone, preload, run_cluster
+from proof.chaos.fuzzers import FuzzingClients
+from proof.chaos.infrastructure import TOKEN, Infrastructure, open_infrastructure
 from proof.chaos.marks import Marks
 from proof.chaos.nemesis import Nemesis
-from proof.chaos.picture import drawn as picture_of
+from proof.chaos.picture import draw_picture as picture_of
+from proof.chaos.protocol import DRAINED, OVER, UP, ProcessSpec, append_events_to
 from proof.chaos.replicas import Compactions
-from proof.chaos.role import DRAINED, OVER, UP, Role, appended_to
 from proof.chaos.schedule import PACE, ROLLBACKS, Kind, Schedule
-from proof.chaos.teardown import asking, note_finals, prepare
-from proof.checkers.lives import RECOVERY_S
+from proof.chaos.teardown import asking, prepare, record_end_state
+from proof.checkers.incarnations import RECOVERY_S
+from proof.final_state import Ask
 from proof.history import History, Recorder
-from proof.judge import verdicts
+from proof.judge import evaluate_all
 from proof.monitor import Monitor
-from proof.reading import Ask
 from proof.verdicts import Verdict
 
 SCHEDULE: Final = "schedule.json"
 VERDICTS: Final = "verdicts.json"
 PICTURE: Final = "chaos.svg"
 LOGS: Final = "logs"
-"""The folder of what the players logged, in that of the run."""
+"""The folder of the processes' logs, in that of the run."""
 
 _MEND_S: Final = 120.0
-"""For what was still going wrong when the time was over."""
+"""The time for faults to end after the scheduled time."""
 _UP_S: Final = 90.0
 _LONG_S: Final = 60.0
-"""A run of so long goes on, when all is well again, until everybody must have written."""
+"""A run at least this long continues after all faults have healed, until every node must have written."""
 _OVER_S: Final = 90.0
 _DRAIN_S: Final = 180.0
 _LEAVE_S: Final = 45.0
 _LOOK_S: Final = 0.5
 
 
-class Stage:
-    """One play: its people and where they play, and a folder in which all of it can be read afterwards."""
+class Environment:
+    """One run: its nodes and infrastructure, and a folder that keeps the results."""
 
     def __init__(
         self,
@@ -63,143 +63,150 @@ class Stage:
         self._workloads = workloads
         self.folder = folder
         self._plant = plant
-        self._people: dict[str, Person] = {}
+        self._nodes: dict[str, ClusterNode] = {}
         for part in (LOGS, "outside"):
             (folder / part).mkdir(parents=True)
         self._write(SCHEDULE, schedule.document())
-        self._recorder = Recorder("stage", 1, time.monotonic, appended_to(folder / "stage.jsonl"))
+        self._recorder = Recorder("stage", 1, time.monotonic, append_events_to(folder / "stage.jsonl"))
 
-    async def play(self) -> None:
-        """Everything but the judging. Whatever happens, nothing is left of it but the folder."""
-        assemble()
-        async with laid(self.schedule) as ground, asking(ground.stage_settings) as (store, ask):
+    async def run(self) -> None:
+        """Run everything but the checks. Nothing is left afterwards but the folder."""
+        preload()
+        async with (
+            open_infrastructure(self.schedule) as infrastructure,
+            asking(infrastructure.own_settings) as (store, ask),
+        ):
             await prepare(store)
-            roles = self._roles(ground)
-            async with cast(roles, self._recorder, self.folder / LOGS, self._plant) as self._people:
+            specs = self._specs(infrastructure)
+            async with run_cluster(specs, self._recorder, self.folder / LOGS, self._plant) as self._nodes:
                 await self._begin()
                 marks = Marks(store, ask)
-                async with self._monitored(ask), self._marked(marks), self._counted(ground):
-                    await self._storms_and_calm(ground, marks, ask)
-                    await self._go_on()
+                async with (
+                    self._monitoring(ask),
+                    self._marking(marks),
+                    self._counting_compactions(infrastructure),
+                ):
+                    await self._run_faults(infrastructure, marks, ask)
+                    await self._continue_and_stop()
                     await self._drain()
                 await self._leave()
-            await note_finals(ask, ground, self._recorder)
+            await record_end_state(ask, infrastructure, self._recorder)
 
-    def judge(self) -> tuple[History, list[Verdict]]:
-        """What is to be said of it; written down, and drawn."""
+    def evaluate(self) -> tuple[History, list[Verdict]]:
+        """Check the history; write the verdicts and the picture."""
         history = History.read(self.folder)
-        said = verdicts(history)
-        documents = [asdict(each) | {"holds": each.holds} for each in said]
+        verdicts = evaluate_all(history)
+        documents = [asdict(each) | {"holds": each.holds} for each in verdicts]
         self._write(VERDICTS, documents)
-        (self.folder / PICTURE).write_text(picture_of(history, self.schedule, said))
-        return history, said
+        (self.folder / PICTURE).write_text(picture_of(history, self.schedule, verdicts))
+        return history, verdicts
 
     def _write(self, name: str, document: Any) -> None:
         (self.folder / name).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
-    def _roles(self, ground: Ground) -> dict[Role, Any]:
-        players, seed = self.schedule.players, self.schedule.seed
+    def _specs(self, infrastructure: Infrastructure) -> dict[ProcessSpec, Any]:
+        nodes, seed = self.schedule.nodes, self.schedule.seed
         folders = str(self.folder.absolute()), str((self.folder / "outside").absolute())
-        roles = (Role(who, 0, seed, players, *folders, self._rest_s, self._workloads) for who in players)
-        return {role: ground.settings[role.who] for role in roles}
+        specs = (ProcessSpec(who, 0, seed, nodes, *folders, self._rest_s, self._workloads) for who in nodes)
+        return {spec: infrastructure.settings[spec.who] for spec in specs}
 
     @asynccontextmanager
-    async def _monitored(self, ask: Ask) -> AsyncIterator[None]:
+    async def _monitoring(self, ask: Ask) -> AsyncIterator[None]:
         monitor = Monitor(ask, self._recorder)
-        async with _beside(monitor.run(_LOOK_S)):
+        async with _in_background(monitor.run(_LOOK_S)):
             yield
         await monitor.look()
 
     @asynccontextmanager
-    async def _counted(self, ground: Ground) -> AsyncIterator[None]:
+    async def _counting_compactions(self, infrastructure: Infrastructure) -> AsyncIterator[None]:
         """Count the compactions of a server's log."""
-        if ground.server is None or not self.schedule.is_compacting:
+        if infrastructure.server is None or not self.schedule.is_compacting:
             yield
             return
-        compactions = Compactions(ground.server.data)
-        async with _beside(compactions.run()):
+        compactions = Compactions(infrastructure.server.data)
+        async with _in_background(compactions.run()):
             yield
         self._recorder.note("final.compactions", count=compactions.count)
 
     @asynccontextmanager
-    async def _marked(self, marks: Marks) -> AsyncIterator[None]:
-        """Only where the store goes back: nobody else asks what was kept."""
+    async def _marking(self, marks: Marks) -> AsyncIterator[None]:
+        """Write marks, but only where the store is rolled back."""
         if ROLLBACKS.isdisjoint(fault.kind for fault in self.schedule.faults):
             yield
             return
-        async with _beside(marks.run()):
+        async with _in_background(marks.run()):
             yield
 
-    # --- the acts of the play --------------------------------------------------------------------
+    # --- the phases of a run ---------------------------------------------------------------------
 
     async def _begin(self) -> None:
         await self._all(_come_up, _UP_S, "to come up")
 
-    async def _storms_and_calm(self, ground: Ground, marks: Marks, ask: Ask) -> None:
-        """All that goes wrong, until all is well again and everybody is back."""
-        async with self._called_by_strangers(ground):
+    async def _run_faults(self, infrastructure: Infrastructure, marks: Marks, ask: Ask) -> None:
+        """Inject all faults, until they have healed and every node is back."""
+        async with self._with_fuzzers(infrastructure):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
-                await Nemesis(ground, self._people, self._recorder, marks, ask).rage(self.schedule)
+                await Nemesis(infrastructure, self._nodes, self._recorder, marks, ask).run(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 
     @asynccontextmanager
-    async def _called_by_strangers(self, ground: Ground) -> AsyncIterator[None]:
-        urls = {who: ground.url_of(who) for who in self.schedule.players}
-        strangers = Strangers(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
-        told = {"kind": Kind.STRANGERS, "id": 0, "player": ""}
-        self._recorder.note("fault.began", **told)
-        async with _beside(strangers.run()):
+    async def _with_fuzzers(self, infrastructure: Infrastructure) -> AsyncIterator[None]:
+        urls = {who: infrastructure.url_of(who) for who in self.schedule.nodes}
+        fuzzers = FuzzingClients(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
+        about = {"kind": Kind.STRANGERS, "id": 0, "player": ""}
+        self._recorder.note("fault.began", **about)
+        async with _in_background(fuzzers.run()):
             yield
-        self._recorder.note("fault.ended", **told)
+        self._recorder.note("fault.ended", **about)
 
-    async def _go_on(self) -> None:
-        """Play for a while when all is well, and come to an end."""
+    async def _continue_and_stop(self) -> None:
+        """Continue for a while without faults, then stop."""
         is_long = self.schedule.seconds >= _LONG_S
         await asyncio.sleep(PACE.ttl_s + RECOVERY_S + 1 if is_long else 1.5 * PACE.ttl_s)
         self._recorder.note("over")
-        await self._all(lambda person: person.obey("over", OVER), _OVER_S, "to end its deeds")
+        await self._all(lambda node: node.order_and_wait("over", OVER), _OVER_S, "to end its deeds")
 
     async def _drain(self) -> None:
-        """Twice: what one has kept in its spool may be for another, who had drained before it came.
+        """Drain twice: a spooled message may be for a node that had drained before it was sent.
 
         After a long run more is left, and draining may take as long as the run did.
         """
         seconds = max(_DRAIN_S, self.schedule.seconds)
         for _ in range(2):
-            await self._all(lambda person: person.obey("drain", DRAINED), seconds, "to drain")
-        for person in self._people.values():
-            if not person.is_removed:
-                self._recorder.note("drained", player=person.name)
+            await self._all(lambda node: node.order_and_wait("drain", DRAINED), seconds, "to drain")
+        for node in self._nodes.values():
+            if not node.is_removed:
+                self._recorder.note("drained", player=node.name)
 
     async def _leave(self) -> None:
-        await self._all(Person.leave, _LEAVE_S, "to leave")
-        assert_all_gone(self._people)
+        await self._all(ClusterNode.leave, _LEAVE_S, "to leave")
+        assert_all_gone(self._nodes)
 
-    async def _all(self, do: Callable[[Person], Awaitable[None]], seconds: float, what: str) -> None:
-        """Have all do it at once, within this time; whoever does not is killed, and that is a fault."""
-        left = [person for person in self._people.values() if not person.is_removed]
-        await asyncio.gather(*(self._in_time(person, do, seconds, what) for person in left))
+    async def _all(self, do: Callable[[ClusterNode], Awaitable[None]], seconds: float, what: str) -> None:
+        """Apply this to all nodes at once. A node that is late is killed, which counts as a fault."""
+        left = [node for node in self._nodes.values() if not node.is_removed]
+        await asyncio.gather(*(self._in_time(node, do, seconds, what) for node in left))
 
     async def _in_time(
-        self, person: Person, do: Callable[[Person], Awaitable[None]], seconds: float, what: str
+        self, node: ClusterNode, do: Callable[[ClusterNode], Awaitable[None]], seconds: float, what: str
     ) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await do(person)
+                await do(node)
         except TimeoutError:
             error = f"it took more than {seconds:g} s {what}"
-            self._recorder.note("unexpected", player=person.name, where="stage", error=error)
-            await person.remove()
+            self._recorder.note("unexpected", player=node.name, where="stage", error=error)
+            await node.remove()
 
 
-async def _come_up(person: Person) -> None:
-    await person.until(UP)
+async def _come_up(node: ClusterNode) -> None:
+    await node.until(UP)
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have something done meanwhile that ends only when it is ended; should it fail, so does this."""
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine in the background until the end of the block; its error is raised."""
     task = asyncio.create_task(work)
     try:
         yield

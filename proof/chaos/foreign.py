@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import aiohttp
 
-from proof.chaos.ground import Ground
+from proof.chaos.infrastructure import Infrastructure
 from tools.sqld import Server
 
 WRITES: Final = ("BEGIN IMMEDIATE",)
 READS: Final = ("BEGIN", "SELECT count(*) FROM sqlite_schema")
-"""What begins the transaction."""
+"""The statements that begin the transaction."""
 
 _LOOK_S: Final = 0.002
 _PATIENCE_S: Final = 20.0
 
 
 @asynccontextmanager
-async def holding(ground: Ground, statements: Sequence[str]) -> AsyncIterator[None]:
-    """Hold a transaction open, once there is one, until this is left."""
-    if ground.server is None:
-        async with _on_file(ground.stage_settings.file_path, statements):
+async def holding(infrastructure: Infrastructure, statements: Sequence[str]) -> AsyncIterator[None]:
+    """Hold a transaction open until the end of the block."""
+    if infrastructure.server is None:
+        async with _on_file(infrastructure.own_settings.file_path, statements):
             yield
     else:
-        async with _on_server(ground.server, statements):
+        async with _on_server(infrastructure.server, statements):
             yield
 
 
@@ -46,7 +46,7 @@ async def _on_file(path: Path, statements: Sequence[str]) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def _on_server(server: Server, statements: Sequence[str]) -> AsyncIterator[None]:
-    """Over a stream of its own. The server may end the transaction when it has lasted too long.
+    """Hold it over a separate stream. The server may end a transaction that lasts too long.
 
     A server that begins none in time hangs: then nothing is held, and the next fault may start it again.
     """

@@ -1,4 +1,4 @@
-"""Strangers: all the time they call the services of players with what must be refused, come what may."""
+"""Fuzzing clients: they keep sending requests that nodes must reject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import orjson
 from proof.history import Recorder
 
 MARK: Final = "a-stranger-was-here"
-"""In all that they want to be written: found anywhere in the database, it tells that something was."""
+"""In everything they try to write: if it is found anywhere in the database, a request had an effect."""
 
 _REST_S: Final = 0.08
 _PATIENCE_S: Final = 2.0
@@ -28,8 +28,8 @@ _MESSAGE: Final = orjson.dumps({"sender": MARK, "receiver": MARK, "payload": MAR
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What a stranger says."""
+class Request:
+    """A request of a fuzzing client."""
 
     name: str
     method: str = "POST"
@@ -39,27 +39,27 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-_STRANGE: Final = {"Authorization": "Bearer a-guess"}
-CALLS: Final = (
-    Call("lock without a token", has_token=False),
-    Call("lock with a guess", has_token=False, headers=_STRANGE),
-    Call("job with a guess", path="/v1/jobs", body=_JOB, has_token=False, headers=_STRANGE),
-    Call("message with a guess", path="/v1/messages", body=_MESSAGE, has_token=False, headers=_STRANGE),
-    Call("delivery with a guess", path="/v1/a2a/deliver", body=b"[]", has_token=False, headers=_STRANGE),
-    Call("look without a token", method="GET", has_token=False),
-    Call("half of a document", body=_LOCK[:-5]),
-    Call("no document", body=b"\x00\xff" * 50),
-    Call("a field too many", body=orjson.dumps({"keys": [MARK], "agent": MARK, "by": MARK})),
-    Call("another type", body=orjson.dumps({"keys": MARK, "agent": 5})),
-    Call("no keys", body=orjson.dumps({"keys": [], "agent": MARK})),
-    Call("time before now", body=orjson.dumps({"keys": [MARK], "agent": MARK, "ttl": "-5s"})),
-    Call("no job", path="/v1/jobs", body=orjson.dumps({"manifests": [{"kind": ""}]})),
-    Call("too large", body=orjson.dumps({"keys": [MARK], "agent": "x" * _LARGE})),
-    Call("another language", headers={"Content-Type": "application/xml"}),
-    Call("packed", headers={"Content-Encoding": "gzip"}),
-    Call("nowhere", path=f"/v1/{MARK}"),
-    Call("another way", method="DELETE", path="/v1/nodes"),
-    Call("no page", method="GET", path="/v1/locks?limit=many", body=b""),
+_FUZZED: Final = {"Authorization": "Bearer a-guess"}
+REQUESTS: Final = (
+    Request("lock without a token", has_token=False),
+    Request("lock with a guess", has_token=False, headers=_FUZZED),
+    Request("job with a guess", path="/v1/jobs", body=_JOB, has_token=False, headers=_FUZZED),
+    Request("message with a guess", path="/v1/messages", body=_MESSAGE, has_token=False, headers=_FUZZED),
+    Request("delivery with a guess", path="/v1/a2a/deliver", body=b"[]", has_token=False, headers=_FUZZED),
+    Request("look without a token", method="GET", has_token=False),
+    Request("half of a document", body=_LOCK[:-5]),
+    Request("no document", body=b"\x00\xff" * 50),
+    Request("a field too many", body=orjson.dumps({"keys": [MARK], "agent": MARK, "by": MARK})),
+    Request("another type", body=orjson.dumps({"keys": MARK, "agent": 5})),
+    Request("no keys", body=orjson.dumps({"keys": [], "agent": MARK})),
+    Request("time before now", body=orjson.dumps({"keys": [MARK], "agent": MARK, "ttl": "-5s"})),
+    Request("no job", path="/v1/jobs", body=orjson.dumps({"manifests": [{"kind": ""}]})),
+    Request("too large", body=orjson.dumps({"keys": [MARK], "agent": "x" * _LARGE})),
+    Request("another language", headers={"Content-Type": "application/xml"}),
+    Request("packed", headers={"Content-Encoding": "gzip"}),
+    Request("nowhere", path=f"/v1/{MARK}"),
+    Request("another way", method="DELETE", path="/v1/nodes"),
+    Request("no page", method="GET", path="/v1/locks?limit=many", body=b""),
 )
 
 NOISE: Final = (
@@ -69,52 +69,52 @@ NOISE: Final = (
     b"POST /v1/locks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
 )
-"""What is no request at all, or none that anybody may send."""
+"""Bytes that are no request, or no permitted one."""
 
 
-class Strangers:
-    """Call one player after another, and note each answer."""
+class FuzzingClients:
+    """Send requests to one node after another, and note each response."""
 
     def __init__(
         self,
         urls: Mapping[str, str],
         token: str,
-        chance: random.Random,
+        rng: random.Random,
         recorder: Recorder,
         rest_s: float = _REST_S,
     ) -> None:
         self._urls = dict(urls)
         self._token = token
-        self._chance = chance
+        self._rng = rng
         self._recorder = recorder
         self._rest_s = rest_s
 
     async def run(self) -> None:
-        """Until cancelled: say all there is to say, in any order, and again."""
+        """Send all requests in random order, again and again, until cancelled."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE_S)) as client:
             while True:
-                said: list[Call | bytes] = [*CALLS, *NOISE]
-                self._chance.shuffle(said)
+                said: list[Request | bytes] = [*REQUESTS, *NOISE]
+                self._rng.shuffle(said)
                 for each in said:
-                    player = self._chance.choice(list(self._urls))
-                    # Who is dead or stopped does not answer; nobody expects that.
+                    node = self._rng.choice(list(self._urls))
+                    # a node that is dead or paused does not respond
                     with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                        if isinstance(each, Call):
-                            await self._call(client, player, each)
+                        if isinstance(each, Request):
+                            await self._send(client, node, each)
                         else:
-                            await self._make_noise(player, each)
+                            await self._make_noise(node, each)
                     await asyncio.sleep(self._rest_s)
 
-    async def _call(self, client: aiohttp.ClientSession, player: str, call: Call) -> None:
-        headers = {"Content-Type": "application/json", **call.headers}
-        if call.has_token:
+    async def _send(self, client: aiohttp.ClientSession, node: str, request: Request) -> None:
+        headers = {"Content-Type": "application/json", **request.headers}
+        if request.has_token:
             headers["Authorization"] = f"Bearer {self._token}"
-        url = self._urls[player] + call.path
-        async with client.request(call.method, url, data=BytesIO(call.body), headers=headers) as answer:
-            self._note(player, call.name, answer.status)
+        url = self._urls[node] + request.path
+        async with client.request(request.method, url, data=BytesIO(request.body), headers=headers) as answer:
+            self._note(node, request.name, answer.status)
 
-    async def _make_noise(self, player: str, noise: bytes) -> None:
-        parts = urlsplit(self._urls[player])
+    async def _make_noise(self, node: str, noise: bytes) -> None:
+        parts = urlsplit(self._urls[node])
         async with asyncio.timeout(_PATIENCE_S):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             try:
@@ -123,9 +123,9 @@ class Strangers:
                 line = await reader.readline()
             finally:
                 writer.transport.abort()
-        if line.startswith(b"HTTP/"):  # it may as well hang up
-            self._note(player, "noise", int(line.split()[1]))
+        if line.startswith(b"HTTP/"):  # the node may hang up
+            self._note(node, "noise", int(line.split()[1]))
 
-    def _note(self, player: str, call: str, status: int) -> None:
+    def _note(self, node: str, request: str, status: int) -> None:
         is_refused = 400 <= status < 500
-        self._recorder.note("stranger.call", player=player, call=call, status=status, refused=is_refused)
+        self._recorder.note("stranger.call", player=node, call=request, status=status, refused=is_refused)

@@ -1,4 +1,4 @@
-"""Marks of time in the database: after a rollback the newest that is left tells what was kept."""
+"""Timestamps in the database: after a rollback the newest one left shows what was kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from proof.reading import Ask
+from proof.final_state import Ask
 from vox_mesh import MeshError, Script, Statement, Store
 
 TABLE: Final = "proof_marks"
@@ -21,7 +21,7 @@ _WRITE: Final = (
 
 
 class Marks:
-    """Writes the time again and again. What was acknowledged before a mark was begun is older than it."""
+    """Write the time again and again. Writes acknowledged before a mark was begun are older than the mark."""
 
     def __init__(self, store: Store, ask: Ask) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class Marks:
         self._marking = asyncio.Lock()
 
     async def run(self) -> None:
-        """Mark until cancelled; while the database is away there is nothing to mark."""
+        """Write marks until cancelled; skip while the database is unreachable."""
         while True:
             async with self._marking:
                 await self._mark()
@@ -43,7 +43,7 @@ class Marks:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[Callable[[], Awaitable[float]]]:
-        """While the store is put back no mark is made; then the newest that was kept can be asked for."""
+        """Write no marks during a rollback; yield a function that returns the newest mark kept."""
         async with self._marking:
             yield self._newest
             is_marked = await self._mark()
@@ -52,7 +52,7 @@ class Marks:
                 is_marked = await self._mark()
 
     async def _newest(self) -> float:
-        """As soon as the database answers; none is as old as can be."""
+        """Return the newest mark, as soon as the database answers; minus infinity if there is none."""
         while True:
             with suppress(MeshError):
                 rows = await self._ask(f"SELECT at FROM {TABLE}")

@@ -1,4 +1,4 @@
-"""A picture of a run: what went wrong and when, under what was achieved meanwhile."""
+"""A picture of a run: faults over time, under the throughput."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CHART: Final = 160
 _LANE: Final = 16
 _BIN_S: Final = 0.5
 _GAP: Final = 14
-_LETTER: Final = 5
+_LETTER_WIDTH: Final = 5
 _MARKS_S: Final = (5, 20, 60, 300, 1_800)
 _MOST_MARKS: Final = 20
-"""On the axis of time."""
+"""Labels on the time axis."""
 
 _COLOURS: Final = {Step.OK: "#2f9e63", Step.NO: "#e3a72f", Step.UNKNOWN: "#d1495b"}
 _NAMES: Final = {Step.OK: "done", Step.NO: "refused", Step.UNKNOWN: "unknown"}
@@ -36,7 +36,7 @@ text { font: 11px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 
 
 class _Picture:
-    """Collects the parts of the picture; times become places."""
+    """Collects the parts of the picture, and maps times to coordinates."""
 
     def __init__(self, history: History, schedule: Schedule) -> None:
         self._history = history
@@ -48,34 +48,34 @@ class _Picture:
         self._y = float(_TOP)
 
     def x(self, at: float) -> float:
-        """Where a moment is."""
+        """Return the x coordinate of a moment."""
         part = (min(at, self._ended) - self._began) / self._length
         return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
 
     def add(self, part: str) -> None:
-        """Draw this over what there is."""
+        """Add a part on top."""
         self._parts.append(part)
 
     def text(self, x: float, y: float, words: str, kind: str = "") -> None:
-        """Write."""
+        """Add text."""
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>')
 
-    def bar(self, began: float, ended: float, y: float, kind: str, told: str = "") -> None:
-        """A bar in a lane, from one moment to another; what is told of it is seen on pointing at it."""
+    def bar(self, began: float, ended: float, y: float, kind: str, tooltip: str = "") -> None:
+        """Add a bar to a lane, from one moment to another, with a tooltip."""
         x = self.x(began)
         width = max(self.x(ended) - x, 1.5)
         self.add(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 4}" rx="2" class="{kind}">'
-            f"<title>{escape(told)}</title></rect>"
+            f"<title>{escape(tooltip)}</title></rect>"
         )
 
-    # --- from above to below ---------------------------------------------------------------------
+    # --- from top to bottom ----------------------------------------------------------------------
 
-    def draw(self, said: list[Verdict]) -> str:
-        """The whole picture."""
-        self._draw_title(said)
+    def draw(self, verdicts: list[Verdict]) -> str:
+        """Return the whole picture."""
+        self._draw_title(verdicts)
         self._draw_throughput()
-        self._draw_lives()
+        self._draw_processes()
         self._draw_faults()
         self._draw_axis()
         height = self._y + 30
@@ -86,14 +86,14 @@ class _Picture:
         )
         return "\n".join((head, *self._storms(), *self._parts, *self._marks(), "</svg>\n"))
 
-    def _draw_title(self, said: list[Verdict]) -> None:
+    def _draw_title(self, verdicts: list[Verdict]) -> None:
         plan = self._schedule
-        broken = [verdict.name for verdict in said if not verdict.holds]
+        broken = [verdict.name for verdict in verdicts if not verdict.holds]
         self.text(_LEFT, 24, f"Chaos on {plan.store}, seed {plan.seed}, {plan.seconds:g} s", "title")
-        seen = sum(verdict.is_seen for verdict in said)
+        seen = sum(verdict.is_seen for verdict in verdicts)
         ending = f"broken: {', '.join(broken)}" if broken else f"all {seen} promises that were tried held"
-        deeds, faults = len(self._history.all_deeds), len(plan.faults)
-        self.text(_LEFT, 44, f"{deeds} deeds of {len(plan.players)} players, {faults} faults; {ending}")
+        operations, faults = len(self._history.all_operations), len(plan.faults)
+        self.text(_LEFT, 44, f"{operations} deeds of {len(plan.nodes)} players, {faults} faults; {ending}")
         for number, step in enumerate(_COLOURS):
             x = _WIDTH - _RIGHT - 240 + number * 80
             self.add(f'<rect x="{x}" y="35" width="10" height="10" fill="{_COLOURS[step]}"/>')
@@ -101,9 +101,9 @@ class _Picture:
 
     def _draw_throughput(self) -> None:
         counts = Counter(
-            (int((deed.ended - self._began) / _BIN_S), deed.step)
-            for deed in self._history.all_deeds
-            if deed.ended < float("inf")
+            (int((operation.ended - self._began) / _BIN_S), operation.step)
+            for operation in self._history.all_operations
+            if operation.ended < float("inf")
         )
         bins = {number for number, _ in counts}
         highest = max((sum(counts[each, step] for step in _COLOURS) for each in bins), default=1)
@@ -123,15 +123,15 @@ class _Picture:
                 self.add(f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}"/>')
         self._y = foot + _GAP
 
-    def _draw_lives(self) -> None:
-        for player in self._schedule.players:
-            self._label(player)
-            for began, ended in self._spans("life.began", "life.ended", player):
+    def _draw_processes(self) -> None:
+        for node in self._schedule.nodes:
+            self._label(node)
+            for began, ended in self._spans("life.began", "life.ended", node):
                 self.bar(began.at, ended.at if ended else self._ended, self._y, "life", "alive")
                 if ended and ended.data["how"] != "left":
                     x = self.x(ended.at)
                     self.add(f'<line x1="{x}" x2="{x}" y1="{self._y - 1}" y2="{self._y + 13}" class="kill"/>')
-            for began, ended in self._spans("paused", "resumed", player):
+            for began, ended in self._spans("paused", "resumed", node):
                 self.bar(began.at, ended.at if ended else self._ended, self._y, "paused", "stopped")
             self._y += _LANE
         self._y += _GAP
@@ -144,12 +144,12 @@ class _Picture:
             for event in begun:
                 if event.data["kind"] == kind:
                     end = ends.get(event.data["id"])
-                    told = ", ".join(f"{name} {value}" for name, value in event.data.items())
+                    tooltip = ", ".join(f"{name} {value}" for name, value in event.data.items())
                     ended = end.at if end else self._ended
-                    self.bar(event.at, ended, self._y, "fault", told)
-                    player = event.data["player"]
-                    if self.x(ended) - self.x(event.at) > _LETTER * (len(player) + 1):
-                        self.text(self.x(event.at) + 3, self._y + 9, player, "small")
+                    self.bar(event.at, ended, self._y, "fault", tooltip)
+                    node = event.data["player"]
+                    if self.x(ended) - self.x(event.at) > _LETTER_WIDTH * (len(node) + 1):
+                        self.text(self.x(event.at) + 3, self._y + 9, node, "small")
             self._y += _LANE
         self._y += _GAP
 
@@ -161,7 +161,7 @@ class _Picture:
     def _label(self, words: str) -> None:
         self.text(_LEFT - 6, self._y + 9, words, "lane")
 
-    # --- behind and before -----------------------------------------------------------------------
+    # --- background and foreground ---------------------------------------------------------------
 
     def _storms(self) -> Iterator[str]:
         turns = sorted(
@@ -183,13 +183,13 @@ class _Picture:
     def _healed(self) -> Iterable[Event]:
         return self._history.notes("healed")
 
-    def _spans(self, began: str, ended: str, player: str) -> Iterator[tuple[Event, Event | None]]:
-        ends = [event for event in self._history.notes(ended) if event.data["player"] == player]
+    def _spans(self, began: str, ended: str, node: str) -> Iterator[tuple[Event, Event | None]]:
+        ends = [event for event in self._history.notes(ended) if event.data["player"] == node]
         for event in self._history.notes(began):
-            if event.data["player"] == player:
+            if event.data["player"] == node:
                 yield event, next((end for end in ends if end.at >= event.at), None)
 
 
-def drawn(history: History, schedule: Schedule, said: list[Verdict]) -> str:
-    """The picture as SVG."""
-    return _Picture(history, schedule).draw(said)
+def draw_picture(history: History, schedule: Schedule, verdicts: list[Verdict]) -> str:
+    """Return the picture as SVG."""
+    return _Picture(history, schedule).draw(verdicts)

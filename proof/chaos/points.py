@@ -1,4 +1,4 @@
-"""Named places in the code at which a player can be told to kill itself, as `kill -9` would."""
+"""Named points in the code at which a node can be ordered to kill itself, as `kill -9` would."""
 
 from __future__ import annotations
 
@@ -42,94 +42,94 @@ ON_SERVER: Final = (*_EVERYWHERE, Point.KEPT, Point.REPLAYED, Point.APPLIED)
 
 
 class Points:
-    """Knows at which point this process is to die, if at any. It is the only one in its process."""
+    """The point at which this process is to die, if any. There is one instance in a process."""
 
     def __init__(self) -> None:
         self.wanted: Point | None = None
 
-    def reached(self, point: Point) -> None:
-        """Whoever was told to die here does not come back from this."""
+    def reach(self, point: Point) -> None:
+        """Kill this process if it was ordered to die at this point."""
         if point is self.wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Have the classes of the store, in this process, tell what they reach."""
+        """Instrument the classes of the store, in this process."""
         self._around_requests(FileEngine)
         self._around_requests(CountedEngine)
         self._after(Store, "write", Point.ANSWERED)
         self._after(Store, "write_all", Point.ANSWERED)
-        self._beside(Spool, "keep", after=Point.KEPT)
-        self._beside(Spool, "finish", before=Point.REPLAYED)
-        self._beside(Mark, "update", before=Point.APPLIED)
+        self._around_call(Spool, "keep", after=Point.KEPT)
+        self._around_call(Spool, "finish", before=Point.REPLAYED)
+        self._around_call(Mark, "update", before=Point.APPLIED)
         self._before_commits()
 
     def _around_requests(self, engine: type[FileEngine] | type[CountedEngine]) -> None:
         run: Any = engine.run
 
-        async def told(this: Any, batch: Batch) -> BatchResult:
-            self.reached(Point.UNSENT)
+        async def wrapper(this: Any, batch: Batch) -> BatchResult:
+            self.reach(Point.UNSENT)
             result: BatchResult = await run(this, batch)
-            self.reached(Point.COMMITTED)
+            self.reach(Point.COMMITTED)
             return result
 
-        setattr(engine, "run", told)  # noqa: B010 - a method of a class, for all of its objects
+        setattr(engine, "run", wrapper)  # noqa: B010 - a method of a class, for all of its objects
 
     def _after(self, owner: type, name: str, point: Point) -> None:
         method = getattr(owner, name)
 
-        async def told(*given: Any, **named: Any) -> Any:
-            result = await method(*given, **named)
-            self.reached(point)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = await method(*args, **kwargs)
+            self.reach(point)
             return result
 
-        setattr(owner, name, told)
+        setattr(owner, name, wrapper)
 
-    def _beside(
+    def _around_call(
         self, owner: type, name: str, before: Point | None = None, after: Point | None = None
     ) -> None:
         method = getattr(owner, name)
 
-        def told(*given: Any, **named: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if before is not None:
-                self.reached(before)
-            result = method(*given, **named)
+                self.reach(before)
+            result = method(*args, **kwargs)
             if after is not None:
-                self.reached(after)
+                self.reach(after)
             return result
 
-        setattr(owner, name, told)
+        setattr(owner, name, wrapper)
 
     def _before_commits(self) -> None:
         walk = sqlite.walk
 
-        def told(connection: sqlite3.Connection, *given: Any, **named: Any) -> BatchResult:
+        def wrapper(connection: sqlite3.Connection, *args: Any, **kwargs: Any) -> BatchResult:
             if self.wanted is Point.IN_TRANSACTION:
-                connection.set_trace_callback(self._hear_statement)
-            return walk(connection, *given, **named)
+                connection.set_trace_callback(self._on_statement)
+            return walk(connection, *args, **kwargs)
 
-        sqlite.walk = told
+        sqlite.walk = wrapper
 
-    def _hear_statement(self, sql: str) -> None:
+    def _on_statement(self, sql: str) -> None:
         if sql.startswith("COMMIT"):
-            self.reached(Point.IN_TRANSACTION)
+            self.reach(Point.IN_TRANSACTION)
 
 
-class PointedOutside:
-    """The world outside, for a player that may have to die before or after it changes that."""
+class OutsideWithPoints:
+    """The outside resource, for a process that may have to die before or after it writes there."""
 
     def __init__(self, outside: Outside, points: Points) -> None:
         self._outside = outside
         self._points = points
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
-        """Write under a token; whether it was taken."""
-        self._points.reached(Point.BEFORE_EFFECT)
+        """Write under a token; return whether it was accepted."""
+        self._points.reach(Point.BEFORE_EFFECT)
         taken = self._outside.write(recorder, key, token)
-        self._points.reached(Point.AFTER_EFFECT)
+        self._points.reach(Point.AFTER_EFFECT)
         return taken
 
     def effect(self, recorder: Recorder, key: str) -> None:
-        """Have an effect that must be had once for each key."""
-        self._points.reached(Point.BEFORE_EFFECT)
+        """Have an effect that must happen once for each key."""
+        self._points.reach(Point.BEFORE_EFFECT)
         self._outside.effect(recorder, key)
-        self._points.reached(Point.AFTER_EFFECT)
+        self._points.reach(Point.AFTER_EFFECT)

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that spoils the traffic between a client and a server as it is told to."""
+"""A TCP proxy on loopback that injects faults into the traffic between a client and a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PUSH_ASKED: Final = b"/LogEntries "
 
 
 class Fault(StrEnum):
-    """What can be done to a message. After all but `HOLD_ANSWER` the connection is closed."""
+    """Faults of one message. After all but `HOLD_ANSWER` the connection is closed."""
 
     DROP_ANSWER = "drop the answer"
     CUT_ANSWER = "cut the answer in the middle"
@@ -27,29 +27,29 @@ class Fault(StrEnum):
 
 
 class PushFault(StrEnum):
-    """What can be done to a stream down which a server sends by itself."""
+    """Faults of a stream that a server pushes."""
 
     CUT = "cut in the middle of a frame"
     SWALLOW = "swallow everything, and leave the connection open"
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How it is on the way, for as long as it is so."""
+class NetworkConditions:
+    """The conditions of a connection, while they last."""
 
     delay_s: float = 0.0
-    """Everything takes so much longer, in each direction."""
+    """Additional latency in each direction."""
     answer_s: float = 0.0
-    """Answers take so much longer."""
+    """Additional latency of responses."""
     bytes_per_s: float = float("inf")
-    """No more than this goes through, in each direction of each connection."""
+    """The throughput of each connection, in each direction."""
     is_half_open: bool = False
-    """Connections are there, and nothing comes through; afterwards they are of no use any more."""
+    """Connections stay open, and nothing passes; afterwards they are unusable."""
     is_doubling: bool = False
     """Every request reaches the server twice."""
 
 
-FAIR: Final = Weather()
+HEALTHY: Final = NetworkConditions()
 
 _OF_ANSWERS: Final = (Fault.DROP_ANSWER, Fault.CUT_ANSWER, Fault.HOLD_ANSWER)
 _OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
@@ -57,7 +57,7 @@ _OF_PUSHES: Final = (*_OF_ANSWERS, *PushFault)
 
 @dataclass
 class Order:
-    """A fault for the next messages: for so many, after so many others."""
+    """A fault for the next messages: how many, after how many others."""
 
     fault: Fault | PushFault
     times: int
@@ -72,15 +72,15 @@ class Link:
         self.server = server
         self.answers = 0
         self.is_pushed = False
-        """Whether the last that was asked for is a stream of pushes."""
+        """Whether the last request was for a stream of pushes."""
         self.is_mute = False
         self.is_dead = False
-        """Whether nothing comes through any more, in either direction."""
+        """Whether nothing passes any more, in either direction."""
         self.unwanted = asyncio.Event()
         self.closed = asyncio.Event()
 
     async def close(self) -> None:
-        """Close both sides; what was written before still goes out, if it is taken soon."""
+        """Close both sides; data already written is still sent, if it is read soon."""
         try:
             for side in (self.client, self.server):
                 side.close()
@@ -89,47 +89,47 @@ class Link:
                 except TimeoutError:
                     side.transport.abort()
                 except OSError:
-                    pass  # the other end was quicker
+                    pass  # the other end closed first
         finally:
             self.closed.set()
 
 
 class Proxy:
-    """Listens on a port of its own and passes everything on, but for the faults that are ordered."""
+    """Listen on its own port and forward everything, except for the ordered faults."""
 
     def __init__(self, target: int) -> None:
         self.port = free_port()
         self.url = f"http://{_HOST}:{self.port}"
         self.spoiled = asyncio.Semaphore(0)
-        """One more for each fault that was carried out."""
+        """Released once for each fault that was injected."""
         self._target = target
         self._order: Order | None = None
         self._released = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._links: set[Link] = set()
-        self._weather = FAIR
+        self._conditions = HEALTHY
         self._doubles: set[asyncio.Task[None]] = set()
 
-    def turn(self, weather: Weather) -> None:
-        """Change the weather; connections that were dead meanwhile are closed when they need not be."""
-        self._weather = weather
+    def set_conditions(self, conditions: NetworkConditions) -> None:
+        """Set the conditions; connections that were half open are closed when that ends."""
+        self._conditions = conditions
         for link in self._links:
-            if weather.is_half_open:
+            if conditions.is_half_open:
                 link.is_dead = True
             elif link.is_dead:
                 link.unwanted.set()
 
     def spoil(self, fault: Fault | PushFault, *, times: int = 1, after: int = 0) -> None:
-        """Carry out a fault `times` times, each on a connection that has had `after` answers before.
+        """Inject a fault `times` times, each on a connection that has had `after` responses before.
 
-        A fault of pushes comes after so many of them, on any connections: who reads a log that is compacted
-        may have to begin a new stream again and again, and would never get as many in one.
+        A fault of pushes comes after that many of them, on any connections: a reader of a log that is
+        compacted may have to begin new streams, and would never get as many in one.
         """
         self._released.clear()
         self._order = Order(fault, times, after)
 
     def release(self) -> None:
-        """No more faults, and what was held goes on."""
+        """Inject no more faults, and forward what was held."""
         self._order = None
         self._released.set()
 
@@ -138,7 +138,7 @@ class Proxy:
         self._listener = await asyncio.start_server(self._serve, _HOST, self.port)
 
     async def refuse(self) -> None:
-        """Stop listening and drop every connection: whoever comes now is refused."""
+        """Stop listening and drop every connection: new ones are refused."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -171,7 +171,7 @@ class Proxy:
             writer.transport.abort()
             return
         link = Link(writer, server)
-        link.is_dead = self._weather.is_half_open
+        link.is_dead = self._conditions.is_half_open
         self._links.add(link)
         ends = (
             asyncio.create_task(self._pass_requests(reader, link)),
@@ -197,29 +197,29 @@ class Proxy:
                 if link.is_dead:
                     continue
                 link.server.write(data)
-                if self._weather.is_doubling and not link.is_pushed:
+                if self._conditions.is_doubling and not link.is_pushed:
                     self._double(data, link)
                 await link.server.drain()
 
     async def _travel(self, data: bytes, more_s: float = 0.0) -> None:
-        """Take the time that this takes in this weather."""
-        weather = self._weather
-        if weather is not FAIR:
-            await asyncio.sleep(weather.delay_s + more_s + len(data) / weather.bytes_per_s)
+        """Wait as long as these bytes take under the current conditions."""
+        conditions = self._conditions
+        if conditions is not HEALTHY:
+            await asyncio.sleep(conditions.delay_s + more_s + len(data) / conditions.bytes_per_s)
 
     async def drop(self) -> None:
-        """Drop every connection, with all that is on its way there."""
+        """Drop every connection, with everything in transit."""
         for link in list(self._links):
             link.unwanted.set()
             await link.closed.wait()
 
     def _double(self, data: bytes, link: Link) -> None:
-        """Have the server get a request once more: what is a request by itself, as that of another client."""
+        """Send a request to the server once more: an HTTP request over a connection of its own."""
         if data.startswith(b"POST "):
             double = asyncio.create_task(self._send_alone(data))
             self._doubles.add(double)
             double.add_done_callback(self._doubles.discard)
-        elif link.answers:  # on a line that is there already, the same words again
+        elif link.answers:  # on a connection with earlier requests, the same bytes again
             link.server.write(data)
 
     async def _send_alone(self, data: bytes) -> None:
@@ -248,7 +248,7 @@ class Proxy:
                     case PushFault.SWALLOW:
                         link.is_mute = True
                         continue
-                await self._travel(data, self._weather.answer_s)
+                await self._travel(data, self._conditions.answer_s)
                 if link.is_dead:
                     continue
                 link.answers += 1

@@ -1,4 +1,4 @@
-"""How often replicas start over, told by the players; and how often the server compacted its log."""
+"""How often replicas start over, as noted by nodes; and how often the server compacted its log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOOK_S: Final = 0.1
 
 
 def watch_replicas(recorder: Recorder) -> None:
-    """Have every replica of this process tell when it drops what it holds, and why that may be."""
+    """Have every replica of this process note when it drops its copy, and why that may be."""
     start_over: Any = Copy.start_over
 
-    async def told(this: Copy, log_id: str) -> None:
+    async def start_over_noted(this: Copy, log_id: str) -> None:
         about = {
             "held": this.next_frame,
             "was_damaged": this.is_damaged,
@@ -26,23 +26,23 @@ def watch_replicas(recorder: Recorder) -> None:
         recorder.note("replica.started_over", **about)
         await start_over(this, log_id)
 
-    setattr(Copy, "start_over", told)  # noqa: B010 - a method of a class, for all of its objects
+    setattr(Copy, "start_over", start_over_noted)  # noqa: B010 - a method of a class, for all of its objects
 
 
 class Compactions:
-    """Counts those of a server's log, by the snapshots that they leave for a while."""
+    """Count the compactions of a server's log, by the snapshots that they leave for a while."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self._seen: set[str] = set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             self._seen |= {path.name for path in self._data.glob(_SNAPSHOTS)}
             await asyncio.sleep(_LOOK_S)
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of compactions."""
         return len(self._seen)

@@ -1,4 +1,4 @@
-"""The store going back in time: a copy is made, and later put where the store was."""
+"""Rollbacks of the store: a copy is made, and restored later."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
-from proof.chaos.cluster import Person
+from proof.chaos.cluster import ClusterNode
 from proof.chaos.marks import Marks
 from proof.chaos.proxy import Proxy
 from proof.chaos.server import END_S
 from tools.sqld import Server
 
 Lost = dict[str, float]
-"""When the store stopped serving, when it began to serve the copy, and until when that kept all."""
+"""When the store stopped serving, when it began to serve the copy, and until when that kept everything."""
 
 
 @asynccontextmanager
 async def of_server(
     server: Server, links: Iterable[Proxy], marks: Marks, lost: Lost, *, is_killed: bool
 ) -> AsyncIterator[None]:
-    """The folder of a server: copied while nothing in it moves, put back while there is no server."""
+    """Roll back a server's folder: copied while nothing in it changes, restored while the server is down."""
     with tempfile.TemporaryDirectory(prefix="vox-copy-") as folder:
         copy = Path(folder) / "data"
         await asyncio.to_thread(_copied, server, copy)
@@ -56,14 +56,14 @@ def _replaced(data: Path, copy: Path) -> None:
 
 
 @asynccontextmanager
-async def of_file(path: Path, people: Iterable[Person], marks: Marks, lost: Lost) -> AsyncIterator[None]:
-    """A file that all players share: put back while none of them lives."""
+async def of_file(path: Path, nodes: Iterable[ClusterNode], marks: Marks, lost: Lost) -> AsyncIterator[None]:
+    """Roll back the shared file: restored while no node runs."""
     with closing(sqlite3.connect(":memory:", check_same_thread=False)) as copy:
         await asyncio.to_thread(_backed_up, path, copy)
         yield
         async with AsyncExitStack() as away:
-            for person in people:
-                await away.enter_async_context(person.off_stage())
+            for node in nodes:
+                await away.enter_async_context(node.kept_down())
             newest = await away.enter_async_context(marks.kept())
             lost["lost_at"] = time.monotonic()
             await asyncio.to_thread(_restored, path, copy)

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when: drawn beforehand, all of it, from one number."""
+"""The faults of a run and their times: all drawn from the seed in advance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from proof.chaos.points import ON_FILE, ON_SERVER
-from proof.scene import Pace
+from proof.workload import Pace
 
 PACE: Final = Pace(tick_s=0.5, ttl_s=2.0, rest_s=0.3)
 
@@ -18,16 +18,16 @@ _STORM_S: Final = 8.0
 _CALM_S: Final = 4.0
 _LONG_CALM_S: Final = 20.0
 _LONG_EVERY: Final = 6
-"""Every so many calms are long: in those everybody must get on again."""
+"""Every n-th calm is long: in those every node must make progress again."""
 _FIRST_S: Final = 1.0
-"""Of calm, before the first storm."""
+"""Calm before the first storm."""
 _UNEVEN: Final = 0.25
 _RATE: Final = 0.7
-"""Faults in a second, on average over storms and calm."""
+"""Faults per second, on average over storms and calms."""
 _GAPS: Final = (0.3, 1.7)
-"""Between two of them, as parts of the average."""
+"""Between two faults, as parts of the average."""
 _RECOVERY_S: Final = 1.0
-"""In which nothing new befalls what has just been through something."""
+"""The time without a new fault for a target after one has ended."""
 
 
 class StoreKind(StrEnum):
@@ -38,12 +38,12 @@ class StoreKind(StrEnum):
 
 
 class Kind(StrEnum):
-    """What can go wrong."""
+    """The kinds of faults."""
 
     KILL = "kill"
     KILL_AT_POINT = "kill-at-point"
     ABSENCE = "absence"
-    """Killed, and away for so long that all must know it."""
+    """Killed, and down for so long that every node must notice."""
     PAUSE = "pause"
     SERVER_KILL = "server-kill"
     SERVER_PAUSE = "server-pause"
@@ -62,13 +62,13 @@ class Kind(StrEnum):
     FILE_HELD = "file-held"
     WRITER_STORM = "writer-storm"
     STORE_BACK = "store-back"
-    """The store is put back to a copy of some seconds ago."""
+    """The store is rolled back to a copy of some seconds ago."""
     COMMITS_LOST = "commits-lost"
-    """The store is put back to a copy of a moment ago."""
+    """The store is rolled back to a copy of a moment ago."""
     SLOW_ANSWERS = "slow-answers"
-    """Answers come after seconds, later than anybody waits for them."""
+    """Responses come after seconds, later than any client waits for them."""
     SERVER_STALL = "server-stall"
-    """The server stands still for longer than deadlines, and goes on."""
+    """The server is paused for longer than deadlines, and resumes."""
     WRITE_HELD = "write-held"
     """A foreign client holds a write transaction open."""
     READ_HELD = "read-held"
@@ -82,9 +82,9 @@ class Kind(StrEnum):
 
 
 class Lane(StrEnum):
-    """What a fault befalls; there is one fault at a time for each."""
+    """What a fault affects; each target has one fault at a time."""
 
-    PLAYER = "player"
+    NODE = "player"
     CLOCK = "clock"
     LINK = "link"
     DATABASE = "database"
@@ -99,15 +99,15 @@ class Sort:
     longest_s: float
     stores: tuple[StoreKind, ...] = tuple(StoreKind)
     is_away: bool = False
-    """Whether the player does nothing meanwhile."""
+    """Whether the node is inactive meanwhile."""
 
 
 _ON_SQLD: Final = (StoreKind.SQLD,)
 SORTS: Final = {
-    Kind.KILL: Sort(Lane.PLAYER, 0.1, 2.0, is_away=True),
-    Kind.KILL_AT_POINT: Sort(Lane.PLAYER, 1.0, 3.0, is_away=True),
-    Kind.ABSENCE: Sort(Lane.PLAYER, 10.0, 14.0, is_away=True),
-    Kind.PAUSE: Sort(Lane.PLAYER, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
+    Kind.KILL: Sort(Lane.NODE, 0.1, 2.0, is_away=True),
+    Kind.KILL_AT_POINT: Sort(Lane.NODE, 1.0, 3.0, is_away=True),
+    Kind.ABSENCE: Sort(Lane.NODE, 10.0, 14.0, is_away=True),
+    Kind.PAUSE: Sort(Lane.NODE, 1.5 * PACE.ttl_s, 5 * PACE.ttl_s, is_away=True),
     Kind.SERVER_KILL: Sort(Lane.DATABASE, 0.1, 2.0, _ON_SQLD),
     Kind.SERVER_PAUSE: Sort(Lane.DATABASE, 0.5, 4.0, _ON_SQLD),
     Kind.SERVER_RESTART: Sort(Lane.DATABASE, 0.1, 1.0, _ON_SQLD),
@@ -119,11 +119,11 @@ SORTS: Final = {
     Kind.DUPLICATE: Sort(Lane.LINK, 1.0, 4.0, _ON_SQLD),
     Kind.CLOCK_STEP: Sort(Lane.CLOCK, 1.0, 5.0),
     Kind.CLOCK_DRIFT: Sort(Lane.CLOCK, 2.0, 6.0),
-    Kind.DISK_FULL: Sort(Lane.PLAYER, 0.5, 3.0),
-    Kind.TORN_REPLICA: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
-    Kind.TORN_SPOOL: Sort(Lane.PLAYER, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.DISK_FULL: Sort(Lane.NODE, 0.5, 3.0),
+    Kind.TORN_REPLICA: Sort(Lane.NODE, 0.1, 1.0, _ON_SQLD, is_away=True),
+    Kind.TORN_SPOOL: Sort(Lane.NODE, 0.1, 1.0, _ON_SQLD, is_away=True),
     Kind.FILE_HELD: Sort(Lane.DATABASE, 0.5, 4.0, (StoreKind.FILE,)),
-    Kind.WRITER_STORM: Sort(Lane.PLAYER, 1.0, 4.0),
+    Kind.WRITER_STORM: Sort(Lane.NODE, 1.0, 4.0),
     Kind.STORE_BACK: Sort(Lane.DATABASE, 2.0, 10.0),
     Kind.COMMITS_LOST: Sort(Lane.DATABASE, 0.02, 0.5),
     Kind.SLOW_ANSWERS: Sort(Lane.LINK, 4.0, 12.0, _ON_SQLD),
@@ -134,28 +134,28 @@ SORTS: Final = {
 }
 ROLLBACKS: Final = frozenset((Kind.STORE_BACK, Kind.COMMITS_LOST))
 DEFAULT_FAULTS: Final = frozenset(Kind)
-"""What goes wrong unless something else is asked for."""
+"""The kinds that a run draws from by default."""
 _OFTEN: Final = (Kind.KILL, Kind.KILL_AT_POINT, Kind.PAUSE)
-"""In the deck twice."""
+"""Kinds that are in the deck twice."""
 
 
 def lane_of(kind: Kind, store: StoreKind) -> Lane:
-    """What it befalls: on the file home all players have one disk."""
+    """Return what a kind affects: on a file, all nodes share one disk."""
     if kind is Kind.DISK_FULL and store is StoreKind.FILE:
         return Lane.DATABASE
     return SORTS[kind].lane
 
 
 def kinds_on(store: StoreKind, faults: Set[Kind] = DEFAULT_FAULTS) -> tuple[Kind, ...]:
-    """What can go wrong there, of these."""
+    """Return those of these kinds that apply to a store."""
     return tuple(kind for kind, sort in SORTS.items() if store in sort.stores and kind in faults)
 
 
 def of_seed(seed: int, store: StoreKind, kinds: Set[Kind]) -> Set[Kind]:
     """Return the kinds that a seed draws from: rollbacks or steps of the database's clock, never both.
 
-    A rollback also puts back what the nodes have agreed on about the clock. What follows from both together
-    no check could tell from a fault.
+    A rollback also undoes what the nodes have agreed on about the clock. No check could tell the result of
+    both together from a fault.
     """
     rollbacks = ROLLBACKS & kinds
     if not rollbacks or Kind.DATABASE_CLOCK not in kinds_on(store, kinds):
@@ -174,59 +174,59 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong; times are in seconds from the beginning."""
+    """One fault; times are in seconds from the start."""
 
     id: int
     at: float
     kind: Kind
-    player: str
-    """Whom it befalls; nobody, if it is the database."""
+    node: str
+    """The affected node; empty, if it is the database."""
     lasting: float
     detail: dict[str, Any]
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
-        whom = self.player or "-"
-        return f"{self.at:7.2f} s  {self.kind:<15} {whom:<6} {self.lasting:5.2f} s  {told}".rstrip()
+        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items())
+        target = self.node or "-"
+        return f"{self.at:7.2f} s  {self.kind:<15} {target:<6} {self.lasting:5.2f} s  {detail}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All of a run."""
+    """All faults of a run."""
 
     seed: int
     seconds: float
     store: StoreKind
-    players: tuple[str, ...]
+    nodes: tuple[str, ...]
     phases: tuple[Phase, ...]
     faults: tuple[Fault, ...]
     is_compacting: bool = False
     """Whether the server compacts its replication log every few seconds."""
 
     def document(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return it as a JSON document."""
         return asdict(self)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.faults))
 
 
-def drawn(
+def draw_schedule(
     seed: int,
     seconds: float,
     store: StoreKind,
-    players: tuple[str, ...],
+    nodes: tuple[str, ...],
     kinds: Set[Kind] = DEFAULT_FAULTS,
 ) -> Schedule:
-    """The schedule of a run: the same for the same arguments, everywhere and for ever."""
+    """Return the schedule of a run: always the same for the same arguments."""
     kinds = of_seed(seed, store, kinds)
-    chance = random.Random(f"{seed} {seconds} {store} {players}")
-    phases = tuple(_phases(chance, seconds))
-    faults = tuple(_Drawing(chance, store, players, seconds, kinds).faults(phases))
-    return Schedule(seed, seconds, store, players, phases, faults, Kind.COMPACTION in kinds)
+    rng = random.Random(f"{seed} {seconds} {store} {nodes}")
+    phases = tuple(_phases(rng, seconds))
+    faults = tuple(_Drawing(rng, store, nodes, seconds, kinds).faults(phases))
+    return Schedule(seed, seconds, store, nodes, phases, faults, Kind.COMPACTION in kinds)
 
 
-def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
+def _phases(rng: random.Random, seconds: float) -> Iterator[Phase]:
     at, is_storm, length = 0.0, False, _FIRST_S
     for number in count(1):
         until = min(seconds, at + length)
@@ -235,25 +235,25 @@ def _phases(chance: random.Random, seconds: float) -> Iterator[Phase]:
             return
         at, is_storm = until, not is_storm
         calm_s = _CALM_S if number % (2 * _LONG_EVERY) else _LONG_CALM_S
-        length = (_STORM_S if is_storm else calm_s) * chance.uniform(1 - _UNEVEN, 1 + _UNEVEN)
+        length = (_STORM_S if is_storm else calm_s) * rng.uniform(1 - _UNEVEN, 1 + _UNEVEN)
 
 
 class _Drawing:
-    """Draws kinds from a deck, so that each has its turn, for what nothing else befalls just then."""
+    """Draw kinds from a deck, so that each has its turn, for targets without a current fault."""
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         store: StoreKind,
-        players: tuple[str, ...],
+        nodes: tuple[str, ...],
         seconds: float,
         kinds: Set[Kind],
     ) -> None:
-        self._chance = chance
+        self._rng = rng
         self._kinds = kinds_on(store, kinds)
         self._often = [kind for kind in _OFTEN if kind in kinds]
         self._store = store
-        self._players = players
+        self._nodes = nodes
         self._seconds = seconds
         self._deck: list[Kind] = []
         self._busy: dict[tuple[Lane, str], float] = {}
@@ -263,15 +263,15 @@ class _Drawing:
         rate = _RATE * (_STORM_S + _CALM_S) / _STORM_S
         number = 0
         for phase in phases:
-            at = phase.at + self._chance.random() / rate
+            at = phase.at + self._rng.random() / rate
             while phase.is_storm and at < phase.until:
                 if fault := self._fault(number + 1, round(at, 3)):
                     number += 1
                     yield fault
-                at += self._chance.uniform(*_GAPS) / rate
+                at += self._rng.uniform(*_GAPS) / rate
 
     def _fault(self, number: int, at: float) -> Fault | None:
-        """What goes wrong now: the next in the deck that can."""
+        """Return the next fault: the next kind in the deck that is possible."""
         fault = self._next(number, at)
         if fault is None:
             self._refill()
@@ -283,17 +283,17 @@ class _Drawing:
             places = self._places(kind, at)
             if places:
                 self._deck.remove(kind)
-                return self._made(number, at, kind, self._chance.choice(places))
+                return self._made(number, at, kind, self._rng.choice(places))
         return None
 
     def _refill(self) -> None:
-        """Add the kinds that have had their turn, behind those that still wait for a place."""
+        """Put the kinds back that were drawn, behind the ones that still wait."""
         more = [kind for kind in (*self._kinds, *self._often) if kind not in self._deck]
-        self._chance.shuffle(more)
+        self._rng.shuffle(more)
         self._deck += more
 
     def _places(self, kind: Kind, at: float) -> list[str]:
-        """Whom it can befall now, and be over in time."""
+        """Return the targets that are free for this fault until its end."""
         sort, lane = SORTS[kind], lane_of(kind, self._store)
         if at + sort.shortest_s > self._seconds:
             return []
@@ -301,41 +301,41 @@ class _Drawing:
             free = [""]
         else:
             away = sum(until > at for until in self._away.values())
-            if sort.is_away and away >= max(1, len(self._players) - 2):
+            if sort.is_away and away >= max(1, len(self._nodes) - 2):
                 return []
-            free = list(self._players)
+            free = list(self._nodes)
         return [each for each in free if self._busy.get((lane, each), 0.0) <= at]
 
-    def _made(self, number: int, at: float, kind: Kind, player: str) -> Fault:
+    def _made(self, number: int, at: float, kind: Kind, node: str) -> Fault:
         sort = SORTS[kind]
-        lasting = round(self._chance.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at)), 3)
+        lasting = round(self._rng.uniform(sort.shortest_s, min(sort.longest_s, self._seconds - at)), 3)
         if sort.is_away:
-            self._away[player] = at + lasting
-        self._busy[lane_of(kind, self._store), player] = at + lasting + _RECOVERY_S
-        return Fault(number, at, kind, player, lasting, self._detail(kind))
+            self._away[node] = at + lasting
+        self._busy[lane_of(kind, self._store), node] = at + lasting + _RECOVERY_S
+        return Fault(number, at, kind, node, lasting, self._detail(kind))
 
     def _detail(self, kind: Kind) -> dict[str, Any]:
-        chance = self._chance
+        rng = self._rng
         match kind:
             case Kind.KILL_AT_POINT:
-                return {"point": chance.choice(ON_FILE if self._store is StoreKind.FILE else ON_SERVER)}
+                return {"point": rng.choice(ON_FILE if self._store is StoreKind.FILE else ON_SERVER)}
             case Kind.DELAY:
-                return {"delay_ms": chance.randint(20, 400)}
+                return {"delay_ms": rng.randint(20, 400)}
             case Kind.THROTTLE:
-                return {"bytes_per_s": chance.randint(20_000, 200_000)}
+                return {"bytes_per_s": rng.randint(20_000, 200_000)}
             case Kind.CLOCK_STEP:
-                far = chance.choice((1_000, 10_000, 50_000, 200_000))
-                return {"offset_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+                far = rng.choice((1_000, 10_000, 50_000, 200_000))
+                return {"offset_ms": rng.choice((-1, 1)) * rng.randint(far // 2, far)}
             case Kind.CLOCK_DRIFT:
-                return {"rate": round(chance.uniform(0.8, 1.2), 3)}
+                return {"rate": round(rng.uniform(0.8, 1.2), 3)}
             case Kind.SLOW_ANSWERS:
-                return {"delay_ms": chance.randint(3_000, 10_000)}
+                return {"delay_ms": rng.randint(3_000, 10_000)}
             case Kind.DATABASE_CLOCK:
-                far = chance.choice((20_000, 60_000, 3_600_000))
-                return {"ahead_ms": chance.choice((-1, 1)) * chance.randint(far // 2, far)}
+                far = rng.choice((20_000, 60_000, 3_600_000))
+                return {"ahead_ms": rng.choice((-1, 1)) * rng.randint(far // 2, far)}
             case Kind.STORE_BACK | Kind.COMMITS_LOST:
-                return {"is_killed": chance.random() < 0.5}
+                return {"is_killed": rng.random() < 0.5}
             case Kind.TORN_REPLICA | Kind.TORN_SPOOL:
-                return {"chance": chance.randrange(2**32)}
+                return {"chance": rng.randrange(2**32)}
             case _:
                 return {}

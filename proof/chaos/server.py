@@ -1,4 +1,4 @@
-"""What can befall the server of a run: each of these lasts until it is left, and then all is well again."""
+"""Faults of the server: each one lasts until the end of its block, and then the server is well again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from tools.sqld import Server
 
 END_S: Final = 15.0
-"""A server that does not end in this time is killed: connections that are held half open keep it waiting."""
+"""A server that does not stop in this time is killed: connections that are half open keep it waiting."""
 
 
 @asynccontextmanager
 async def killed(server: Server) -> AsyncIterator[None]:
-    """`kill -9`; it is started again where it was."""
+    """`kill -9`; it is started again in the same place."""
     await asyncio.to_thread(server.kill)
     try:
         yield
@@ -25,7 +25,7 @@ async def killed(server: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def stopped(server: Server) -> AsyncIterator[None]:
-    """Ended in good order, and started again."""
+    """Stopped gracefully, and started again."""
     await asyncio.to_thread(server.end, END_S)
     try:
         yield
@@ -35,7 +35,7 @@ async def stopped(server: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def frozen(server: Server) -> AsyncIterator[None]:
-    """Stopped in its tracks: connections stay open, and nothing answers."""
+    """Paused: connections stay open, and nothing responds."""
     await asyncio.to_thread(server.freeze)
     try:
         yield

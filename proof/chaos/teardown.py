@@ -1,4 +1,4 @@
-"""The end of a run, when nobody writes any more: what the database holds, and whether the replicas do too."""
+"""The end of a run, when no node writes any more: the final state of the database and of the replicas."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
-from proof import moves, tables
+from proof import tables, witness
 from proof.chaos import marks, storm
 from proof.chaos.fuzzers import MARK
-from proof.chaos.ground import Ground
+from proof.chaos.infrastructure import Infrastructure
+from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
-from proof.reading import Ask, read_finals
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.replicas import sync_replica
 from vox_mesh.runtime.open_store import Role
@@ -30,7 +30,7 @@ _PAGE: Final = 2_000
 
 @asynccontextmanager
 async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
-    """The database itself, asked by the stage."""
+    """Open the database itself, for the environment."""
     async with await open_store(settings, Role.COMMAND) as store:
 
         async def ask(sql: str) -> list[dict[str, Any]]:
@@ -41,52 +41,54 @@ async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
 
 
 async def prepare(store: Store) -> None:
-    """Make what a run has of its own in the database: tables of the workloads, and a witness."""
-    for statement in (*tables.CREATE, *moves.INSTALL, storm.DDL, marks.DDL):
+    """Create the tables of the workloads, and the witnesses."""
+    for statement in (*tables.CREATE, *witness.INSTALL, storm.DDL, marks.DDL):
         await store.write(Script(Statement(statement)))
 
 
-async def note_finals(ask: Ask, ground: Ground, stage: Recorder) -> None:
-    """Write into the history all that judges want to know of the end."""
-    await read_finals(ask, stage)
+async def record_end_state(ask: Ask, infrastructure: Infrastructure, recorder: Recorder) -> None:
+    """Write the final state that checks need into the history."""
+    await record_final_state(ask, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
-        stage.note("final.storm", **row)
-    await _note_strangers(ask, stage)
-    if ground.server is not None:
+        recorder.note("final.storm", **row)
+    await _note_fuzzers(ask, recorder)
+    if infrastructure.server is not None:
         primary = await _dump(ask)
-        await asyncio.gather(*(_note_replica(ground, each, primary, stage) for each in ground.settings))
+        await asyncio.gather(
+            *(_note_replica(infrastructure, each, primary, recorder) for each in infrastructure.settings)
+        )
 
 
-async def _note_strangers(ask: Ask, stage: Recorder) -> None:
+async def _note_fuzzers(ask: Ask, recorder: Recorder) -> None:
     for row in await ask(_TABLES):
         table = row["name"]
         columns = [each["name"] for each in await ask(f"SELECT name FROM pragma_table_info('{table}')")]
         marked = " OR ".join(f"instr(CAST([{each}] AS TEXT), '{MARK}')" for each in columns)
         (found,) = await ask(f"SELECT count(*) AS n FROM {table} WHERE {marked}")
-        stage.note("final.strangers", table=table, rows=found["n"])
+        recorder.note("final.strangers", table=table, rows=found["n"])
 
 
-async def _note_replica(ground: Ground, player: str, primary: Dump, stage: Recorder) -> None:
-    """Have the player's replica, as it was left, catch up; then it must be the same as the primary."""
+async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump, recorder: Recorder) -> None:
+    """Let the node's replica, as it was left, catch up; then it must equal the primary."""
     try:
         async with asyncio.timeout(_SYNC_S):
-            await sync_replica(ground.settings[player], lambda done, total: None)
+            await sync_replica(infrastructure.settings[node], lambda done, total: None)
     except (MeshError, TimeoutError) as error:
-        stage.note("final.replica", player=player, equal=False, error=repr(error))
+        recorder.note("final.replica", player=node, equal=False, error=repr(error))
         return
     try:
-        replica, intact = await _replica(ground, player)
+        replica, intact = await _replica(infrastructure, node)
     except sqlite3.DatabaseError as error:
-        stage.note("final.replica", player=player, equal=False, intact=False, error=str(error))
+        recorder.note("final.replica", player=node, equal=False, intact=False, error=str(error))
         return
     differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
     is_equal = intact and not differing
-    stage.note("final.replica", player=player, equal=is_equal, differing=differing, intact=intact)
+    recorder.note("final.replica", player=node, equal=is_equal, differing=differing, intact=intact)
 
 
-async def _replica(ground: Ground, player: str) -> tuple[Dump, bool]:
-    """What a player's replica holds, and whether SQLite takes it for whole."""
-    address = f"{ground.replica_of(player).absolute().as_uri()}?immutable=1&mode=ro"
+async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, bool]:
+    """Return the rows of a node's replica, and the result of its integrity check."""
+    address = f"{infrastructure.replica_of(node).absolute().as_uri()}?immutable=1&mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.row_factory = sqlite3.Row
 
@@ -97,7 +99,7 @@ async def _replica(ground: Ground, player: str) -> tuple[Dump, bool]:
 
 
 async def _dump(ask: Ask) -> Dump:
-    """All rows of all tables, page by page: a server gives no answer of any size."""
+    """Return all rows of all tables, page by page: a server limits the size of a response."""
     dump: Dump = {}
     for row in await ask(_TABLES):
         rows: list[dict[str, Any]] = []

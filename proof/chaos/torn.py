@@ -1,4 +1,4 @@
-"""Files as a crash of the machine may leave them: with bytes that are cut off, wrong, or half written."""
+"""Files as a crash of the machine may leave them: truncated, corrupted or half written."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from vox_mesh.store.slots import spools
 _MOST_BYTES: Final = 4_096
 
 
-def tear_replica(replica: Path, chance: random.Random) -> list[str]:
-    """Spoil one of a replica's files, whatever is in it: all of it can be had again. What was done."""
+def tear_replica(replica: Path, rng: random.Random) -> list[str]:
+    """Damage one of a replica's files: a replica can be rebuilt. Return what was done."""
     files = [each for each in (replica, Path(f"{replica}.redo"), mark_of(replica)) if _size(each)]
-    return [chance.choice((_cut, _flip))(chance.choice(files), chance)] if files else []
+    return [rng.choice((_cut, _flip))(rng.choice(files), rng)] if files else []
 
 
-def tear_spools(home: Path, chance: random.Random) -> list[str]:
-    """Have the last write to each spool be one that never came to its end. What was done.
+def tear_spools(home: Path, rng: random.Random) -> list[str]:
+    """Damage the last write to each spool, as if it had not completed. Return what was done.
 
-    What was kept before it is on disk, and no crash takes it away again: only the end is spoiled.
+    Earlier writes are on disk, and no crash removes them: only the end is damaged.
     """
     logs = (Path(f"{spool}-wal") for spool in spools(home))
-    return [_begin_write(log, chance) for log in logs if _size(log)]
+    return [_begin_write(log, rng) for log in logs if _size(log)]
 
 
-def _cut(file: Path, chance: random.Random) -> str:
+def _cut(file: Path, rng: random.Random) -> str:
     size = _size(file)
-    left = chance.randrange(size)
+    left = rng.randrange(size)
     os.truncate(file, left)
     return f"{file.name} cut from {size} to {left} bytes"
 
 
-def _flip(file: Path, chance: random.Random) -> str:
-    at = chance.randrange(_size(file))
+def _flip(file: Path, rng: random.Random) -> str:
+    at = rng.randrange(_size(file))
     with file.open("r+b") as stream:
         stream.seek(at)
         was = stream.read(1)[0]
         stream.seek(at)
-        stream.write(bytes([was ^ (1 << chance.randrange(8))]))
+        stream.write(bytes([was ^ (1 << rng.randrange(8))]))
     return f"{file.name} changed at {at}"
 
 
-def _begin_write(file: Path, chance: random.Random) -> str:
-    added = chance.randrange(1, _MOST_BYTES)
+def _begin_write(file: Path, rng: random.Random) -> str:
+    added = rng.randrange(1, _MOST_BYTES)
     with file.open("ab") as stream:
-        stream.write(chance.randbytes(added))
+        stream.write(rng.randbytes(added))
     return f"{file.name} with {added} bytes of a write that was cut off"
 
 

@@ -1,8 +1,7 @@
-"""A player: a node in a process of its own that plays all workloads, and writes down what it does and sees.
+"""A node process that runs all workloads, and records its operations and observations.
 
-`python -m proof.chaos.workload_client ROLE`, with the settings in the environment. The stage tells it on
-stdin, in lines of JSON, what to do; it tells on stdout how it stands. When the stage is gone, so is the
-player.
+`python -m proof.chaos.workload_client SPEC`, with the settings in the environment. The parent sends orders on
+stdin, as lines of JSON; the process reports its state on stdout, and ends when its parent is gone.
 """
 
 from __future__ import annotations
@@ -22,121 +21,125 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof.chaos.breaker import WatchedBreaker
-from proof.chaos.points import Point, PointedOutside, Points
+from proof.chaos.points import OutsideWithPoints, Point, Points
+from proof.chaos.protocol import DRAINED, EXIT_REFUSED, OVER, UP, ProcessSpec, append_events_to
 from proof.chaos.replicas import watch_replicas
-from proof.chaos.role import DRAINED, OVER, TURNED_AWAY, UP, Role, appended_to
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
-from proof.crashes import Crashes
+from proof.crashes import CrashHandler
 from proof.history import Recorder
 from proof.outside import FolderOutside
-from proof.plot import OPTIONAL_WORKLOADS, WORKLOADS
-from proof.scene import Scene, Workload
+from proof.suite import OPTIONAL_WORKLOADS, WORKLOADS
+from proof.workload import Workload, WorkloadContext
 from vox_mesh import Mesh, MeshError, load_settings, run
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime import open_store as opening
 
-_LAST_DEEDS_S: Final = 60.0
-"""What is under way when all is over has deadlines of its own, and those are shorter."""
+_LAST_OPERATIONS_S: Final = 60.0
+"""Operations in progress at the end have deadlines of their own, which are shorter."""
 _AGAIN_S: Final = 0.5
 _NICE: Final = 5
-"""Who plays leaves the processor to the stage: what that does late, spoils the schedule."""
+"""Leave the processor to the parent process: if that is late, it disturbs the schedule."""
 _SHOWN: Final = 1_500
 
 
 class Clock:
-    """The wall clock of this player: it can be set wrong, and run too fast or too slowly."""
+    """The wall clock of this node: it can be set wrong, and run too fast or too slowly."""
 
     def __init__(self) -> None:
         self._offset_ms, self._rate, self._since = 0, 1.0, 0.0
 
     def set(self, offset_ms: int = 0, rate: float = 1.0) -> None:
-        """From now on it is so far off, and gains or loses."""
+        """Set its offset and rate from now on."""
         self._offset_ms, self._rate, self._since = offset_ms, rate, time.monotonic()
 
     def wall_ms(self) -> int:
-        """What it shows."""
+        """Return its reading."""
         gained_ms = (time.monotonic() - self._since) * (self._rate - 1) * 1_000
         return time.time_ns() // 1_000_000 + self._offset_ms + int(gained_ms)
 
 
 def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
-    told = "".join(traceback.format_exception(error))[-_SHOWN:]
-    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=told)
+    trace = "".join(traceback.format_exception(error))[-_SHOWN:]
+    recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=trace)
 
 
-def _tell(word: str) -> None:
+def _report(word: str) -> None:
     os.write(sys.stdout.fileno(), word.encode() + b"\n")
 
 
-class Player:
-    """One life: it acts until all is over, drains, and leaves; or dies in between."""
+class WorkloadClient:
+    """One process: it runs workloads until `over`, drains and leaves, or dies in between."""
 
     def __init__(
-        self, scene: Scene, points: Points, clock: Clock, workloads: Sequence[Workload] = WORKLOADS
+        self,
+        context: WorkloadContext,
+        points: Points,
+        clock: Clock,
+        workloads: Sequence[Workload] = WORKLOADS,
     ) -> None:
-        self._scene = scene
+        self._context = context
         self._workloads = workloads
         self._points = points
         self._clock = clock
-        self._acts = [asyncio.create_task(self._act(each), name=each.name) for each in workloads]
+        self._running = [asyncio.create_task(self._run_workload(each), name=each.name) for each in workloads]
         self._others: set[asyncio.Task[None]] = set()
 
-    async def obey(self, orders: AsyncIterator[dict[str, Any]]) -> None:
-        """Do what the stage says, until it says to leave."""
+    async def follow(self, orders: AsyncIterator[dict[str, Any]]) -> None:
+        """Follow orders until the one to leave."""
         async for order in orders:
             match order.pop("do"):
                 case "over":
-                    self._beside(self._end_acts())
+                    self._in_background(self._end_running())
                 case "drain":
-                    self._beside(self._drain())
+                    self._in_background(self._drain())
                 case "storm":
-                    self._beside(storm(self._scene, **order))
+                    self._in_background(storm(self._context, **order))
                 case "clock":
                     self._clock.set(**order)
                 case "die":
                     self._points.wanted = Point(order["point"])
                 case "leave":
                     break
-        for task in (*self._acts, *self._others):
+        for task in (*self._running, *self._others):
             task.cancel()
-        await asyncio.gather(*self._acts, *self._others, return_exceptions=True)
+        await asyncio.gather(*self._running, *self._others, return_exceptions=True)
 
-    def _beside(self, work: Any) -> None:
+    def _in_background(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    async def _act(self, workload: Workload) -> None:
-        """Act until all is over; an error of the mesh that a workload lets through is no reason to stop."""
-        while not self._scene.over.is_set():
-            await self._through(workload, workload.act)
-            await self._scene.rest(_AGAIN_S)
+    async def _run_workload(self, workload: Workload) -> None:
+        """Run a workload until `over`; an error of the mesh that it lets through is no reason to stop."""
+        while not self._context.over.is_set():
+            await self._through(workload, workload.run)
+            await self._context.rest(_AGAIN_S)
 
-    async def _through(self, workload: Workload, part: Callable[[Scene], Awaitable[None]]) -> None:
+    async def _through(self, workload: Workload, part: Callable[[WorkloadContext], Awaitable[None]]) -> None:
         try:
-            await part(self._scene)
+            await part(self._context)
         except MeshError as error:
-            self._scene.recorder.note("stumbled", workload=workload.name, error=error.line)
+            self._context.recorder.note("stumbled", workload=workload.name, error=error.line)
         except Exception as error:
-            _note_unexpected(self._scene.recorder, workload.name, error)
+            _note_unexpected(self._context.recorder, workload.name, error)
 
-    async def _end_acts(self) -> None:
-        scene = self._scene
-        scene.over.set()
-        _, late = await asyncio.wait(self._acts, timeout=_LAST_DEEDS_S)
+    async def _end_running(self) -> None:
+        context = self._context
+        context.over.set()
+        _, late = await asyncio.wait(self._running, timeout=_LAST_OPERATIONS_S)
         for task in late:
-            scene.recorder.note(
-                "unexpected", player=scene.who, where=task.get_name(), error="it does not end"
+            context.recorder.note(
+                "unexpected", player=context.who, where=task.get_name(), error="it does not end"
             )
             task.cancel()
-        _tell(OVER)
+        _report(OVER)
 
     async def _drain(self) -> None:
         await asyncio.gather(*(self._through(each, each.drain) for each in self._workloads))
-        await self._scene.mesh.store.drained()
-        _tell(DRAINED)
+        await self._context.mesh.store.drained()
+        _report(DRAINED)
 
 
 async def _orders() -> AsyncIterator[dict[str, Any]]:
@@ -145,62 +148,65 @@ async def _orders() -> AsyncIterator[dict[str, Any]]:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
         yield json.loads(line)
-    os._exit(TURNED_AWAY)  # nobody is there any more to play for
+    os._exit(EXIT_REFUSED)  # the parent process is gone
 
 
 async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
-    """No node of a play is ever replaced while it lives: what breaks one is no part of the play."""
+    """End the process if its node breaks: that does not happen in a run without a bug."""
     error = await mesh.broken()
     _note_unexpected(recorder, "the node", error)
-    os._exit(TURNED_AWAY)
+    os._exit(EXIT_REFUSED)
 
 
 def _watch_breakers(recorder: Recorder) -> None:
-    """Have breakers rest for a time that fits a play, and tell of their probes."""
+    """Give circuit breakers a reset timeout that suits a run, and note their probes."""
     watched = partial(WatchedBreaker, probed=lambda beside: recorder.note("probe", beside=beside))
     setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
 
 
-def _workloads(role: Role) -> Sequence[Workload]:
+def _workloads(spec: ProcessSpec) -> Sequence[Workload]:
     every = (*WORKLOADS, *OPTIONAL_WORKLOADS)
-    return [each for each in every if each.name in role.workloads] if role.workloads else every
+    return [each for each in every if each.name in spec.workloads] if spec.workloads else every
 
 
-async def _live(role: Role) -> None:
+async def _open_and_run(spec: ProcessSpec) -> None:
     recorder = Recorder(
-        role.who, role.life, time.monotonic, appended_to(Path(role.folder) / f"{role.who}-{role.life}.jsonl")
+        spec.who,
+        spec.incarnation,
+        time.monotonic,
+        append_events_to(Path(spec.folder) / f"{spec.who}-{spec.incarnation}.jsonl"),
     )
-    logging.getLogger().addHandler(Crashes(partial(_note_unexpected, recorder)))
+    logging.getLogger().addHandler(CrashHandler(partial(_note_unexpected, recorder)))
     _watch_breakers(recorder)
     watch_replicas(recorder)
     points, clock = Points(), Clock()
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Dependencies(wall_ms=clock.wall_ms)) as mesh:
         recorder.note("up")
-        _tell(UP)
+        _report(UP)
         breaking = asyncio.create_task(_end_if_broken(mesh, recorder))
-        scene = Scene(
+        context = WorkloadContext(
             mesh,
             recorder,
-            PointedOutside(FolderOutside(Path(role.outside)), points),
-            random.Random(f"{role.seed} {role.who} {role.life}"),
-            replace(PACE, rest_s=role.rest_s),
-            role.players,
+            OutsideWithPoints(FolderOutside(Path(spec.outside)), points),
+            random.Random(f"{spec.seed} {spec.who} {spec.incarnation}"),
+            replace(PACE, rest_s=spec.rest_s),
+            spec.nodes,
             asyncio.Event(),
         )
-        await Player(scene, points, clock, _workloads(role)).obey(_orders())
+        await WorkloadClient(context, points, clock, _workloads(spec)).follow(_orders())
         breaking.cancel()
 
 
 def main() -> None:
-    """Live until told to leave."""
+    """Run until ordered to leave."""
     os.nice(_NICE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        run(_live(Role.given()))
+        run(_open_and_run(ProcessSpec.from_arguments()))
     except MeshError as error:
         print(error.line, file=sys.stderr)
-        sys.exit(TURNED_AWAY)
+        sys.exit(EXIT_REFUSED)
 
 
 if __name__ == "__main__":

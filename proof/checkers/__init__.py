@@ -1,1 +1,1 @@
-"""What must hold of a history, whatever happened in it: one module for each kind of promise."""
+"""What must hold of every history: one module for each kind of promise."""

@@ -1,4 +1,4 @@
-"""Rows that all write: what was told of each can have been so, and no update of a counter is lost."""
+"""Rows that all nodes write: their reads and writes are linearizable, and no increment is lost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Final
 
 from proof.checkers.linearizable import fault
-from proof.history import Data, Deed, History
+from proof.final_state import final_rows
+from proof.history import Data, History, Operation
 from proof.losses import Losses
-from proof.reading import finals
 from proof.verdicts import Check
 from proof.workloads.counters import COLUMNS, KEY, NAMED, TABLE
 
@@ -27,32 +27,33 @@ Row = tuple[Value, ...]
 
 _ANYTHING: Final[Row] = (_ANY,) * len(COLUMNS)
 _NEW: Final[Row] = (0, None, None)
-"""A row that nobody has written to, or that is not there yet."""
+"""A row that was never written, or does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One thing done to one row: what it was done over, and what it makes of it; `_ANY` is what it leaves."""
+class RowAction:
+    """One action on one row: the values it was based on, and the values it writes; `_ANY` leaves a column as
+    it was."""
 
     began: float
     ended: float
     over: Row
     to: Row
-    told: str
+    text: str
     is_optional: bool = False
 
     def __str__(self) -> str:
-        return self.told
+        return self.text
 
 
 class _Register:
-    """What can be told of a row."""
+    """A row as a register."""
 
     def __init__(self, start: Row) -> None:
         self.start = start
 
-    def after(self, state: Row, each: Operation) -> Row | None:
-        """The row after one more operation; `None` if it is not what that was done over."""
+    def after(self, state: Row, each: RowAction) -> Row | None:
+        """Return the row after one more action; `None` if the action was based on another state."""
         found = tuple(_found(over, now) for over, now in zip(each.over, state, strict=True))
         if any(
             over is not _ANY and over != now and now is not _ANY
@@ -61,38 +62,40 @@ class _Register:
             return None
         return tuple(now if to is _ANY else to for to, now in zip(each.to, found, strict=True))
 
-    def is_moot(self, _state: Row, _each: Operation) -> bool:
-        """Whatever is under way here has an end: that of whoever has seen what it did."""
+    def is_moot(self, _state: Row, _each: RowAction) -> bool:
+        """Return False: every action here has an end, that of the first read of its effect."""
         return False
 
-    def effect(self, _each: Operation) -> None:
-        """And so none of it may come at any time."""
+    def effect(self, _each: RowAction) -> None:
+        """Return None, for the same reason."""
 
 
 def counters_linearizable(history: History) -> Iterator[str | int]:
-    """For each row there is an order of all reads and writes that explains what everybody was told."""
-    rows: dict[str, list[Deed]] = defaultdict(list)
-    for deed in history.deeds("counter.read", "counter.write", "counter.update"):
-        rows[deed.asked["key"]].append(deed)
+    """For each row, some order of all reads and writes explains all results."""
+    rows: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("counter.read", "counter.write", "counter.update"):
+        rows[operation.args["key"]].append(operation)
     ends = {event.data["row"][KEY]: event for event in history.notes("final") if event.data["table"] == TABLE}
     losses = Losses(history)
-    for key, deeds in rows.items():
-        operations = [each for deed in deeds for each in _known(deed, losses)]
+    for key, operations in rows.items():
+        actions = [each for operation in operations for each in _known_actions(operation, losses)]
         if key in ends:
             end = ends[key]
             row = tuple(end.data["row"][column] for column in COLUMNS)
-            operations.append(Operation(end.at, end.at, row, _ANYTHING, f"in the end {key} is {row}"))
+            actions.append(RowAction(end.at, end.at, row, _ANYTHING, f"in the end {key} is {row}"))
         for era in losses.eras:
-            known = [part for each in operations for part in _part(each, era, losses)]
-            known += _seen_at_last(filter(losses.is_doubtful, deeds), known, losses.bounds(era)[0])
+            known = [part for each in actions for part in _part(each, era, losses)]
+            known += _seen_at_last(
+                filter(losses.is_outcome_unknown, operations), known, losses.bounds(era)[0]
+            )
             yield len(known)
             found = fault(_Register(_ANYTHING if era else _NEW), known)
             if found is not None:
                 yield f"{key}: {found}"
 
 
-def _part(each: Operation, era: int, losses: Losses) -> Iterator[Operation]:
-    """What of an operation lies in an era; one that reaches into two may lie in either."""
+def _part(each: RowAction, era: int, losses: Losses) -> Iterator[RowAction]:
+    """Yield the part of an action in an era; one that reaches into two eras may belong to either."""
     first, last = losses.span(each.began, each.ended)
     if first == last == era:
         yield each
@@ -104,87 +107,89 @@ def _part(each: Operation, era: int, losses: Losses) -> Iterator[Operation]:
 
 
 def _found(over: Value, now: Value) -> Value:
-    """A value of which nothing was known is what was found there."""
+    """Return the value found; an unknown value is the expected one."""
     return over if now is _ANY else now
 
 
-def _known(deed: Deed, losses: Losses) -> Iterator[Operation]:
-    """Yield the operation that a caller was answered about."""
-    seen = deed.got.get("row")
+def _known_actions(operation: Operation, losses: Losses) -> Iterator[RowAction]:
+    """Yield the actions that the result of an operation proves."""
+    seen = operation.result.get("row")
     if seen is not None:
-        yield Operation(deed.began, deed.ended, tuple(seen), _ANYTHING, str(deed))
-    elif deed.is_ok:
-        over = tuple(deed.got["over"])
-        found = _ANYTHING if losses and _may_have_found_none(deed, over) else over
-        yield Operation(deed.began, deed.ended, found, _made(deed, over), str(deed))
+        yield RowAction(operation.began, operation.ended, tuple(seen), _ANYTHING, str(operation))
+    elif operation.is_ok:
+        over = tuple(operation.result["over"])
+        found = _ANYTHING if losses and _may_have_found_none(operation, over) else over
+        yield RowAction(operation.began, operation.ended, found, _made(operation, over), str(operation))
 
 
-def _may_have_found_none(deed: Deed, over: Row) -> bool:
+def _may_have_found_none(operation: Operation, over: Row) -> bool:
     """Return whether a write that takes its own side, and named no other, may have found the row lost."""
-    return deed.asked.get("strategy") == "TakeLeft" and over == tuple(deed.asked["base"])
+    return operation.args.get("strategy") == "TakeLeft" and over == tuple(operation.args["base"])
 
 
-def _made(deed: Deed, over: Row) -> Row:
-    """What a write makes of a row."""
-    if deed.what == "counter.update":
+def _made(operation: Operation, over: Row) -> Row:
+    """Return the values that a write leaves in a row."""
+    if operation.what == "counter.update":
         count = over[0]
         assert isinstance(count, int)
-        return count + 1, deed.asked["mark"], _ANY
-    values: Data = deed.asked["values"]
+        return count + 1, operation.args["mark"], _ANY
+    values: Data = operation.args["values"]
     return tuple(values.get(column, _ANY) for column in COLUMNS)
 
 
-def _seen_at_last(deeds: Iterable[Deed], known: Iterable[Operation], since: float) -> Iterator[Operation]:
-    """Those of unknown outcome whose mark was seen, and so took place before; others nobody can tell of.
+def _seen_at_last(
+    operations: Iterable[Operation], known: Iterable[RowAction], since: float
+) -> Iterator[RowAction]:
+    """Yield the actions of unknown outcome whose mark was seen, and which therefore took effect before.
 
-    What began before the era may be in what it began with.
+    One from before the era may be part of the era's initial state.
     """
-    seen: dict[Value, Operation] = {}
-    for operation in known:
-        for mark in operation.over[1:]:
+    seen: dict[Value, RowAction] = {}
+    for action in known:
+        for mark in action.over[1:]:
             first = seen.get(mark)
-            if first is None or operation.ended < first.ended:
-                seen[mark] = operation
-    for deed in deeds:
-        if deed.what == "counter.read":
+            if first is None or action.ended < first.ended:
+                seen[mark] = action
+    for operation in operations:
+        if operation.what == "counter.read":
             continue
-        first = seen.get(_mark(deed))
+        first = seen.get(_mark(operation))
         if first is not None:
-            supposed = _supposed(deed, first)
+            supposed = _supposed(operation, first)
             is_older = supposed.began < since
             yield replace(supposed, began=since, is_optional=True) if is_older else supposed
 
 
-def _mark(deed: Deed) -> str:
-    values: Data = deed.asked if deed.what == "counter.update" else deed.asked["values"]
+def _mark(operation: Operation) -> str:
+    values: Data = operation.args if operation.what == "counter.update" else operation.args["values"]
     return str(values.get("mark") or values.get("content") or values["agent_id"])
 
 
-def _supposed(deed: Deed, seen: Operation) -> Operation:
-    """What a deed did of which all that is known is that somebody has seen it."""
-    ended = max(deed.began, seen.ended)
-    if deed.what == "counter.update":
+def _supposed(operation: Operation, seen: RowAction) -> RowAction:
+    """Return the action of an operation of which only its effect was seen."""
+    ended = max(operation.began, seen.ended)
+    if operation.what == "counter.update":
         to: Row = (*seen.over[:2], _ANY)
-        return Operation(deed.began, ended, _ANYTHING, to, str(deed))
-    base: Row = tuple(deed.asked["base"])
-    over = {"TakeLeft": _ANYTHING, "Merge": (_ANY, _ANY, base[2])}.get(deed.asked["strategy"], base)
-    return Operation(deed.began, ended, over, _made(deed, base), str(deed))
+        return RowAction(operation.began, ended, _ANYTHING, to, str(operation))
+    base: Row = tuple(operation.args["base"])
+    over = {"TakeLeft": _ANYTHING, "Merge": (_ANY, _ANY, base[2])}.get(operation.args["strategy"], base)
+    return RowAction(operation.began, ended, over, _made(operation, base), str(operation))
 
 
 def no_lost_update(history: History) -> Iterator[str | int]:
-    """A counter has been added to as often as was told, and no more than may have been."""
+    """A counter was incremented as often as was acknowledged, and at most as often as it may have been."""
     if not history.notes("final"):
         return
-    counts = {row[KEY]: row[COLUMNS[0]] for row in finals(history, TABLE)}
-    added: dict[str, list[Deed]] = defaultdict(list)
-    for deed in history.deeds("counter.write", "counter.update"):
-        if deed.asked["key"].startswith(NAMED):
-            added[deed.asked["key"]].append(deed)
+    counts = {row[KEY]: row[COLUMNS[0]] for row in final_rows(history, TABLE)}
+    added: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("counter.write", "counter.update"):
+        if operation.args["key"].startswith(NAMED):
+            added[operation.args["key"]].append(operation)
     losses = Losses(history)
-    for key, deeds in added.items():
-        yield len(deeds)
-        least = sum(deed.is_ok and not losses.may_have_lost(deed) for deed in deeds)
-        most = sum(deed.may_be for deed in deeds)
+    for key, operations in added.items():
+        yield len(operations)
+        least = sum(operation.is_ok and not losses.may_have_lost(operation) for operation in operations)
+        most = sum(operation.may_have_happened for operation in operations)
         if not least <= counts.get(key, 0) <= most:
             yield f"{key} is {counts.get(key, 0)}, and was added to {least} to {most} times"
 
@@ -192,8 +197,8 @@ def no_lost_update(history: History) -> Iterator[str | int]:
 COUNTER_CHECKS: Final = (
     Check(
         "counters-linearizable",
-        "what was told of each row can have been so, one read or write after the other",
+        "all reads and writes of a row are linearizable",
         counters_linearizable,
     ),
-    Check("no-lost-update", "a counter is as often added to as its writers were told", no_lost_update),
+    Check("no-lost-update", "a counter was incremented as often as was acknowledged", no_lost_update),
 )

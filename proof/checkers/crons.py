@@ -1,4 +1,4 @@
-"""Crons: each due time fires once, and those that nobody could fire are caught up with as one."""
+"""Crons: each due time fires once, and missed times are caught up with one firing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from proof.final_state import Row, final_rows, grouped
 from proof.history import History
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.jobs import EVERY_MS
 
 _LATE_MS: Final = 20_000
-"""So long after its time a cron is late, where nothing hinders it."""
+"""A cron is late after this time, if nothing hinders it."""
 
 
 def crons_once(history: History) -> Iterator[str | int]:
-    """Follow each cron from time to time."""
-    jobs = {job["job_id"] for job in finals(history, "jobs")}
-    for name, moves in grouped(finals(history, "proof_cron_moves"), "name").items():
+    """Follow each cron from one firing to the next."""
+    jobs = {job["job_id"] for job in final_rows(history, "jobs")}
+    for name, moves in grouped(final_rows(history, "proof_cron_moves"), "name").items():
         fired: set[int] = set()
         for before, now in pairwise(moves):
             if now["deed"] == "update":
@@ -42,7 +42,7 @@ def _faults(before: Row, now: Row, jobs: set[str], fired: set[int]) -> Iterator[
 
 
 def _lateness(history: History, last: Row) -> Iterator[str]:
-    """What was due when it was removed, or when all was over, had been fired."""
+    """Check that every time due at the removal of the cron, or at the end, has fired."""
     if last["deed"] == "delete":
         end_ms = last["at_ms"]
     else:

@@ -1,4 +1,4 @@
-"""The database itself, when all is over."""
+"""The state of the database and its replicas at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPOILS_REPLICAS: Final = frozenset(
 
 
 def integrity(history: History) -> Iterator[str | int]:
-    """SQLite has looked through it; not every server lets itself be asked."""
+    """SQLite's integrity check passes; not every server supports it."""
     for event in history.notes("final.integrity"):
         if event.data["ok"] is not None:
             yield 1
@@ -27,7 +27,7 @@ def integrity(history: History) -> Iterator[str | int]:
 
 
 def replica_equal(history: History) -> Iterator[str | int]:
-    """The stage has compared each replica with the database."""
+    """Each replica equals the database."""
     for event in history.notes("final.replica"):
         yield 1
         if not event.data["equal"]:
@@ -37,9 +37,9 @@ def replica_equal(history: History) -> Iterator[str | int]:
 
 
 def replica_keeps(history: History) -> Iterator[str | int]:
-    """No replica dropped what it held while nothing but a compaction of the server's log had happened.
+    """No replica dropped its copy when only a compaction of the server's log had happened.
 
-    Counted are the compactions that replicas went through.
+    Examined are the compactions that replicas went through.
     """
     yield sum(event.data["count"] for event in history.notes("final.compactions"))
     excuses = [event for event in history.notes("fault.began") if event.data["kind"] in _SPOILS_REPLICAS]
@@ -50,7 +50,7 @@ def replica_keeps(history: History) -> Iterator[str | int]:
 
 
 DATABASE_CHECKS: Final = (
-    Check("integrity", "the database is whole", integrity),
+    Check("integrity", "the database passes SQLite's integrity check", integrity),
     Check("replica-equal", "a replica holds what the database holds", replica_equal),
     Check(
         "replica-keeps", "a replica does not start over because the server compacts its log", replica_keeps

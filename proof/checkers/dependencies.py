@@ -1,4 +1,4 @@
-"""Ops that depend on others: none is applied before those are."""
+"""Ops with dependencies: none is applied before those."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 
 import orjson
 
+from proof.final_state import Row, final_rows
 from proof.history import History
-from proof.reading import Row, finals
 from proof.verdicts import Check
 from vox_mesh.oplog.op_kinds import APPLY, DROP
 from vox_mesh.oplog.pending_ops import DependencyState
 
 _ON_NOTHING: Final = "[]"
 _OF_OTHERS: Final = (APPLY, DROP)
-"""What becomes of an op that waits: such an entry names it as what it depends on."""
+"""The outcomes of a deferred op: such an entry depends on the op."""
 
 
 def ops_in_order(history: History) -> Iterator[str | int]:
-    """What was applied, at once or after it had waited, has all that it depends on applied before it."""
-    accepted = [row for row in finals(history, "agent_oplog") if row["accepted"]]
+    """Every applied op, deferred or not, has all of its dependencies applied before it."""
+    accepted = [row for row in final_rows(history, "agent_oplog") if row["accepted"]]
     applied = _applied(accepted)
     for row in accepted:
         is_free = row["causal_deps"] == _ON_NOTHING or row["kind"] in _OF_OTHERS
@@ -34,7 +34,7 @@ def ops_in_order(history: History) -> Iterator[str | int]:
 
 
 def _applied(accepted: list[Row]) -> dict[str, int]:
-    """With which entry each op took effect: its own, or the one that says that it has waited enough."""
+    """Return the entry with which each op took effect: its own, or that of the end of its deferral."""
     own = {row["op_id"]: row["id"] for row in accepted if row["reason"] != DependencyState.DEFERRED}
     later = {orjson.loads(row["payload"])["op"]: row["id"] for row in accepted if row["kind"] == APPLY}
     return own | later

@@ -1,4 +1,4 @@
-"""What strangers must not achieve, and what a storm of writers must: from the answers and the rows alone."""
+"""What fuzzing clients must not achieve, and what a storm of writers must: from responses and rows alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proof.losses import Losses
 from proof.verdicts import Check
 
 _LONGEST_S: Final = 15.0
-"""So long a storm lasts at the most, with its last writes."""
+"""The maximum duration of a storm, including its last writes."""
 
 
 def _no_5xx(history: History) -> Iterator[str | int]:
@@ -24,7 +24,7 @@ def _refused(history: History) -> Iterator[str | int]:
     for call in history.notes("stranger.call"):
         yield 1
         if not call.data["refused"] and call.data["status"] < 500:
-            yield f"{call.data['player']} did as told by {call.data['call']!r}: {call.data['status']}"
+            yield f"{call.data['player']} obeyed {call.data['call']!r}: {call.data['status']}"
     for table in history.notes("final.strangers"):
         yield 1
         if table.data["rows"]:
@@ -32,7 +32,7 @@ def _refused(history: History) -> Iterator[str | int]:
 
 
 def _storms(history: History) -> Iterator[str | int]:
-    """Of those that were seen to their end: who died before that did not tell how much it knew of."""
+    """Check the storms that completed: a process that died did not report its acknowledged writes."""
     found = {note.data["name"]: note.data["n"] for note in history.notes("final.storm")}
     losses = Losses(history)
     for storm in history.notes("storm.wrote"):
@@ -44,8 +44,8 @@ def _storms(history: History) -> Iterator[str | int]:
             yield f"{name} counted {n}, of {done} writes that were done and {unknown} of unknown fate"
 
 
-STRANGER_CHECKS: Final = (
-    Check("no-5xx", "what must be refused is refused, and never fails the service", _no_5xx),
-    Check("refused-changes-nothing", "no call that was refused leaves a trace in the database", _refused),
-    Check("storms-counted", "of many writes at once each takes effect once, or not at all", _storms),
+FUZZER_CHECKS: Final = (
+    Check("no-5xx", "invalid requests are refused, and never make the service fail", _no_5xx),
+    Check("refused-changes-nothing", "no refused request leaves a trace in the database", _refused),
+    Check("storms-counted", "each of many concurrent writes takes effect once, or not at all", _storms),
 )

@@ -1,6 +1,6 @@
-"""Messages as their consumers saw them: in one pair of hands at a time, done with once, and never left lying.
+"""Messages as their consumers saw them: handed to one at a time, acknowledged once, and never late.
 
-Judged are the consumers of an inbox that several receive from, which note all that they are handed.
+Examined are the consumers of an inbox with several receivers, which note every hand-out.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from proof.checkers.lives import RECOVERY_S, lives_of, pace_of
-from proof.history import Deed, Event, History
+from proof.checkers.incarnations import RECOVERY_S, incarnations_of, pace_of
+from proof.history import Event, History, Operation
 from proof.losses import NOTE, Losses
-from proof.scene import Pace
 from proof.verdicts import Check
+from proof.workload import Pace
 from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
 
 _SLACK_S: Final = 0.5
-"""A node may take the database's clock for so much behind."""
+"""How far a node's clock may be behind the database's."""
 
 _STIRS_S: Final = 3.0
-"""A player that was stopped notes what it was handed before within this time."""
+"""A node that was paused notes an earlier hand-out within this time after it resumes."""
 
 _LATE_S: Final = RECOVERY_S
-"""Nothing lies for so long on a healthy database."""
+"""On a healthy database a message waits no longer than this."""
 
 _OF_PROCESSES: Final = frozenset(
     (
@@ -33,25 +33,25 @@ _OF_PROCESSES: Final = frozenset(
         *("rollback", "store-back", "commits-lost"),
     )
 )
-"""Faults that may leave messages claimed by nobody who works on them, until the lease is over."""
+"""Faults that may leave messages claimed without a consumer, until the lease is over."""
 
 _REPEATING: Final = frozenset(("duplicate",))
-"""Faults in which a claim can be applied again after it was answered: what it takes then is held by none
-until the lease is over."""
+"""Faults in which a claim can be applied again after it was answered: messages that it takes then have no
+consumer until the lease is over."""
 
 _ALWAYS: Final = frozenset(("strangers", "compaction"))
 
 Consumer = tuple[str, int, int]
-"""The player, its life, and which of its consumers."""
+"""The node, its incarnation, and the number of the consumer."""
 
 
-def _consumer(each: Event | Deed) -> Consumer:
-    data = each.data if isinstance(each, Event) else each.asked
-    return each.who, each.life, data["consumer"]
+def _consumer(each: Event | Operation) -> Consumer:
+    data = each.data if isinstance(each, Event) else each.args
+    return each.who, each.incarnation, data["consumer"]
 
 
 def _handed(history: History) -> dict[str, list[Event]]:
-    """The hand-outs of each message, in order."""
+    """Return the hand-outs of each message, in order."""
     handed: dict[str, list[Event]] = defaultdict(list)
     for event in history.notes("message.handed"):
         if "consumer" in event.data:
@@ -59,20 +59,22 @@ def _handed(history: History) -> dict[str, list[Event]]:
     return handed
 
 
-def _acks(history: History) -> dict[str, list[Deed]]:
-    """The acknowledgements of each message that were told as made, in the order of their ends."""
-    acks: dict[str, list[Deed]] = defaultdict(list)
-    for deed in history.deeds("message.ack"):
-        if "consumer" in deed.asked and deed.is_ok and not deed.got["spooled"]:
-            acks[deed.asked["key"]].append(deed)
-    return {key: sorted(deeds, key=lambda deed: deed.ended) for key, deeds in acks.items()}
+def _acks(history: History) -> dict[str, list[Operation]]:
+    """Return the successful acknowledgements of each message, in the order of their ends."""
+    acks: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("message.ack"):
+        if "consumer" in operation.args and operation.is_ok and not operation.result["spooled"]:
+            acks[operation.args["key"]].append(operation)
+    return {
+        key: sorted(operations, key=lambda operation: operation.ended) for key, operations in acks.items()
+    }
 
 
 # --- one at a time ------------------------------------------------------------------------------------
 
 
 def handed_to_one(history: History) -> Iterator[str | int]:
-    """From when a message is handed out until its consumer lets go of it, no other one is handed it."""
+    """From a hand-out until its consumer is done with it, a message is handed to no other."""
     losses, ends = Losses(history), _ends(history)
     fenced = _fenced(history)
     for key, events in _handed(history).items():
@@ -83,36 +85,38 @@ def handed_to_one(history: History) -> Iterator[str | int]:
             has_until = min(
                 first.at + first.data["left_s"] - _SLACK_S,
                 next((at for at in ends[key, *_consumer(first)] if at >= first.at), float("inf")),
-                fenced.get((first.who, first.life), float("inf")),
+                fenced.get((first.who, first.incarnation), float("inf")),
             )
             if second.at < has_until:
                 yield (
-                    f"message {key} was handed to {_told(second)} at {second.at:.3f}, while "
-                    f"{_told(first)} had it from {first.at:.3f}"
+                    f"message {key} was handed to {_describe(second)} at {second.at:.3f}, while "
+                    f"{_describe(first)} had it from {first.at:.3f}"
                 )
 
 
 def _fenced(history: History) -> dict[tuple[str, int], float]:
-    """When each life of a player ended, or the next one began, which takes over its claims."""
-    lives = lives_of(history)
-    began = {(life.player, life.number): life.began for life in lives}
+    """Return when each incarnation ended, or the next one began, which takes over its claims."""
+    incarnations = incarnations_of(history)
+    began = {(incarnation.node, incarnation.number): incarnation.began for incarnation in incarnations}
     return {
-        (life.player, life.number): min(life.ended, began.get((life.player, life.number + 1), float("inf")))
-        for life in lives
+        (incarnation.node, incarnation.number): min(
+            incarnation.ended, began.get((incarnation.node, incarnation.number + 1), float("inf"))
+        )
+        for incarnation in incarnations
     }
 
 
-def _told(event: Event) -> str:
-    who, life, number = _consumer(event)
-    return f"{who}.{life} ({number}, under {event.data['owner']})"
+def _describe(event: Event) -> str:
+    who, incarnation, number = _consumer(event)
+    return f"{who}.{incarnation} ({number}, under {event.data['owner']})"
 
 
 def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
-    """When each consumer was about to be done with a message: it acknowledged, rejected or dropped it."""
+    """Return when each consumer was about to acknowledge, reject or drop a message."""
     ends: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
-    for deed in history.deeds("message.ack", "message.nack"):
-        if "consumer" in deed.asked:
-            ends[deed.asked["key"], *_consumer(deed)].append(deed.began)
+    for operation in history.operations("message.ack", "message.nack"):
+        if "consumer" in operation.args:
+            ends[operation.args["key"], *_consumer(operation)].append(operation.began)
     for event in history.notes("message.let_go"):
         ends[event.data["key"], *_consumer(event)].append(event.at)
     for each in ends.values():
@@ -121,56 +125,59 @@ def _ends(history: History) -> dict[tuple[str, str, int, int], list[float]]:
 
 
 def acked_once(history: History) -> Iterator[str | int]:
-    """That it was acknowledged is told to one consumer of a message alone."""
+    """The acknowledgement of a message succeeds for one consumer only."""
     losses = Losses(history)
-    for key, deeds in _acks(history).items():
-        yield len(deeds)
-        told = {_consumer(deed): deed for deed in deeds if not losses.may_have_lost(deed)}
-        if len(told) > 1:
-            yield f"message {key} was acknowledged by more than one: {' and '.join(map(str, told.values()))}"
+    for key, operations in _acks(history).items():
+        yield len(operations)
+        acknowledged = {
+            _consumer(operation): operation for operation in operations if not losses.may_have_lost(operation)
+        }
+        if len(acknowledged) > 1:
+            several = " and ".join(map(str, acknowledged.values()))
+            yield f"message {key} was acknowledged by more than one: {several}"
 
 
 def acked_stays(history: History) -> Iterator[str | int]:
-    """What was acknowledged is not handed out any more."""
+    """An acknowledged message is not handed out again."""
     losses, handed = Losses(history), _handed(history)
     stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
-    for key, deeds in _acks(history).items():
-        kept = [deed for deed in deeds if not losses.may_have_lost(deed)]
+    for key, operations in _acks(history).items():
+        kept = [operation for operation in operations if not losses.may_have_lost(operation)]
         if not kept:
             continue
         for event in handed.get(key, ()):
             yield 1
             was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
             if event.at > kept[0].ended and not was_stopped:
-                yield f"message {key} was handed to {_told(event)} at {event.at:.3f}, after {kept[0]}"
+                yield f"message {key} was handed to {_describe(event)} at {event.at:.3f}, after {kept[0]}"
 
 
 # --- in time ------------------------------------------------------------------------------------------
 
 
 def handed_in_time(history: History) -> Iterator[str | int]:
-    """No message that was sent lies, while nothing is wrong, for so long as to be late.
+    """While nothing is wrong, no message waits so long that it is late.
 
-    When all is over, consumers are ended in the middle of their work: from then on their leases count.
+    At the end, consumers are stopped in the middle of their work: from then on their leases count.
     """
     pace, over = pace_of(history, PACE_NOTE), min((each.at for each in history.notes("over")), default=None)
     if pace is None or over is None:
         return
     troubles = _merged((*_troubles(history, lease_of(pace)), *_rests(history, pace)))
     handed = _handed(history)
-    for deed in history.deeds("message.send"):
-        if not is_consumed(deed.asked["to"]) or not deed.is_ok or deed.got["spooled"]:
+    for operation in history.operations("message.send"):
+        if not is_consumed(operation.args["to"]) or not operation.is_ok or operation.result["spooled"]:
             continue
         yield 1
-        first = min([over, *(event.at for event in handed.get(deed.asked["key"], ()))])
-        for since, until in _calms(troubles, deed.ended, first):
+        first = min([over, *(event.at for event in handed.get(operation.args["key"], ()))])
+        for since, until in _calms(troubles, operation.ended, first):
             if until - since > _LATE_S:
-                yield f"{deed} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"
+                yield f"{operation} lay for {until - since:.1f} s from {since:.3f} on, when nothing was wrong"
                 break
 
 
 def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]:
-    """When something was wrong, or may still have had its effect."""
+    """Return when something was wrong, or may still have had an effect."""
     ends = {event.data["id"]: event.at for event in history.notes("fault.ended")}
     for event in history.notes("fault.began"):
         kind = event.data["kind"]
@@ -180,16 +187,16 @@ def _troubles(history: History, lease_s: float) -> Iterator[tuple[float, float]]
             yield event.at, ended + (lease_s if is_long else 0.0)
     for event in history.notes(NOTE):
         yield event.at, event.at + lease_s
-    for life in lives_of(history):
-        if life.how:
-            yield life.ended, life.ended + lease_s
+    for incarnation in incarnations_of(history):
+        if incarnation.how:
+            yield incarnation.ended, incarnation.ended + lease_s
 
 
 def _rests(history: History, pace: Pace) -> Iterator[tuple[float, float]]:
-    """When somebody's circuit was open: it rests for a while after all is well again."""
-    for deed in history.all_deeds:
-        if deed.got.get("error") == CircuitOpen.__name__:
-            yield deed.began, deed.ended + 2 * pace.rest_s + _SLACK_S
+    """Return when a circuit was open: it stays so for a while after all faults have healed."""
+    for operation in history.all_operations:
+        if operation.result.get("error") == CircuitOpen.__name__:
+            yield operation.began, operation.ended + 2 * pace.rest_s + _SLACK_S
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -203,7 +210,7 @@ def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _calms(troubles: list[tuple[float, float]], since: float, until: float) -> Iterator[tuple[float, float]]:
-    """The times between troubles, from one moment to another."""
+    """Return the times between troubles, from one moment to another."""
     for began, ended in troubles:
         if since < began:
             yield since, min(began, until)
@@ -214,8 +221,8 @@ def _calms(troubles: list[tuple[float, float]], since: float, until: float) -> I
 
 
 HANDOUT_CHECKS: Final = (
-    Check("handed-to-one", "a message is in one consumer's hands at a time", handed_to_one),
-    Check("acked-once", "an acknowledgement is told as made to one consumer alone", acked_once),
+    Check("handed-to-one", "a message is handed to one consumer at a time", handed_to_one),
+    Check("acked-once", "the acknowledgement of a message succeeds for one consumer only", acked_once),
     Check("acked-stays", "a message that was acknowledged is not handed out again", acked_stays),
-    Check("handed-in-time", "on a healthy database no message lies unhandled for long", handed_in_time),
+    Check("handed-in-time", "on a healthy database no message waits for long", handed_in_time),
 )

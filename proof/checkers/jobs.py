@@ -1,4 +1,4 @@
-"""Jobs: each comes to one end, is worked on under one claim at a time, and only after what it needs."""
+"""Jobs: each ends once, is held under one claim at a time, and starts only after its dependencies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from proof.history import Deed, History
+from proof.final_state import Row, final_rows, grouped
+from proof.history import History, Operation
 from proof.losses import Losses
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from vox_mesh.model.jobs.records import COMPLETE, ENDS, EXPIRE, HELD, JobState
 
@@ -19,20 +19,20 @@ _Moves = dict[str, list[Row]]
 
 
 def _moves(history: History) -> _Moves:
-    """What became of each job, as the witness saw it."""
-    return grouped(finals(history, "proof_job_moves"), "job_id")
+    """Return the transitions of each job, as the witness saw them."""
+    return grouped(final_rows(history, "proof_job_moves"), "job_id")
 
 
 def _ops(history: History) -> dict[str, Row]:
-    """The accepted ops of the log, by their ids."""
-    return {row["op_id"]: row for row in finals(history, "agent_oplog") if row["accepted"]}
+    """Return the accepted ops of the log, by id."""
+    return {row["op_id"]: row for row in final_rows(history, "agent_oplog") if row["accepted"]}
 
 
 def _is_end(row: Row) -> bool:
     return row["state"] in ENDS
 
 
-def _told(row: Row) -> str:
+def _text(row: Row) -> str:
     return f"{row['state']} under {row['claim_token']} of {row['claimer']} at {row['at_ms']}"
 
 
@@ -40,9 +40,9 @@ def _told(row: Row) -> str:
 
 
 def one_end(history: History) -> Iterator[str | int]:
-    """Every job has ended, and its end was its only one."""
+    """Every job has ended, once."""
     moves = _moves(history)
-    for job in finals(history, "jobs"):
+    for job in final_rows(history, "jobs"):
         yield 1
         name, seen = job["job_id"], moves.get(job["job_id"], [])
         if not _is_end(job):
@@ -50,15 +50,15 @@ def one_end(history: History) -> Iterator[str | int]:
             continue
         ends = [now for before, now in pairwise(seen) if _is_end(now) and not _is_end(before)]
         if len(ends) != 1:
-            yield f"job {name} came to {len(ends)} ends: {', '.join(map(_told, ends))}"
+            yield f"job {name} came to {len(ends)} ends: {', '.join(map(_text, ends))}"
     for name, seen in moves.items():
         for before, now in pairwise(seen):
             if _is_end(before) and (now["state"] != before["state"] or now["deed"] == "delete"):
-                yield f"job {name} went on after its end: {_told(before)}, then {now['deed']} {_told(now)}"
+                yield f"job {name} went on after its end: {_text(before)}, then {now['deed']} {_text(now)}"
 
 
 def one_completion(history: History) -> Iterator[str | int]:
-    """Of each job one completion was accepted at the most, that of whoever held it; and its work was done."""
+    """At most one completion of a job was accepted, from the holder of its claim; and its work was done."""
     completions: dict[str, list[tuple[Row, int]]] = {}
     for op in _ops(history).values():
         if op["kind"] == COMPLETE:
@@ -66,25 +66,25 @@ def one_completion(history: History) -> Iterator[str | int]:
                 completions.setdefault(item["job_id"], []).append((op, item["claim_token"]))
     done = {(each.data["job"], each.data["token"]) for each in history.notes("job.done")}
     moves = _moves(history)
-    for job in finals(history, "jobs"):
+    for job in final_rows(history, "jobs"):
         yield 1
         name, accepted = job["job_id"], completions.get(job["job_id"], [])
         if len(accepted) > 1:
             yield f"job {name} was completed by {' and '.join(op['op_id'] for op, _ in accepted)}"
         if job["state"] == JobState.SUCCEEDED and (name, job["claim_token"]) not in done:
-            yield f"job {name} has succeeded under {job['claim_token']}, and nobody had done it"
+            yield f"job {name} has succeeded under {job['claim_token']}, and no attempt had completed"
         for op, token in accepted:
             for before, now in pairwise(moves.get(name, [])):
                 holder = before["claimer"], before["claim_token"]
                 if now["last_op"] == op["op_id"] and holder != (op["node_id"], token):
-                    yield f"job {name} was completed by {op['node_id']} under {token}: it was {_told(before)}"
+                    yield f"job {name} was completed by {op['node_id']} under {token}: it was {_text(before)}"
 
 
 # --- claims ---------------------------------------------------------------------------------------
 
 
 def claims_apart(history: History) -> Iterator[str | int]:
-    """By the database's clock no claim began, or was taken back, before the one before it was over."""
+    """By the database's clock, no claim began, or was revoked, before the previous one was over."""
     ops = _ops(history)
     for name, seen in _moves(history).items():
         yield len(seen)
@@ -96,14 +96,14 @@ def claims_apart(history: History) -> Iterator[str | int]:
                 continue
             is_valid = before["lease_until_ms"] >= now["at_ms"]
             if is_anew and is_valid:
-                yield f"job {name} was claimed while it was {_told(before)}: {_told(now)}"
+                yield f"job {name} was claimed while it was {_text(before)}: {_text(now)}"
             elif not is_anew and now["state"] in HELD:
                 if now["claimer"] != before["claimer"]:
-                    yield f"job {name} changed hands without a claim: {_told(before)}, then {_told(now)}"
+                    yield f"job {name} changed hands without a claim: {_text(before)}, then {_text(now)}"
                 if not is_valid:
-                    yield f"job {name} was kept after its lease: {_told(before)}, then {_told(now)}"
+                    yield f"job {name} was kept after its lease: {_text(before)}, then {_text(now)}"
             elif is_valid and _kind_of(ops, now) == EXPIRE:
-                yield f"job {name} was taken back early: {_told(before)}, then {_told(now)}"
+                yield f"job {name} was taken back early: {_text(before)}, then {_text(now)}"
     losses = Losses(history)
     began = history.notes("job.began")
     begun = Counter((each.data["job"], each.data["token"]) for each in began)
@@ -118,7 +118,7 @@ def _kind_of(ops: dict[str, Row], move: Row) -> str | None:
     return None if op is None else op["kind"]
 
 
-# --- what was asked for ---------------------------------------------------------------------------
+# --- submissions ----------------------------------------------------------------------------------
 
 
 def _key(job: Row) -> str | None:
@@ -127,38 +127,38 @@ def _key(job: Row) -> str | None:
 
 
 def submitted_once(history: History) -> Iterator[str | int]:
-    """Submitted once or often under one key, there is one job; and none where every answer was no."""
-    jobs = grouped(({**job, "key": _key(job)} for job in finals(history, "jobs")), "key")
-    deeds: dict[str, list[Deed]] = {}
+    """A job submitted under one key, however often, exists once; if all were rejected, it does not."""
+    jobs = grouped(({**job, "key": _key(job)} for job in final_rows(history, "jobs")), "key")
+    operations: dict[str, list[Operation]] = {}
     losses = Losses(history)
-    for deed in history.deeds("job.submit"):
-        deeds.setdefault(deed.asked["key"], []).append(deed)
-    for key, tries in deeds.items():
+    for operation in history.operations("job.submit"):
+        operations.setdefault(operation.args["key"], []).append(operation)
+    for key, tries in operations.items():
         yield 1
         there = [job["job_id"] for job in jobs.get(key, [])]
-        ok = [deed for deed in tries if deed.is_ok and not losses.may_have_lost(deed)]
+        ok = [operation for operation in tries if operation.is_ok and not losses.may_have_lost(operation)]
         if len(there) > 1:
             yield f"the key {key} has become {len(there)} jobs: {', '.join(there)}"
-        for deed in ok:
-            if deed.got["job"] not in there:
-                yield f"job {deed.got['job']} was submitted and is not there: {deed}"
-        if sum(deed.got["is_new"] for deed in ok) > 1:
+        for operation in ok:
+            if operation.result["job"] not in there:
+                yield f"job {operation.result['job']} was submitted and is not there: {operation}"
+        if sum(operation.result["is_new"] for operation in ok) > 1:
             yield f"the key {key} was new more than once: {ok[0]} and {ok[-1]}"
-        if there and not any(deed.may_be for deed in tries):
+        if there and not any(operation.may_have_happened for operation in tries):
             yield f"job {there[0]} is there, and its submission was refused: {tries[0]}"
 
 
 def _needs(history: History) -> Iterator[tuple[str, str]]:
-    """The jobs that are there, each with one that it was submitted to come after."""
-    jobs = {_key(job): job["job_id"] for job in finals(history, "jobs")}
-    asked = {deed.asked["key"]: deed.asked["needs"] for deed in history.deeds("job.submit")}
-    for key, needs in asked.items():
+    """Return the jobs that exist, each with the one it was submitted to follow."""
+    jobs = {_key(job): job["job_id"] for job in final_rows(history, "jobs")}
+    args = {operation.args["key"]: operation.args["needs"] for operation in history.operations("job.submit")}
+    for key, needs in args.items():
         if key in jobs:
             yield from ((jobs[key], jobs[need]) for need in needs if need in jobs)
 
 
 def in_order(history: History) -> Iterator[str | int]:
-    """Nobody began a job before what it needs, as whoever submitted it said, had succeeded."""
+    """No attempt at a job began before its dependency, as given at submission, had succeeded."""
     moves = _moves(history)
     done: dict[str, float] = {}
     for event in history.notes("job.done"):
@@ -180,11 +180,9 @@ def in_order(history: History) -> Iterator[str | int]:
 
 
 JOB_CHECKS: Final = (
-    Check("one-end", "every job comes to exactly one end", one_end),
-    Check(
-        "one-completion", "one completion of a job is accepted at the most, from its holder", one_completion
-    ),
+    Check("one-end", "every job ends exactly once", one_end),
+    Check("one-completion", "at most one completion of a job is accepted, from its holder", one_completion),
     Check("claims-apart", "no two claims of a job are valid at the same time", claims_apart),
-    Check("jobs-submitted-once", "submitted twice under one key, it is one job", submitted_once),
-    Check("jobs-in-order", "no job begins before what it needs has come to its end", in_order),
+    Check("jobs-submitted-once", "a job submitted twice under one key exists once", submitted_once),
+    Check("jobs-in-order", "no job starts before its dependencies have ended", in_order),
 )

@@ -1,10 +1,10 @@
-"""Whether what was told of one thing can have been so: a search for an order of all that was done to it.
+"""Linearizability: a search for an order of all actions that explains every result.
 
-Each operation took effect at one moment between its begin and its end, and the order of those moments must
-make sense of every answer. The search goes through the history once, from end to end of its operations, and
-keeps every explanation of what was seen so far: a state, and which of those that are under way have taken
-effect already. So it takes as long as the history is, times how much happens at once. Should there be too
-many explanations, that is told as a fault: nothing is passed over.
+Each action took effect at one moment between its start and its end, and the order of those moments must
+explain every result. The search goes through the history once and keeps every explanation of the results so
+far: a state, and which of the pending actions have taken effect already. It takes time in proportion to the
+length of the history times its concurrency. If there are too many explanations, that is reported as a fault:
+nothing is skipped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 _STEPS: Final = 100_000
 _STEPS_EACH: Final = 500
-"""So often, and so much more for each operation, it is tried whether one may be next."""
+"""The bound of attempts: a base, plus this many for each action."""
 _SHOWN: Final = 4
 
 
-class Operation(Protocol):
-    """One thing that was done."""
+class Action(Protocol):
+    """One action."""
 
     @property
     def began(self) -> float:
@@ -36,34 +36,35 @@ class Operation(Protocol):
 
 
 S = TypeVar("S")
-O = TypeVar("O", bound=Operation)  # noqa: E741  # as in the papers
-O_contra = TypeVar("O_contra", bound=Operation, contravariant=True)
+O = TypeVar("O", bound=Action)  # noqa: E741  # as in the papers
+O_contra = TypeVar("O_contra", bound=Action, contravariant=True)
 
 
 class Model(Protocol[S, O_contra]):
-    """How the thing behaves when all is done to it one after another. States can be hashed."""
+    """The sequential behaviour of an object. States must be hashable."""
 
     @property
     def start(self) -> S:
-        """The state before everything."""
+        """The initial state."""
 
-    def after(self, state: S, operation: O_contra) -> S | None:
-        """The state after one more; `None` if that can't have been told in this state."""
+    def after(self, state: S, action: O_contra) -> S | None:
+        """Return the state after an action; `None` if its result is impossible in this state."""
 
-    def is_moot(self, state: S, operation: O_contra) -> bool:
-        """Whether an optional one can have no effect any more, whatever comes."""
+    def is_moot(self, state: S, action: O_contra) -> bool:
+        """Return whether an optional action can have no effect any more."""
 
-    def effect(self, operation: O_contra) -> Hashable | None:
-        """What it does, if it may come at any time: of several that do the same, the first may come first."""
+    def effect(self, action: O_contra) -> Hashable | None:
+        """Return its effect, if it may happen at any time: of several with the same effect, the first may go
+        first."""
 
 
 Explanation = tuple[S, frozenset[int]]
-"""A state, and those under way that have had their effect."""
+"""A state, and the pending actions that have taken effect."""
 
 
-def fault(model: Model[S, O], operations: Sequence[O]) -> str | None:
-    """`None` if there is an order that explains everything; else what could not be explained."""
-    return _Search(model, operations).fault()
+def fault(model: Model[S, O], actions: Sequence[O]) -> str | None:
+    """Return `None` if some order explains everything; else what could not be explained."""
+    return _Search(model, actions).fault()
 
 
 class _TooMany(Exception):
@@ -71,41 +72,41 @@ class _TooMany(Exception):
 
 
 class _Search(Generic[S, O]):
-    def __init__(self, model: Model[S, O], operations: Sequence[O]) -> None:
+    def __init__(self, model: Model[S, O], actions: Sequence[O]) -> None:
         self._model = model
-        self._operations = operations
+        self._actions = actions
         self._explanations: set[Explanation[S]] = {(model.start, frozenset())}
         self._under_way: dict[int, O] = {}
         self._loose: set[int] = set()
-        """Those under way whose end nobody knows: they go when they can have no effect any more."""
+        """Pending actions without a known end: dropped when they can have no effect any more."""
         self._last_with: dict[Hashable, int] = {}
         self._before: dict[int, int] = {}
-        """The one before it of those that do the same. It is as good as this one, which may come later."""
-        self._left = _STEPS + _STEPS_EACH * len(operations)
+        """The previous action with the same effect. It is as good as this one, which may come later."""
+        self._left = _STEPS + _STEPS_EACH * len(actions)
 
     def fault(self) -> str | None:
-        """What could not be explained."""
-        for is_end, i in _moments(self._operations):
-            operation = self._operations[i]
+        """Return what could not be explained."""
+        for is_end, i in _moments(self._actions):
+            action = self._actions[i]
             if not is_end:
-                self._under_way[i] = operation
-                if operation.ended == math.inf:
-                    self._loosen(i, operation)
+                self._under_way[i] = action
+                if action.ended == math.inf:
+                    self._loosen(i, action)
                 continue
             try:
                 found = self._with(i)
             except _TooMany:
-                return f"there are too many explanations to tell whether {operation} can have been"
-            if operation.is_optional:
+                return f"there are too many explanations to tell whether {action} can have been"
+            if action.is_optional:
                 found |= self._explanations
             if not found:
-                return self._told(operation)
+                return self._describe(action)
             self._end(i, found)
         return None
 
-    def _loosen(self, i: int, operation: O) -> None:
+    def _loosen(self, i: int, action: O) -> None:
         self._loose.add(i)
-        effect = self._model.effect(operation)
+        effect = self._model.effect(action)
         if effect is not None:
             if effect in self._last_with:
                 self._before[i] = self._last_with[effect]
@@ -116,7 +117,7 @@ class _Search(Generic[S, O]):
         return i not in done and (before is None or before in done or before not in self._under_way)
 
     def _with(self, i: int) -> set[Explanation[S]]:
-        """The explanations in which one of those under way has had its effect, after any of the others."""
+        """Yield the explanations in which a pending action has taken effect, after any of the others."""
         found = set()
         stack = list(self._explanations)
         seen = set(stack)
@@ -132,7 +133,7 @@ class _Search(Generic[S, O]):
                     for j, each in self._under_way.items()
                     if self._may_be_next(j, done)
                 }
-                # What leaves the state as it is keeps nothing else from happening: it takes effect at once.
+                # An action that does not change the state prevents nothing: it takes effect at once.
                 done |= {j for j, following in after.items() if following == state}
             if i in done:
                 found.add((state, done))
@@ -149,7 +150,7 @@ class _Search(Generic[S, O]):
         return found
 
     def _end(self, i: int, found: set[Explanation[S]]) -> None:
-        """One is over, and with it those that can have no effect any more."""
+        """Process the end of an action, and drop the ones that can have no effect any more."""
         gone = {i}
         for j in self._loose:
             if all(self._model.is_moot(state, self._under_way[j]) for state, _ in found):
@@ -159,16 +160,16 @@ class _Search(Generic[S, O]):
             del self._under_way[j]
         self._explanations = {(state, done - gone) for state, done in found}
 
-    def _told(self, operation: O) -> str:
+    def _describe(self, action: O) -> str:
         states = list(dict.fromkeys(str(state) for state, _ in self._explanations))
-        others = [str(each) for each in self._under_way.values() if each is not operation]
-        told = f"{operation} can't have been, with {' or '.join(states[:_SHOWN])}"
-        return f"{told}, and under way {'; '.join(others[:_SHOWN])}" if others else told
+        others = [str(each) for each in self._under_way.values() if each is not action]
+        text = f"{action} can't have been, with {' or '.join(states[:_SHOWN])}"
+        return f"{text}, and under way {'; '.join(others[:_SHOWN])}" if others else text
 
 
-def _moments(operations: Sequence[Operation]) -> Iterator[tuple[bool, int]]:
-    """All begins and ends, in order; what ends when another begins may still have come after it."""
-    begins = ((each.began, False, i) for i, each in enumerate(operations))
-    ends = ((each.ended, True, i) for i, each in enumerate(operations) if each.ended < math.inf)
+def _moments(actions: Sequence[Action]) -> Iterator[tuple[bool, int]]:
+    """Yield all starts and ends, in order; an action that ends when another starts may come after it."""
+    begins = ((each.began, False, i) for i, each in enumerate(actions))
+    ends = ((each.ended, True, i) for i, each in enumerate(actions) if each.ended < math.inf)
     for _, is_end, i in sorted((*begins, *ends)):
         yield is_end, i

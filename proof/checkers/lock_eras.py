@@ -1,6 +1,6 @@
-"""What was done to locks, era by era: a rollback takes holds away, and brings others back.
+"""Actions on locks by era: a rollback removes some holds and restores others.
 
-Tokens are judged across eras elsewhere. Here each era is judged by itself, by the holds that began in it.
+Tokens are checked across eras elsewhere. Here each era is checked by itself, by the holds that began in it.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proof.checkers.lock_model import Kind, Operation
+from proof.checkers.lock_model import Kind, LockAction
 from proof.history import Step
 from proof.losses import Losses
 
 
-def in_eras(operations: Sequence[Operation], losses: Losses) -> list[list[Operation]]:
-    """The operations of each era; left out is what was done to holds of another one."""
+def in_eras(actions: Sequence[LockAction], losses: Losses) -> list[list[LockAction]]:
+    """Return the actions of each era, without those on holds of another era."""
     if not losses:
-        return [list(operations)]
-    eras: list[list[Operation]] = [[] for _ in losses.eras]
+        return [list(actions)]
+    eras: list[list[LockAction]] = [[] for _ in losses.eras]
     homes = {
         each.token: losses.era_of(each.began, each.ended)
-        for each in operations
-        if each.kind is Kind.ACQUIRE and each.told is Step.OK
+        for each in actions
+        if each.kind is Kind.ACQUIRE and each.step is Step.OK
     }
-    for each in operations:
+    for each in actions:
         first, last = losses.span(each.began, each.ended)
-        if each.kind is Kind.ACQUIRE and each.told is not Step.OK:
+        if each.kind is Kind.ACQUIRE and each.step is not Step.OK:
             for era in range(first, last + 1):
-                eras[era].append(each)  # a look may find what nobody knows of
+                eras[era].append(each)  # a look may find an unknown hold
             continue
         home = homes.get(each.token, first)
         if home != first:
@@ -36,5 +36,5 @@ def in_eras(operations: Sequence[Operation], losses: Losses) -> list[list[Operat
         if first == last:
             eras[first].append(each)
         elif each.kind in (Kind.RENEW, Kind.RELEASE):
-            eras[first].append(replace(each, told=Step.UNKNOWN, ended=math.inf))
+            eras[first].append(replace(each, step=Step.UNKNOWN, ended=math.inf))
     return eras

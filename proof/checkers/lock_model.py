@@ -1,8 +1,7 @@
-"""A lock as a register of who holds it.
+"""A lock as a register of its holder.
 
-A hold may end by itself, but not before its time has passed since the earliest moment at which it can have
-been granted or renewed; and nobody may be told that it is there after the latest. Times are of one clock that
-never steps.
+A hold may expire, but not before its TTL has passed since the earliest moment at which it can have been
+granted or renewed; and it must not be reported after the latest. Times are of one clock that never steps.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from proof.checkers.linearizable import fault
 from proof.history import Step
 
 _COPY_S: Final = 2.5
-"""A copy of a request comes within this time, if there is one."""
+"""A duplicate of a request arrives within this time."""
 
 SLACK_S: Final = 0.01
-"""The database tells whole milliseconds, by a clock that may be slewed."""
+"""The database's clock has a resolution of a millisecond, and may be slewed."""
 
 
 class Kind(StrEnum):
-    """What can be done to a lock."""
+    """The kinds of actions on a lock."""
 
     ACQUIRE = "acquire"
     RENEW = "renew"
@@ -35,39 +34,39 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One thing done to one lock. A look that finds nobody has no token, nor has an acquisition in vain.
+class LockAction:
+    """One action on one lock. A look that finds no holder has no token, nor has a failed acquisition.
 
-    What nobody knows of may be for ever under way: its end is then that of time.
+    An action of unknown outcome may be pending for the rest of the history: its end is infinity.
     """
 
     kind: Kind
-    told: Step
+    step: Step
     began: float
     ended: float = math.inf
     token: int | None = None
     ttl: float = 0.0
     grace: float = 0.0
-    """By how much its hold may last too long: until it is noticed that the database's clock was set."""
+    """How much too long its hold may last, until a step of the database's clock is noticed."""
     early: float = 0.0
-    """By how much its hold may end too soon: while a correction of that clock fades."""
+    """How much too early its hold may end, while a correction of that clock fades."""
     actor: str = ""
     id: str = ""
 
     @property
     def is_optional(self) -> bool:
         """Whether it may have had no effect at all."""
-        return self.told is Step.UNKNOWN
+        return self.step is Step.UNKNOWN
 
     def __str__(self) -> str:
         return (
-            f"{self.kind} {self.token} by {self.actor or 'somebody'} "
-            f"({self.began:.3f}…{self.ended:.3f}: {self.told})"
+            f"{self.kind} {self.token} by {self.actor or 'an unknown agent'} "
+            f"({self.began:.3f}…{self.ended:.3f}: {self.step})"
         )
 
 
 class _Hold(NamedTuple):
-    """Who holds the lock, and the earliest and latest moment from which its time counts."""
+    """The holder, and the earliest and latest moment from which its TTL counts."""
 
     token: int
     ttl: float
@@ -78,12 +77,12 @@ class _Hold(NamedTuple):
 
     @property
     def over(self) -> float:
-        """It may end by itself from here on."""
+        """From when it may have expired."""
         return self.earliest + self.ttl - self.early - SLACK_S
 
     @property
     def surely_over(self) -> float:
-        """And has by here."""
+        """From when it must have expired."""
         return self.latest + self.ttl + self.grace + SLACK_S
 
     def __str__(self) -> str:
@@ -91,42 +90,42 @@ class _Hold(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The lock after some operations, and the earliest moment since when it can have been so."""
+    """The lock after some actions, and the earliest moment at which it can have reached this state."""
 
     since: float = -math.inf
     hold: _Hold | None = None
     highest: int = 0
 
     def __str__(self) -> str:
-        return f"nobody since token {self.highest}" if self.hold is None else str(self.hold)
+        return f"no holder since token {self.highest}" if self.hold is None else str(self.hold)
 
 
-def lock_fault(operations: Sequence[Operation]) -> str | None:
-    """`None` if what was told of one lock can have been so; else what could not be explained."""
-    return fault(_Lock(operations), [one for each in operations for one in _as_seen(each)])
+def lock_fault(actions: Sequence[LockAction]) -> str | None:
+    """Return `None` if the history of a lock is linearizable; else what could not be explained."""
+    return fault(_Lock(actions), [one for each in actions for one in _as_seen(each)])
 
 
-def _as_seen(each: Operation) -> Iterator[Operation]:
-    # What was refused, or granted to nobody's knowledge, shows in what others see, if at all.
-    if each.kind is not Kind.ACQUIRE or each.told is Step.OK:
+def _as_seen(each: LockAction) -> Iterator[LockAction]:
+    # A rejected or unknown acquisition shows only in what others see, if at all.
+    if each.kind is not Kind.ACQUIRE or each.step is Step.OK:
         yield each
-    # An answer may have been lost, and when it was sent again the time that it had won was over.
-    if each.kind is Kind.RENEW and each.told is Step.NO:
-        yield replace(each, told=Step.UNKNOWN)
+    # The response may have been lost, and the hold over when the request was sent again.
+    if each.kind is Kind.RENEW and each.step is Step.NO:
+        yield replace(each, step=Step.UNKNOWN)
 
 
 class _Lock:
-    """What can be told of a lock."""
+    """The sequential behaviour of a lock."""
 
     start = _State()
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        acquisitions = [each for each in operations if each.kind is Kind.ACQUIRE]
+    def __init__(self, actions: Sequence[LockAction]) -> None:
+        acquisitions = [each for each in actions if each.kind is Kind.ACQUIRE]
         self._grants = sorted(each.token for each in acquisitions if each.token is not None)
         self._acquisitions = acquisitions
 
-    def after(self, state: _State, each: Operation) -> _State | None:
-        """The lock after one more operation; `None` if it can't have been told that now."""
+    def after(self, state: _State, each: LockAction) -> _State | None:
+        """Return the lock after an action; `None` if its result is impossible in this state."""
         if state.since > each.ended:
             return None
         if each.kind is Kind.ACQUIRE:
@@ -134,9 +133,9 @@ class _Lock:
         if each.kind is Kind.LOOK:
             return _without(state, each) if each.token is None else self._seen(state, each)
         is_held = state.hold is not None and state.hold.token == each.token
-        if each.told is Step.NO:
+        if each.step is Step.NO:
             if is_held and each.kind is Kind.RELEASE:
-                return _released(state, each)  # and sent again after a lost answer, there was nothing left
+                return _released(state, each)  # and sent again after a lost response, there was nothing left
             return _without(state, each) if is_held else state
         if not is_held or not _is_there(state, each):
             return None
@@ -148,49 +147,49 @@ class _Lock:
             case _:
                 return state
 
-    def is_moot(self, state: _State, each: Operation) -> bool:
-        """Whether its hold is over for ever."""
+    def is_moot(self, state: _State, each: LockAction) -> bool:
+        """Return whether its hold can never exist again."""
         is_held = state.hold is not None and state.hold.token == each.token
         return not is_held and each.token is not None and each.token <= state.highest
 
-    def effect(self, each: Operation) -> tuple[Kind, int | None, float]:
-        """What it does to which hold: a holder that gets no answer goes on renewing, all to the same end."""
+    def effect(self, each: LockAction) -> tuple[Kind, int | None, float]:
+        """Return its effect on its hold: repeated renewals without a response all have the same one."""
         return each.kind, each.token, each.ttl
 
-    def _granted(self, state: _State, each: Operation) -> _State | None:
+    def _granted(self, state: _State, each: LockAction) -> _State | None:
         assert each.token is not None
         free = _without(state, each)
         if free is None or each.token <= free.highest:
             return None
         if each.token > self._grants[bisect_right(self._grants, free.highest)]:
-            return None  # tokens rise, so that the lower one had to be first
+            return None  # tokens rise, so the lower one must have come first
         return _held(free._replace(highest=each.token), each)
 
-    def _seen(self, state: _State, each: Operation) -> _State | None:
+    def _seen(self, state: _State, each: LockAction) -> _State | None:
         assert each.token is not None
         at = bisect_right(self._grants, each.token)
         if at and self._grants[at - 1] == each.token:
             is_held = state.hold is not None and state.hold.token == each.token
             return state if is_held and _is_there(state, each) else None
-        # Somebody has it who was never told of this token: the answer was lost.
+        # The holder never learned of this token: the response was lost.
         free = _without(state, each)
         if free is None or not self._is_asked_for(each) or each.token < free.highest:
             return None
         return free._replace(highest=each.token)
 
-    def _is_asked_for(self, look: Operation) -> bool:
-        """Whether what a look found can be somebody's who does not know, or has just given up.
+    def _is_asked_for(self, look: LockAction) -> bool:
+        """Return whether a hold found by a look can belong to an acquisition that is pending or was given up.
 
-        What was granted and released may have been carried twice, and the copy come after that.
+        A request that was granted and released may have been duplicated, and the duplicate arrive later.
         """
         return any(
             each.began <= look.ended
-            and (each.told is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
+            and (each.step is Step.UNKNOWN or each.ended + _COPY_S + each.ttl >= look.began)
             for each in self._acquisitions
         )
 
 
-def _held(state: _State, each: Operation) -> _State:
+def _held(state: _State, each: LockAction) -> _State:
     assert each.token is not None
     earliest = max(state.since, each.began)
     latest = each.ended if state.hold is None else min(each.ended, state.hold.surely_over)
@@ -199,17 +198,17 @@ def _held(state: _State, each: Operation) -> _State:
     )
 
 
-def _released(state: _State, each: Operation) -> _State:
+def _released(state: _State, each: LockAction) -> _State:
     return _State(max(state.since, each.began), None, state.highest)
 
 
-def _is_there(state: _State, each: Operation) -> bool:
-    """Whether the hold need not be over when the operation begins."""
+def _is_there(state: _State, each: LockAction) -> bool:
+    """Return whether the hold may still exist when the action begins."""
     return state.hold is not None and max(state.since, each.began) <= state.hold.surely_over
 
 
-def _without(state: _State, each: Operation) -> _State | None:
-    """The lock with nobody holding it: at once, or when the hold's time is over, if that is soon enough."""
+def _without(state: _State, each: LockAction) -> _State | None:
+    """Yield the lock without a holder: at once, or after the hold expires, if that is early enough."""
     if state.hold is None:
         return state
     over = state.hold.over

@@ -1,4 +1,4 @@
-"""Messages: none is lost or doubled, those of a pair come in order, and none is handed out too late."""
+"""Messages: none is lost or duplicated, those of a pair are in order, none is handed out after its expiry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 import orjson
 
 from proof.checkers.locks import FADES
-from proof.history import Deed, History
+from proof.final_state import Row, final_rows, grouped
+from proof.history import History, Operation
 from proof.losses import Losses
-from proof.reading import Row, finals, grouped
 from proof.verdicts import Check
 from proof.workloads.messages import is_received
 from vox_mesh.model.messages.records import MessageState
@@ -20,24 +20,28 @@ from vox_mesh.model.messages.records import MessageState
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
 _ON_ARRIVAL: Final = "arrival:"
 _LOOKED_AT: Final = 8
-"""A message that comes late waits for so many of those behind it that somebody has in hand."""
+"""A late message waits for at most this many later ones that are claimed already."""
 
 _NOTED_MS: Final = 2_000
-"""Within this time of its being handed out, a player that is not stopped notes a message."""
+"""A node that is not paused notes a hand-out within this time."""
 
 _EARLY_S: Final = 0.5
-"""By so much the clock that its sender went by may be behind the database's."""
+"""How far the clock of a sender may be behind the database's."""
 
 _STIRS_S: Final = 3.0
-"""A player that was stopped goes on within this time."""
+"""A node that was paused goes on within this time."""
 
 
-def _sends(history: History) -> dict[str, list[Deed]]:
-    """What was sent, by key."""
-    sends: dict[str, list[Deed]] = {}
-    for deed in history.deeds("message.send", "message.broadcast"):
-        for key in deed.got.get("keys", ()) if deed.what == "message.broadcast" else (deed.asked["key"],):
-            sends.setdefault(key, []).append(deed)
+def _sends(history: History) -> dict[str, list[Operation]]:
+    """Return the sends, by key."""
+    sends: dict[str, list[Operation]] = {}
+    for operation in history.operations("message.send", "message.broadcast"):
+        for key in (
+            operation.result.get("keys", ())
+            if operation.what == "message.broadcast"
+            else (operation.args["key"],)
+        ):
+            sends.setdefault(key, []).append(operation)
     return sends
 
 
@@ -45,57 +49,57 @@ def _sends(history: History) -> dict[str, list[Deed]]:
 
 
 def acked(history: History) -> Iterator[str | int]:
-    """What was sent is there, and has come to an end as the rules have it."""
-    rows = {row["message_uuid"]: row for row in finals(history, "a2a_messages")}
-    acks, losses = _by_key(history.deeds("message.ack")), Losses(history)
+    """Every message that was sent exists, and has ended according to the rules."""
+    rows = {row["message_uuid"]: row for row in final_rows(history, "a2a_messages")}
+    acks, losses = _by_key(history.operations("message.ack")), Losses(history)
     for key, sends in _sends(history).items():
         row = rows.get(key)
         if row is not None:
             yield 1
             yield from (f"message {key} {fault}" for fault in _wrong_end(row, acks.get(key, []), losses))
-        elif any(deed.is_ok and not _may_be_gone(deed, key, losses) for deed in sends):
+        elif any(operation.is_ok and not _may_be_gone(operation, key, losses) for operation in sends):
             yield f"message {key} was sent and is not there: {sends[0]}"
-    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+    for key, moves in grouped(final_rows(history, "proof_message_moves"), "message_uuid").items():
         ends = [move["state"] for move in moves if move["state"] not in _OPEN and move["deed"] != "delete"]
         if moves[-1]["state"] in _OPEN and ends:
             yield f"message {key} went on after its end: {', '.join(move['state'] for move in moves)}"
 
 
-def _may_be_gone(send: Deed, key: str, losses: Losses) -> bool:
+def _may_be_gone(send: Operation, key: str, losses: Losses) -> bool:
     """Return whether a rollback may have lost a message; some of a broadcast's can have been spooled."""
-    spooled = send.got["spooled"]
+    spooled = send.result["spooled"]
     is_spooled = key in spooled if send.what == "message.broadcast" else spooled
     return losses.may_have_lost(send, is_spooled=is_spooled)
 
 
-def _wrong_end(row: Row, acks: list[Deed], losses: Losses) -> Iterator[str]:
+def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]:
     state = row["state"]
     if state in _OPEN:
         if is_received(row["receiver_agent"]):
             yield f"is {state}, and no more was to come: {row}"
-    elif state == MessageState.ACKED and not any(deed.may_be for deed in acks):
-        yield "is acked, and nobody acknowledged it"
+    elif state == MessageState.ACKED and not any(operation.may_have_happened for operation in acks):
+        yield "is acked, and no consumer acknowledged it"
     elif state == MessageState.DEAD and row["delivery_attempts"] < row["max_attempts"]:
         yield f"is dead after {row['delivery_attempts']} of {row['max_attempts']} attempts"
     elif state == MessageState.EXPIRED and not (row["expires_ms"] and row["expires_ms"] <= row["ended_ms"]):
         yield f"had expired at {row['ended_ms']}, before its time: {row['expires_ms']}"
-    for deed in acks:
-        # What the relay brought is nobody's at the database, where it may expire while it is worked on.
-        is_late = state == MessageState.EXPIRED and str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
-        is_told = deed.is_ok and not deed.got["spooled"] and not losses.may_have_lost(deed)
+    for operation in acks:
+        # A relayed message is not claimed in the database, and may expire there while it is processed.
+        is_late = state == MessageState.EXPIRED and str(operation.args["owner"]).startswith(_ON_ARRIVAL)
+        is_told = operation.is_ok and not operation.result["spooled"] and not losses.may_have_lost(operation)
         if is_told and state != MessageState.ACKED and not is_late:
-            yield f"is {state} though it was acknowledged: {deed}"
+            yield f"is {state} though it was acknowledged: {operation}"
 
 
 def once(history: History) -> Iterator[str | int]:
-    """Sent once or often under one key, it is one message; and none, where every answer was no."""
+    """A message sent under one key, however often, exists once; if all were rejected, it does not."""
     by_key: dict[str, list[str]] = {}
-    for row in finals(history, "a2a_messages"):
+    for row in final_rows(history, "a2a_messages"):
         body = orjson.loads(row["payload"])
         if isinstance(body, dict) and "key" in body:
             by_key.setdefault(body["key"], []).append(row["message_uuid"])
     came: dict[str, int] = {}
-    for move in finals(history, "proof_message_moves"):
+    for move in final_rows(history, "proof_message_moves"):
         if move["deed"] == "insert":
             came[move["message_uuid"]] = came.get(move["message_uuid"], 0) + 1
     for key, sends in _sends(history).items():
@@ -103,8 +107,8 @@ def once(history: History) -> Iterator[str | int]:
         there = by_key.get(key, [])
         if len(there) > 1 or came.get(key, 0) > 1:
             yield f"the key {key} has become {max(len(there), came.get(key, 0))} messages"
-        if there and not any(deed.may_be for deed in sends):
-            yield f"message {key} is there, and was not sent, as {sends[0].who} was told: {sends[0]}"
+        if there and not any(operation.may_have_happened for operation in sends):
+            yield f"message {key} is there, and every send was refused: {sends[0]}"
 
 
 # --- the order ------------------------------------------------------------------------------------
@@ -118,12 +122,12 @@ class _Letter:
     hlc: str
     expires_ms: int | None
     came: int
-    """Which move it came with."""
+    """The index of its first transition."""
     state: str
     owner: str | None = None
     until_ms: int = 0
     claimed: int = 0
-    """Which move its last claim was."""
+    """The index of its last claim."""
 
     def has_expired(self, at_ms: int) -> bool:
         return self.expires_ms is not None and self.expires_ms <= at_ms
@@ -136,7 +140,7 @@ def in_order(history: History) -> Iterator[str | int]:
     """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
     acks = _Acks(history)
-    moves = list(finals(history, "proof_message_moves"))
+    moves = list(final_rows(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
         letters = pairs.setdefault((move["sender_agent"], move["receiver_agent"]), {})
@@ -152,14 +156,14 @@ def in_order(history: History) -> Iterator[str | int]:
 
 
 class _Acks:
-    """Acknowledgements that the database does not show: they wait in a spool, or a rollback has lost them."""
+    """Acknowledgements that the database does not show: they are spooled, or a rollback has lost them."""
 
     def __init__(self, history: History) -> None:
         losses = Losses(history)
-        acks = [deed for deed in history.deeds("message.ack") if deed.may_be]
+        acks = [operation for operation in history.operations("message.ack") if operation.may_have_happened]
         self._all = _by_key(acks)
-        self._spooled = _by_key(deed for deed in acks if deed.got.get("spooled"))
-        self._lost = _by_key(deed for deed in acks if losses.may_have_lost(deed))
+        self._spooled = _by_key(operation for operation in acks if operation.result.get("spooled"))
+        self._lost = _by_key(operation for operation in acks if losses.may_have_lost(operation))
 
     def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
         """Return whether the later message may be acknowledged under this claim, before the earlier one.
@@ -170,25 +174,27 @@ class _Acks:
           when the message comes again, under a new claim.
         """
         lost = self._lost.get(earlier.key, [])
-        if any(deed.asked["owner"] == earlier.owner for deed in lost):
+        if any(operation.args["owner"] == earlier.owner for operation in lost):
             return True
         acks = self._all.get(later.key, [])
         in_order = _in_order(self._spooled.get(earlier.key, []), acks)
-        if any((first.who, first.life) == (second.who, second.life) for first, second in in_order):
+        if any(
+            (first.who, first.incarnation) == (second.who, second.incarnation) for first, second in in_order
+        ):
             return True
-        is_repeated = all(deed.asked["owner"] != owner for deed in acks)
+        is_repeated = all(operation.args["owner"] != owner for operation in acks)
         return is_repeated and any(_in_order(lost, self._spooled.get(later.key, [])))
 
 
-def _in_order(first: list[Deed], second: list[Deed]) -> Iterator[tuple[Deed, Deed]]:
+def _in_order(first: list[Operation], second: list[Operation]) -> Iterator[tuple[Operation, Operation]]:
     """Return the pairs of one of the first, and one of the second that was done later."""
     return ((one, other) for one in first for other in second if one.began < other.began)
 
 
-def _by_key(deeds: Iterable[Deed]) -> dict[str, list[Deed]]:
-    by_key: dict[str, list[Deed]] = {}
-    for deed in deeds:
-        by_key.setdefault(deed.asked["key"], []).append(deed)
+def _by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    by_key: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_key.setdefault(operation.args["key"], []).append(operation)
     return by_key
 
 
@@ -207,7 +213,7 @@ def _moved(
     elif move["state"] == MessageState.ACKED and not str(owner).startswith(_ON_ARRIVAL):
         for other in letters.values():
             is_earlier = other.hlc < letter.hlc and other.came < letter.claimed
-            is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has an order of its own
+            is_together = acked_ms.get(other.key) == at_ms  # in one statement, which has no defined order
             is_owed = is_earlier and not is_together and not other.has_expired(at_ms)
             if is_owed and not acks.explain(other, letter, owner):
                 yield f"message {letter.key} was acknowledged at {at_ms} before {other.key}, which is earlier"
@@ -215,7 +221,7 @@ def _moved(
 
 
 def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]) -> Iterator[str]:
-    """Others who hold earlier messages of the pair."""
+    """Yield other holders of earlier messages of the pair."""
     before = sorted((each for each in letters.values() if each.hlc < letter.hlc), key=lambda each: each.hlc)
     for other in before[:_LOOKED_AT]:
         if other.is_held(at_ms) and other.owner != owner and not _is_successor(owner, other.owner):
@@ -226,40 +232,50 @@ def _rivals(letter: _Letter, owner: str, at_ms: int, letters: dict[str, _Letter]
 
 
 def _is_successor(owner: str, other: str | None) -> bool:
-    """Whether a claim is of a later life of the same node: what that had is its own."""
-    node, _, life = owner.rpartition(":")[0].rpartition("#")
-    other_node, _, other_life = str(other).rpartition(":")[0].rpartition("#")
-    return node == other_node and life.isdecimal() and other_life.isdecimal() and int(life) > int(other_life)
+    """Return whether a claim is of a later incarnation of the same node, which takes over the claims."""
+    node, _, incarnation = owner.rpartition(":")[0].rpartition("#")
+    other_node, _, other_incarnation = str(other).rpartition(":")[0].rpartition("#")
+    return (
+        node == other_node
+        and incarnation.isdecimal()
+        and other_incarnation.isdecimal()
+        and int(incarnation) > int(other_incarnation)
+    )
 
 
 def by_holder(history: History) -> Iterator[str | int]:
-    """A message was acknowledged by whoever had it, while its claim was valid."""
+    """A message was acknowledged by its holder, while its claim was valid."""
     holders: dict[str, str] = {}
-    for key, moves in grouped(finals(history, "proof_message_moves"), "message_uuid").items():
+    for key, moves in grouped(final_rows(history, "proof_message_moves"), "message_uuid").items():
         for before, now in pairwise(moves):
             if now["state"] != MessageState.ACKED or str(now["claim_owner"]).startswith(_ON_ARRIVAL):
                 continue
             yield 1
             holders[key] = now["claim_owner"]
             if before["state"] != MessageState.DELIVERED or before["claim_until_ms"] <= now["at_ms"]:
-                yield f"message {key} was acknowledged at {now['at_ms']}, when nobody had it: {before}"
+                yield f"message {key} was acknowledged at {now['at_ms']}, without a holder: {before}"
     losses = Losses(history)
-    for deed in history.deeds("message.ack"):
-        if losses.may_have_lost(deed):
+    for operation in history.operations("message.ack"):
+        if losses.may_have_lost(operation):
             continue
-        holder = holders.get(deed.asked["key"], deed.asked["owner"])
-        is_claimed = not str(deed.asked["owner"]).startswith(_ON_ARRIVAL)
-        if deed.is_ok and not deed.got["spooled"] and is_claimed and deed.asked["owner"] != holder:
-            yield f"{deed.who} acknowledged {deed.asked['key']} of {holder}: {deed}"
+        holder = holders.get(operation.args["key"], operation.args["owner"])
+        is_claimed = not str(operation.args["owner"]).startswith(_ON_ARRIVAL)
+        if (
+            operation.is_ok
+            and not operation.result["spooled"]
+            and is_claimed
+            and operation.args["owner"] != holder
+        ):
+            yield f"{operation.who} acknowledged {operation.args['key']} of {holder}: {operation}"
 
 
 # --- expiry ---------------------------------------------------------------------------------------
 
 
 def never_after_expiry(history: History) -> Iterator[str | int]:
-    """By the witness nothing was claimed that had expired; and nobody was handed such a thing."""
+    """No expired message was claimed, by the witness, or handed to a consumer."""
     owners: dict[str, str | None] = {}
-    for move in finals(history, "proof_message_moves"):
+    for move in final_rows(history, "proof_message_moves"):
         key, expires_ms = move["message_uuid"], move["expires_ms"]
         is_claim = move["state"] == MessageState.DELIVERED and move["claim_owner"] != owners.get(key)
         owners[key] = move["claim_owner"] if move["state"] == MessageState.DELIVERED else None
@@ -279,24 +295,24 @@ def never_after_expiry(history: History) -> Iterator[str | int]:
 
 
 def never_before_expiry(history: History) -> Iterator[str | int]:
-    """Nothing was seen as expired before its time had truly passed, whatever the database's clock showed."""
+    """No message expired before its TTL had truly passed, whatever the database's clock showed."""
     seen = {event.data["key"]: event.at for event in history.notes("monitor.expired")}
-    first: dict[str, Deed] = {}
-    for deed in history.deeds("message.send"):
-        if deed.asked.get("ttl") is not None:
-            first.setdefault(deed.asked["key"], deed)
-    for key, deed in first.items():
+    first: dict[str, Operation] = {}
+    for operation in history.operations("message.send"):
+        if operation.args.get("ttl") is not None:
+            first.setdefault(operation.args["key"], operation)
+    for key, operation in first.items():
         if key in seen:
             yield 1
-            if seen[key] < deed.began + (1 - FADES) * deed.asked["ttl"] - _EARLY_S:
-                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {deed}"
+            if seen[key] < operation.began + (1 - FADES) * operation.args["ttl"] - _EARLY_S:
+                yield f"message {key} had expired at {seen[key]:.3f}, before its time: {operation}"
 
 
 MESSAGE_CHECKS: Final = (
-    Check("messages-acked", "what was sent is acknowledged, or expires, or is a dead letter", acked),
-    Check("messages-once", "sent twice under one key, it is one message", once),
-    Check("acked-by-holder", "only who has a message can acknowledge it", by_holder),
+    Check("messages-acked", "every message sent is acknowledged, expires, or is a dead letter", acked),
+    Check("messages-once", "a message sent twice under one key exists once", once),
+    Check("acked-by-holder", "only the holder of a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
-    Check("never-after-expiry", "nothing is handed out that has expired", never_after_expiry),
+    Check("never-after-expiry", "no expired message is handed out", never_after_expiry),
     Check("never-before-expiry", "no message expires before its time has truly passed", never_before_expiry),
 )

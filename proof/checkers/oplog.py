@@ -1,14 +1,14 @@
-"""The op log: chains without a gap, with all that was appended, and as the monitor saw them grow."""
+"""The op log: chains without gaps, complete, and append-only as the monitor saw them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from proof.history import Deed, History
+from proof.final_state import final_rows, grouped
+from proof.history import History, Operation
 from proof.losses import Losses
 from proof.op_hash import op_hash
-from proof.reading import finals, grouped
 from proof.verdicts import Check
 from proof.workloads.oplog import LAST
 from vox_mesh.model.oplog.chain import NO_HASH, LogEntry
@@ -17,14 +17,14 @@ _APPEND: Final = "log.append"
 
 
 def _chains(history: History) -> dict[str, list[LogEntry]]:
-    """The entries of each chain, by their numbers."""
-    rows = grouped(finals(history, "agent_oplog"), "node_id")
+    """Return the entries of each chain, by sequence number."""
+    rows = grouped(final_rows(history, "agent_oplog"), "node_id")
     chains = {node: [LogEntry(**row) for row in its] for node, its in rows.items()}
     return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
 
 
 def chains_whole(history: History) -> Iterator[str | int]:
-    """Recompute every chain; and nobody has found a fault in one meanwhile, or changed an entry."""
+    """Recompute every chain; and no node has found a fault in one, or changed an entry."""
     for node, chain in _chains(history).items():
         prev = NO_HASH
         for seq, entry in enumerate(chain, start=1):
@@ -37,36 +37,36 @@ def chains_whole(history: History) -> Iterator[str | int]:
             if entry.hash != op_hash(entry):
                 yield f"{node}: entry {seq} ({entry.kind}) is not what it was when it was hashed"
             prev = entry.hash
-    for edit in finals(history, "proof_log_edits"):
+    for edit in final_rows(history, "proof_log_edits"):
         yield f"{edit['node_id']}: entry {edit['seq']} saw an {edit['deed']} at {edit['at_ms']}"
-    for deed in history.deeds("log.verify"):
-        yield int(deed.is_ok)
-        for problem in deed.got.get("problems", ()):
-            yield f"{deed.who} found at {deed.ended:.3f}: {problem}"
+    for operation in history.operations("log.verify"):
+        yield int(operation.is_ok)
+        for problem in operation.result.get("problems", ()):
+            yield f"{operation.who} found at {operation.ended:.3f}: {problem}"
 
 
 def chains_complete(history: History) -> Iterator[str | int]:
-    """What was appended is there once; what may have been, at most once; what was not, nowhere."""
-    entries = grouped(finals(history, "agent_oplog"), "op_id")
-    deeds: dict[str, list[Deed]] = {}
-    for deed in history.deeds(_APPEND):
-        deeds.setdefault(deed.asked["key"], []).append(deed)
+    """An acknowledged op is in the log once; an unknown one at most once; a rejected one is not."""
+    entries = grouped(final_rows(history, "agent_oplog"), "op_id")
+    operations: dict[str, list[Operation]] = {}
+    for operation in history.operations(_APPEND):
+        operations.setdefault(operation.args["key"], []).append(operation)
     losses = Losses(history)
-    for key, tries in deeds.items():
+    for key, tries in operations.items():
         yield 1
         there = entries.get(key, [])
         if len(there) > 1:
             yield f"op {key} is in the log {len(there)} times"
-        if any(deed.is_ok and not losses.may_have_lost(deed) for deed in tries) and not there:
+        if any(operation.is_ok and not losses.may_have_lost(operation) for operation in tries) and not there:
             yield f"op {key} was appended and is not in the log: {tries[0]}"
-        if there and there[0]["accepted"] and not any(deed.may_be for deed in tries):
-            yield f"op {key} was not appended, as {tries[0].who} was told, and is in the log"
+        if there and there[0]["accepted"] and not any(operation.may_have_happened for operation in tries):
+            yield f"op {key} is in the log, and every append by {tries[0].who} was refused"
 
 
 def heads_kept(history: History) -> Iterator[str | int]:
-    """Every head that the monitor saw is in its chain, and none was before one that it had seen.
+    """Every head that the monitor saw is in its chain, and no head went back.
 
-    What it read in a lost window, or across a rollback, may be gone.
+    Heads read in a lost window, or across a rollback, may be gone.
     """
     losses = Losses(history)
     entries = {(node, entry.seq): entry.hash for node, its in _chains(history).items() for entry in its}
@@ -84,23 +84,21 @@ def heads_kept(history: History) -> Iterator[str | int]:
 
 
 def goes_on(history: History) -> Iterator[str | int]:
-    """Whoever was there in the end could append once more, when all was over."""
+    """Every node that was there at the end could append once more."""
     drained = {note.data["player"] for note in history.notes("drained")}
-    last: dict[str, list[Deed]] = {}
-    for deed in history.deeds(_APPEND):
-        if deed.asked.get("number") == LAST and deed.who in drained:
-            last.setdefault(deed.who, []).append(deed)
+    last: dict[str, list[Operation]] = {}
+    for operation in history.operations(_APPEND):
+        if operation.args.get("number") == LAST and operation.who in drained:
+            last.setdefault(operation.who, []).append(operation)
     for tries in last.values():
         yield 1
-        if not any(deed.is_ok for deed in tries):
+        if not any(operation.is_ok for operation in tries):
             yield f"{tries[-1]}, when all was well, as {len(tries)} times before"
 
 
 OPLOG_CHECKS: Final = (
-    Check(
-        "chains-whole", "every chain of the log is without a gap, and hashed as it should be", chains_whole
-    ),
-    Check("chains-complete", "what was appended to the log is there, once", chains_complete),
-    Check("log-goes-on", "when all has healed, everybody can append to the log", goes_on),
-    Check("heads-kept", "the log only grows: what was seen of it once stays", heads_kept),
+    Check("chains-whole", "every chain of the log has no gaps and correct hashes", chains_whole),
+    Check("chains-complete", "every op appended to the log is there, once", chains_complete),
+    Check("log-goes-on", "when all faults have healed, every node can append to the log", goes_on),
+    Check("heads-kept", "the log only grows: an entry once seen stays", heads_kept),
 )

@@ -1,4 +1,4 @@
-"""The circuit breaker: when it has rested, one call finds out for all whether the database is back."""
+"""The circuit breaker: after the reset timeout, one probe decides whether the database is back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from proof.verdicts import Check
 
 
 def one_probe(history: History) -> Iterator[str | int]:
-    """No call was let through beside a probe."""
+    """No other call was admitted during a probe."""
     for event in history.notes("probe"):
         yield 1
         if event.data["beside"]:
-            yield f"{event.who} let {event.data['beside']} more through beside its probe at {event.at:.3f}"
+            yield f"{event.who} admitted {event.data['beside']} more calls during its probe at {event.at:.3f}"
 
 
 PROBE_CHECKS: Final = (
-    Check("one-probe", "while a circuit is tried, one call goes through at a time", one_probe),
+    Check("one-probe", "while a circuit is half-open, one call goes through at a time", one_probe),
 )

@@ -1,4 +1,4 @@
-"""Progress: when all has healed, everybody can write again soon; and nothing happens that nobody foresaw."""
+"""Progress: after faults have healed, every node can soon write again; and no unexpected error occurs."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proof.checkers.lives import RECOVERY_S, Life, lives_of, pace_of, writes_of
-from proof.history import Deed, History
+from proof.checkers.incarnations import RECOVERY_S, Incarnation, incarnations_of, pace_of, writes_of
+from proof.history import History, Operation
 from proof.verdicts import Check
 from vox_mesh.errors import CircuitOpen
 
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
 _RESTS: Final = CircuitOpen.__name__
 _PAUSE_S: Final = 3.0
-"""Whoever has not tried for so long does not want to write any more."""
+"""A node that has not tried for this long does not want to write any more."""
 _ALWAYS: Final = "strangers"
-"""They come in calms, too."""
+"""The fuzzing clients run during calms, too."""
 
 
 def progress(history: History) -> Iterator[str | int]:
-    """After each heal, and after it has come up, each player that lives writes within a bound."""
+    """After each heal, and after its start, each live node writes within a bound."""
     pace = pace_of(history)
     if pace is None:
         return
     bound_s = pace.ttl_s + RECOVERY_S
-    writes, lives = writes_of(history), lives_of(history)
-    tries: dict[tuple[str, int], list[Deed]] = defaultdict(list)
-    for deed in history.deeds("write"):
-        tries[deed.who, deed.life].append(deed)
+    writes, incarnations = writes_of(history), incarnations_of(history)
+    tries: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    for operation in history.operations("write"):
+        tries[operation.who, operation.incarnation].append(operation)
     drained = {note.data["player"] for note in history.notes("drained")}
     for healed, until, may_rest in _calms(history):
-        for life in lives:
-            since = max(healed, life.up)
-            is_undisturbed = healed < life.ended and since < math.inf and since + bound_s <= until
-            if not is_undisturbed or not (life.ended >= since + bound_s or life.player in drained):
+        for incarnation in incarnations:
+            since = max(healed, incarnation.up)
+            is_undisturbed = healed < incarnation.ended and since < math.inf and since + bound_s <= until
+            if not is_undisturbed or not (
+                incarnation.ended >= since + bound_s or incarnation.node in drained
+            ):
                 continue
-            if _has_written(writes.get(life.player, ()), since, since + bound_s):
+            if _has_written(writes.get(incarnation.node, ()), since, since + bound_s):
                 yield 1
-            elif _tries_on(tries[life.player, life.number], since + bound_s, may_rest):
+            elif _tries_on(tries[incarnation.node, incarnation.number], since + bound_s, may_rest):
                 yield 1
-                yield f"{life} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
-    yield from _never_up(history, lives)
+                yield f"{incarnation} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
+    yield from _never_up(history, incarnations)
 
 
-def _tries_on(deeds: Sequence[Deed], at: float, may_rest: bool) -> bool:
-    """Whether somebody still wants to write then; who waits for a circuit that rests may not count."""
+def _tries_on(operations: Sequence[Operation], at: float, may_rest: bool) -> bool:
+    """Return whether a node still tries to write then; waiting for an open circuit may not count."""
     return any(
-        deed.began < at < deed.ended + _PAUSE_S
-        for deed in deeds
-        if not (may_rest and deed.got.get("error") == _RESTS)
+        operation.began < at < operation.ended + _PAUSE_S
+        for operation in operations
+        if not (may_rest and operation.result.get("error") == _RESTS)
     )
 
 
 def _calms(history: History) -> Iterator[tuple[float, float, bool]]:
-    """When all had healed, until when nothing disturbed it, and whether circuits may rest as long as that.
+    """Yield when all had healed, until when nothing disturbed it, and whether circuits may stay open as long.
 
-    In the end they may not: there whoever has healed all waits for them.
+    At the end they may not: there the environment waits for them.
     """
     last = history.events[-1].at if history.events else 0.0
     disturbed = sorted(note.at for what in _DISTURBANCES for note in history.notes(what))
@@ -79,29 +81,36 @@ def _has_written(writes: Sequence[tuple[float, float]], since: float, until: flo
     return at < len(writes) and writes[at][1] <= until
 
 
-def _never_up(history: History, lives: Sequence[Life]) -> Iterator[str]:
-    """Those who lived until the end, were not replaced, and never came so far as to play."""
+def _never_up(history: History, incarnations: Sequence[Incarnation]) -> Iterator[str]:
+    """Yield the incarnations that ran until the end, were not replaced, and never opened their node."""
     healed = max((note.at for note in history.notes("healed")), default=None)
     if healed is None:
         return
-    for life in lives:
-        if life.began < healed < life.ended and life.up == math.inf and not _is_replaced(life, lives):
-            yield f"{life} began before all had healed, and its node was never open"
+    for incarnation in incarnations:
+        if (
+            incarnation.began < healed < incarnation.ended
+            and incarnation.up == math.inf
+            and not _is_replaced(incarnation, incarnations)
+        ):
+            yield f"{incarnation} began before all had healed, and its node was never open"
 
 
-def _is_replaced(life: Life, lives: Sequence[Life]) -> bool:
-    """Whether its node was begun again while it lived."""
-    return any(each.node_id == life.node_id and life.began < each.began < life.ended for each in lives)
+def _is_replaced(incarnation: Incarnation, incarnations: Sequence[Incarnation]) -> bool:
+    """Return whether its node was started again while it ran."""
+    return any(
+        each.node_id == incarnation.node_id and incarnation.began < each.began < incarnation.ended
+        for each in incarnations
+    )
 
 
 def nothing_unexpected(history: History) -> Iterator[str | int]:
-    """No error but those that the mesh tells of."""
+    """The mesh raises only its own errors."""
     yield len(history.notes("life.began"))
     for note in history.notes("unexpected"):
         yield f"{note.data.get('player', note.who)} at {note.at:.3f}: {note.data.get('error')}"
 
 
 PROGRESS_CHECKS: Final = (
-    Check("progress", "when all has healed, everybody can soon write again", progress),
-    Check("nothing-unexpected", "nothing fails in a way that the mesh does not tell of", nothing_unexpected),
+    Check("progress", "when all faults have healed, every node can soon write again", progress),
+    Check("nothing-unexpected", "only the mesh's own errors occur", nothing_unexpected),
 )

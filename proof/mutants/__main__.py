@@ -1,4 +1,4 @@
-"""Have every planted bug found: `python -m proof.mutants [--only NAME …] [--seeds N] [--json FILE]`."""
+"""Find every planted bug: `python -m proof.mutants [--only NAME …] [--seeds N] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from proof.mutants.hunt import SECONDS, SEEDS, Found, hunt
-from proof.mutants.plants import PLANTS
+from proof.mutants.hunt import SECONDS, SEEDS, HuntResult, hunt
+from proof.mutants.planted_bugs import PLANTS
 
 
 def _options() -> argparse.Namespace:
@@ -26,16 +26,16 @@ def _options() -> argparse.Namespace:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return "\n".join(f"{name:<28} {PLANTS[name].stage:<16} {PLANTS[name].says}" for name in names)
+    return "\n".join(f"{name:<28} {PLANTS[name].instrument:<16} {PLANTS[name].description}" for name in names)
 
 
 def main() -> None:
-    """Print who found which; exit with 1 if one was not found."""
+    """Print which check found which bug; exit with 1 if one was not found."""
     options = _options()
     if options.list:
         print(_listed(options.only))
         return
-    found: list[Found] = []
+    found: list[HuntResult] = []
     with ThreadPoolExecutor(options.processes) as hunters:
         try:
             hunts = [

@@ -1,15 +1,15 @@
-"""Bugs in what a node keeps on its own disk: the replica and the spool. Only real processes have those."""
+"""Bugs in the files of a node: the replica and the spool. Only real processes have those."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Stage
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug
 
 DISK_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "half-applied",
-        "of the pages that a transaction has changed the last does not reach the replica",
+        "the last page of a transaction does not reach the replica",
         (
             Code(
                 "vox_mesh.store.replica.pages:PageFile.add",
@@ -18,10 +18,10 @@ DISK_PLANTS: Final = (
             ),
         ),
         ("replica-equal",),
-        stage=Stage.SERVER,
+        instrument=Instrument.SERVER,
         faults=("delay", "cut", "pause", "writer-storm"),
     ),
-    Plant(
+    PlantedBug(
         "copy-dropped-at-compaction",
         "a replica drops its copy when the server has compacted its log",
         (
@@ -33,21 +33,21 @@ DISK_PLANTS: Final = (
         ),
         ("replica-keeps",),
         ("effects", "writes", "messages"),
-        stage=Stage.SERVER,
+        instrument=Instrument.SERVER,
         faults=("compaction", "delay", "cut", "writer-storm"),
     ),
-    Plant(
+    PlantedBug(
         "spool-loses-some",
-        "of what the spool is to keep the last is not written",
+        "the last write of a batch is not spooled",
         (Code("vox_mesh.store.spool.spool:Spool.keep", 'VALUES (?)", lines)', 'VALUES (?)", lines[:-1])'),),
         ("chains-complete", "messages-acked"),
-        stage=Stage.SERVER,
+        instrument=Instrument.SERVER,
     ),
-    Plant(
+    PlantedBug(
         "spool-renames",
-        "what comes out of the spool has another key than it went in with",
+        "a replayed write has another idempotency key",
         (Code("vox_mesh.store.spool.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),
         ("chains-complete", "messages-acked", "messages-once"),
-        stage=Stage.SERVER,
+        instrument=Instrument.SERVER,
     ),
 )

@@ -1,4 +1,4 @@
-"""The hunt for a planted bug: the instruments run with it, in a process of their own, until they find it."""
+"""The hunt for a planted bug: the instruments run with it, in a subprocess, until they find it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from proof.mutants.plant import Plant, Stage
+from proof.mutants.planted_bug import Instrument, PlantedBug
 from proof.run import TooLong, run
 
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
-_STORES: Final = {Stage.FILE: "file", Stage.SERVER: "sqld"}
+_STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
-class Wrecked(Exception):
-    """A bug left an instrument unable to say anything: that is not to find it."""
+class InstrumentFailed(Exception):
+    """A bug made an instrument fail without a verdict: that does not count as found."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came of a hunt."""
+class HuntResult:
+    """The result of a hunt."""
 
     name: str
-    says: str
-    stage: str
+    description: str
+    instrument: str
     by: tuple[str, ...]
-    """The checks that found it, of those that should; empty if none did."""
+    """The checks that found it, of the expected ones; empty if none did."""
     otherwise: tuple[str, ...]
-    """The checks that found something else in it."""
+    """Other checks that failed."""
     effort: str
     seconds: float
 
@@ -44,60 +44,71 @@ class Found:
         return f"MISSED  {self.name:<28} {self.effort}{others}"
 
 
-def hunt(plant: Plant, seeds: int = SEEDS, seconds: int = SECONDS) -> Found:
+def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntResult:
     """Run the instruments with this bug."""
     began = time.monotonic()
     broken: Sequence[str] = ()
     try:
-        if plant.stage is Stage.SIMULATION:
-            broken, effort = _simulated(plant, seeds)
+        if plant.instrument is Instrument.SIMULATION:
+            broken, effort = _run_simulation(plant, seeds)
         else:
-            broken, effort = _played(plant, seconds)
-    except Wrecked as wreck:
+            broken, effort = _run_chaos(plant, seconds)
+    except InstrumentFailed as wreck:
         effort = f"the instrument itself failed: {wreck}"
-    return Found(
-        *(plant.name, plant.says, str(plant.stage)),
+    return HuntResult(
+        *(plant.name, plant.description, str(plant.instrument)),
         tuple(name for name in plant.found_by if name in broken),
         tuple(name for name in broken if name not in plant.found_by),
         *(effort, time.monotonic() - began),
     )
 
 
-def _simulated(plant: Plant, seeds: int) -> tuple[Sequence[str], str]:
-    """Which checks broke first, of those that should; and in how many seeds."""
-    told = _run("proof.mutants.infected", plant.name, "proof.simulate", *_asked(plant, seeds))
-    last = json.loads(told.splitlines()[-1])
+def _run_simulation(plant: PlantedBug, seeds: int) -> tuple[Sequence[str], str]:
+    """Return the checks that failed first, and the number of seeds that took."""
+    output = _run(
+        "proof.mutants.run_with_bug", plant.name, "proof.simulate", *_simulation_arguments(plant, seeds)
+    )
+    last = json.loads(output.splitlines()[-1])
     if last["stuck"] and not last["broken"]:
-        raise Wrecked(f"seed {last['stuck'][0]} does not end")
+        raise InstrumentFailed(f"seed {last['stuck'][0]} does not end")
     return last["broken"], f"{last['seeds']} seeds"
 
 
-def _asked(plant: Plant, seeds: int) -> list[str]:
-    return ["--seeds", str(seeds), "--json", "--until", *plant.found_by, *_chosen(plant)]
+def _simulation_arguments(plant: PlantedBug, seeds: int) -> list[str]:
+    return ["--seeds", str(seeds), "--json", "--until", *plant.found_by, *_selection(plant)]
 
 
-def _chosen(plant: Plant) -> list[str]:
+def _selection(plant: PlantedBug) -> list[str]:
     playing = ["--with", *plant.workloads] if plant.workloads else []
     return [*playing, "--faults", *plant.faults] if plant.faults else playing
 
 
-def _played(plant: Plant, seconds: int) -> tuple[Sequence[str], str]:
+def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
-        asked = ["--seconds", str(seconds), "--seed", "1", "--store", _STORES[plant.stage], "--out", folder]
-        asked += _chosen(plant)
-        _run("proof.chaos", *asked, "--plant", plant.name)  # whose stage, and judge, know nothing of it
+        arguments = [
+            "--seconds",
+            str(seconds),
+            "--seed",
+            "1",
+            "--store",
+            _STORES[plant.instrument],
+            "--out",
+            folder,
+        ]
+        arguments += _selection(plant)
+        _run("proof.chaos", *arguments, "--plant", plant.name)  # its checks run without the bug
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():
-            raise Wrecked("it came to no verdict")
-        said = json.loads(verdicts.read_text())
-    return [each["name"] for each in said if each["faults"]], f"{seconds} s of chaos"
+            raise InstrumentFailed("it came to no verdict")
+        verdicts = json.loads(verdicts.read_text())
+    return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
 
 
 def _run(*arguments: str) -> str:
     try:
         ran = run(*arguments, within_s=_DEADLINE_S)
     except TooLong as error:
-        raise Wrecked(str(error)) from None
+        raise InstrumentFailed(str(error)) from None
     if ran.status not in (0, 1) or not ran.out:
-        raise Wrecked((ran.err.splitlines() or ["nothing was said"])[-1])
+        raise InstrumentFailed((ran.err.splitlines() or ["nothing was said"])[-1])
     return ran.out

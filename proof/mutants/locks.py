@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
@@ -15,36 +15,36 @@ _RAISED: Final = (
 )
 
 LOCK_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "token-reused",
-        "a lock that is taken again has the token that it had before",
+        "a lock that is acquired again gets the token it had before",
         (
-            Sql("locks", "take_free", f"{_NEXT}, i.value", "1, i.value"),
-            Sql("locks", "take_one", f"{_NEXT}, ?10", "1, ?10"),
+            Sql("locks", "take_fast_many", f"{_NEXT}, i.value", "1, i.value"),
+            Sql("locks", "take_fast", f"{_NEXT}, ?10", "1, ?10"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "token-not-raised",
-        "whoever waits for a lock gets it under its last holder's token",
+        "a waiter gets a lock under its last holder's token",
         (
             Sql("locks", "take_if_next", _RAISED, "fence_token = fence_token,"),
-            Sql("locks", "pass_on", _RAISED, "fence_token = fence_token,"),
+            Sql("locks", "hand_off", _RAISED, "fence_token = fence_token,"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "taken-while-held",
-        "whoever waits for a lock takes it though its holder's time is not over",
+        "a waiter takes a lock before its holder's lease is over",
         (Sql("locks", "take", "AND b.blocks_until > NOW_ISO)", "AND false)"),),
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "renewed-by-anyone",
-        "a hold that was lost is renewed",
+        "a lost lock is renewed",
         (
             Code("vox_mesh.locks.scripts:held_guard", "refusal=StaleFence.code)", "refusal=None)"),
             Sql("locks", "refuse_unless_held", "json_array_length(?3) <> (", "0 > ("),
@@ -52,33 +52,34 @@ LOCK_PLANTS: Final = (
         ("locks-linearizable", "outside-takes-no-older", "tokens-rise"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "released-by-anyone",
-        "a late release ends the hold of whoever has the lock by then",
+        "a late release releases the lock of the next holder",
         (
             Sql(
                 "locks",
-                "release_free",
+                "release_fast_many",
                 "(lock_key, fence_token, request_id) IN ( "
-                "SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1) )",
+                "SELECT value ->> 'lock_key', value ->> 'fence_token', value ->> 'request_id' "
+                "FROM json_each(?1) )",
                 "lock_key IN (SELECT value ->> 'lock_key' FROM json_each(?1))",
             ),
-            Sql("locks", "release_one", "AND fence_token = ?8 AND request_id = ?9", "AND ?8 <> ?9"),
+            Sql("locks", "release_fast", "AND fence_token = ?8 AND request_id = ?9", "AND ?8 <> ?9"),
             Sql("locks", "release", "AND fence_token = ?4 AND request_id = ?5", "AND ?4 <> ?5"),
         ),
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
     ),
-    Plant(
+    PlantedBug(
         "version-not-checked",
-        "an optimistic write does not look whether the row has moved",
+        "an optimistic write does not check the version of the row",
         (Code("vox_mesh.occ.tables:RowAddress.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),
     ),
-    Plant(
+    PlantedBug(
         "contention-told-as-written",
-        "a write that found the row moved says that it was made",
+        "a write that met a conflict is acknowledged",
         (Code("vox_mesh.occ.occ:Occ._send", "if changed else None", "or None"),),
         ("counters-linearizable", "no-lost-update"),
         ("counters",),

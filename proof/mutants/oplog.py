@@ -1,18 +1,18 @@
-"""Bugs in the log, and in who lives."""
+"""Bugs in the op log, and in membership."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 
 LOG_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "link-skipped",
-        "an entry is linked to the one before the last",
+        "an entry links to the one before the last",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "        prev = own\n",
                 "        prev = own if len(entries) != 2 else prev\n",
             ),
@@ -20,19 +20,19 @@ LOG_PLANTS: Final = (
         ("chains-whole",),
         ("oplog", "jobs"),
     ),
-    Plant(
+    PlantedBug(
         "payload-not-hashed",
-        "the hash of an entry says nothing of what was done",
+        "the hash of an entry does not cover its payload",
         (Code("vox_mesh.model.oplog.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),
         ("chains-whole",),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "entry-left-out",
-        "of entries that are written together the last is not",
+        "the last entry of a batch is not written",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "for script in _in_order(scripts):",
                 "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),
@@ -40,9 +40,9 @@ LOG_PLANTS: Final = (
         ("chains-complete", "chains-whole"),
         ("oplog", "jobs"),
     ),
-    Plant(
+    PlantedBug(
         "chain-cut-off",
-        "a node that begins again cuts off the end of its chain",
+        "a node that restarts cuts off the end of its chain",
         (
             Sql(
                 "nodes",
@@ -56,12 +56,12 @@ LOG_PLANTS: Final = (
         ("heads-kept", "chains-complete"),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "applied-before-its-time",
-        "an op is applied though what it depends on is not there",
+        "an op is applied before its dependencies exist",
         (
             Code(
-                "vox_mesh.oplog.pending_ops:Deferral.standing_of",
+                "vox_mesh.oplog.pending_ops:PendingOps.state_after",
                 'return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED',
                 "return DependencyState.APPLIED",
             ),
@@ -69,9 +69,9 @@ LOG_PLANTS: Final = (
         ("ops-in-order", "log-goes-on"),
         ("oplog",),
     ),
-    Plant(
+    PlantedBug(
         "dead-never-told",
-        "a node that is silent is taken for alive",
+        "a silent node counts as alive",
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
@@ -82,9 +82,9 @@ LOG_PLANTS: Final = (
         ("dead-told",),
         ("writes", "looks"),
     ),
-    Plant(
+    PlantedBug(
         "dead-by-own-clock",
-        "the silence of others is counted by this machine's clock",
+        "the silence of other nodes is measured by this machine's clock",
         (
             Code(
                 "vox_mesh.nodes.clock:MeshClock.now_ms",
@@ -95,9 +95,9 @@ LOG_PLANTS: Final = (
         ("live-never-dead", "dead-told", "downbeats-once", "never-after-expiry"),
         ("writes", "looks", "beats", "messages"),
     ),
-    Plant(
+    PlantedBug(
         "live-told-dead",
-        "half a tick that did not come makes a node dead",
+        "half a missed heartbeat makes a node dead",
         (
             Code(
                 "vox_mesh.model.nodes.liveness:missed_ticks",
@@ -108,9 +108,9 @@ LOG_PLANTS: Final = (
         ("live-never-dead",),
         ("writes", "looks"),
     ),
-    Plant(
+    PlantedBug(
         "downbeat-twice",
-        "every beat is told twice",
+        "every beat is reported twice",
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",
@@ -121,9 +121,9 @@ LOG_PLANTS: Final = (
         ("downbeats-once",),
         ("beats",),
     ),
-    Plant(
+    PlantedBug(
         "downbeat-swallowed",
-        "beats that began while a process was away are left out, downbeats too",
+        "beats missed while a process was paused are skipped, downbeats too",
         (
             Code(
                 "vox_mesh.rhythm.tempo.pulse:Pulse._beat",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant, Sql
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
 _FAULTS: Final = ("rollback",)
 
 ROLLBACK_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "token-without-time",
-        "a token is above those that the database knows of, and not above the time",
+        "a token is above the tokens in the database, but not above the time",
         (
-            *(Sql("locks", name, _NOW, "0") for name in ("take_free", "take_one", "take_if_next", "pass_on")),
+            *(
+                Sql("locks", name, _NOW, "0")
+                for name in ("take_fast_many", "take_fast", "take_if_next", "hand_off")
+            ),
             Sql("locks", "raise_generation", f"max(generation + 1, {_NOW})", "generation + 1"),
             Sql("locks", "raise_above", f"max({_NOW}, 1 + max(generation", "max(0, 1 + max(generation"),
         ),
@@ -23,9 +26,9 @@ ROLLBACK_PLANTS: Final = (
         ("locks",),
         faults=("unseen-rollback",),
     ),
-    Plant(
+    PlantedBug(
         "rollback-not-noticed",
-        "a node takes a database that went back in time for the one that it knows",
+        "a node does not notice that the database was rolled back",
         (
             Code(
                 "vox_mesh.oplog.rollback:Rollback.is_behind",
@@ -42,9 +45,9 @@ ROLLBACK_PLANTS: Final = (
         ("oplog",),
         faults=_FAULTS,
     ),
-    Plant(
+    PlantedBug(
         "clock-step-not-noticed",
-        "a node follows the database's clock wherever it is set",
+        "a node follows every step of the database's clock",
         (
             Code(
                 "vox_mesh.nodes.clock:MeshClock._is_step",

@@ -1,24 +1,24 @@
-"""Bugs in the store: keys, answers, and what callers are told."""
+"""Bugs in the store: idempotency keys, responses and reported outcomes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.plant import Code, Plant
+from proof.mutants.planted_bug import Code, PlantedBug
 
 _REQUEST: Final = "vox_mesh.store.write.request"
 
 STORE_PLANTS: Final = (
-    Plant(
+    PlantedBug(
         "retried-without-key",
-        "a request that got no answer is sent again, and takes effect again",
+        "a request without a response is sent again, and takes effect again",
         (Code(f"{_REQUEST}:OptimisticRequest._remember", "scripts = self._scripts", "scripts = ()"),),
         ("effect-once", "counters-linearizable", "no-lost-update"),
         ("effects", "counters"),
     ),
-    Plant(
+    PlantedBug(
         "doubt-told-as-no",
-        "what may have been applied is told as not applied",
+        "an unknown outcome is reported as not applied",
         (
             Code(
                 "vox_mesh.store.write.combiner:_outcome_unknown",
@@ -29,9 +29,9 @@ STORE_PLANTS: Final = (
         ("counters-linearizable", "no-lost-update", "effect-once", "effect-none-lost"),
         ("counters", "effects"),
     ),
-    Plant(
+    PlantedBug(
         "answered-before-commit",
-        "callers are told that it is done when the request is sent",
+        "callers are answered when the request is sent, not when it is committed",
         (
             Code(
                 "vox_mesh.store.write.dispatcher:Sender._send_request",
@@ -45,9 +45,9 @@ STORE_PLANTS: Final = (
         ("effect-none-lost", "chains-complete", "counters-linearizable", "no-lost-update"),
         ("effects", "counters", "oplog"),
     ),
-    Plant(
+    PlantedBug(
         "second-script-dropped",
-        "of scripts that go together in a request the second is left out",
+        "the second script of a batch is left out",
         (
             Code(
                 f"{_REQUEST}:_runs",
@@ -58,9 +58,9 @@ STORE_PLANTS: Final = (
         ("effect-none-lost", "counters-linearizable", "no-lost-update"),
         ("effects", "counters", "writes"),
     ),
-    Plant(
+    PlantedBug(
         "two-probes",
-        "when the circuit has rested, any number of calls are let through at once",
+        "a half-open circuit admits any number of calls",
         (
             Code(
                 "vox_mesh.store.write.breaker:Breaker.is_rejecting",
@@ -71,9 +71,9 @@ STORE_PLANTS: Final = (
         ("one-probe",),
         ("writes", "effects"),
     ),
-    Plant(
+    PlantedBug(
         "key-forgotten-at-once",
-        "the key of a script is forgotten when it was answered, though it may come again",
+        "an idempotency key is deleted after the response, though the request may be repeated",
         (
             Code(
                 "vox_mesh.store.write.combiner:Combiner._settle",

@@ -1,1 +1,1 @@
-"""Many nodes in one process, on a clock that is told: what happens next is drawn from a seed."""
+"""Many nodes in one process, on a simulated clock: a seed decides the order of all steps and the faults."""

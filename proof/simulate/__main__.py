@@ -14,32 +14,32 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from proof import plot
-from proof.choosing import choices_of, chosen
+from proof import suite
+from proof.fault_kinds import choices_of, select_kinds
 from proof.simulate.faults import DEFAULT_FAULTS, Kind
 from proof.simulate.loop import Stuck
 from proof.simulate.tally import StuckSeed, Tally
-from proof.simulate.trial import SECONDS, Trial, tried
+from proof.simulate.trial import SECONDS, Trial, run_seed
 
 _PROGRESS_S: Final = 10.0
 _AT_A_TIME: Final = 4
-"""Seeds that a process is given together."""
+"""Seeds that a worker process gets at a time."""
 
 
 def main() -> None:
-    """Try the seeds that the arguments name; exit with 1 if one of them broke a promise."""
-    asked = _parser().parse_args()
-    seeds = range(asked.first, asked.first + asked.seeds) if asked.seed is None else [asked.seed]
-    tally = Tally(partial(_command, asked))
+    """Run the seeds that the arguments name; exit with 1 if one of them broke a promise."""
+    args = _parser().parse_args()
+    seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
+    tally = Tally(partial(_command, args))
     try:
-        with _trials(seeds, asked) as trials:
-            for trial in _with_progress(trials, tally, asked.json):
+        with _run_trials(seeds, args) as trials:
+            for trial in _report_progress(trials, tally, args.json):
                 tally.add(trial)
-                if isinstance(trial, Trial) and _is_enough(asked, trial):
+                if isinstance(trial, Trial) and _should_stop(args, trial):
                     break
     except KeyboardInterrupt:
-        sys.exit(f"stopped: {tally.told()}")
-    print(json.dumps(tally.document()) if asked.json else tally.told())
+        sys.exit(f"stopped: {tally.report()}")
+    print(json.dumps(tally.document()) if args.json else tally.report())
     sys.exit(1 if tally.broken or tally.stuck else 0)
 
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=SECONDS, metavar="V", help="of simulated time until all heals")
     add("--slow", type=float, default=1.0, metavar="K", help="K times as slow: hours instead of minutes")
     add("--history", type=Path, metavar="FOLDER", help="where the histories go")
-    add("--processes", type=int, default=1, metavar="P", help="so many seeds at the same time")
+    add("--processes", type=int, default=1, metavar="P", help="seeds at the same time")
     add("--until-broken", action="store_true", help="end with the first seed that breaks")
     add("--until", nargs="+", default=(), metavar="CHECK", help="end with the first that breaks one of these")
     add("--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_names(), help="play no others")
@@ -62,52 +62,52 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _names() -> list[str]:
-    return [each.name for each in (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)]
+    return [each.name for each in (*suite.WORKLOADS, *suite.OPTIONAL_WORKLOADS)]
 
 
-def _is_enough(asked: argparse.Namespace, trial: Trial) -> bool:
+def _should_stop(args: argparse.Namespace, trial: Trial) -> bool:
     broken = {verdict.name for verdict in trial.broken}
-    return bool(broken.intersection(asked.until) or (asked.until_broken and broken))
+    return bool(broken.intersection(args.until) or (args.until_broken and broken))
 
 
-def _command(asked: argparse.Namespace, seed: int) -> str:
-    """What plays a seed again."""
-    seconds = "" if asked.seconds == SECONDS else f" --seconds {asked.seconds:g}"
-    slow = "" if asked.slow == 1.0 else f" --slow {asked.slow:g}"
-    only = f" --with {' '.join(asked.only)}" if asked.only else ""
-    faults = f" --faults {' '.join(asked.faults)}" if asked.faults else ""
+def _command(args: argparse.Namespace, seed: int) -> str:
+    """Return the command that runs a seed again."""
+    seconds = "" if args.seconds == SECONDS else f" --seconds {args.seconds:g}"
+    slow = "" if args.slow == 1.0 else f" --slow {args.slow:g}"
+    only = f" --with {' '.join(args.only)}" if args.only else ""
+    faults = f" --faults {' '.join(args.faults)}" if args.faults else ""
     return f"python -m proof.simulate --seed {seed}{seconds}{slow}{only}{faults} --history history"
 
 
 @contextmanager
-def _trials(seeds: Iterable[int], asked: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
-    """The trials of seeds, in their order."""
-    faults = chosen(asked.faults, Kind, DEFAULT_FAULTS)
-    play = partial(tried, seconds=asked.seconds, only=asked.only, slowness=asked.slow, faults=faults)
-    attempt = partial(_tried, play=play, folder=asked.history)
-    if asked.processes == 1:
+def _run_trials(seeds: Iterable[int], args: argparse.Namespace) -> Iterator[Iterator[Trial | StuckSeed]]:
+    """Yield the trials of the seeds, in their order."""
+    faults = select_kinds(args.faults, Kind, DEFAULT_FAULTS)
+    run_one = partial(run_seed, seconds=args.seconds, only=args.only, slowness=args.slow, faults=faults)
+    attempt = partial(_run_or_give_up, run_one=run_one, folder=args.history)
+    if args.processes == 1:
         yield map(attempt, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(asked.processes, _leave_interrupts) as pool:
+    with multiprocessing.get_context("fork").Pool(args.processes, _leave_interrupts) as pool:
         yield pool.imap(attempt, seeds, chunksize=_AT_A_TIME)
 
 
 def _leave_interrupts() -> None:
-    """Whoever began this process ends it."""
+    """Ignore Ctrl-C: the parent process stops this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _tried(seed: int, play: Callable[..., Trial], folder: Path | None) -> Trial | StuckSeed:
+def _run_or_give_up(seed: int, run_one: Callable[..., Trial], folder: Path | None) -> Trial | StuckSeed:
     try:
-        return play(seed, folder=None if folder is None else folder / str(seed))
+        return run_one(seed, folder=None if folder is None else folder / str(seed))
     except Stuck as error:
         return StuckSeed(seed, str(error))
 
 
-def _with_progress(
+def _report_progress(
     trials: Iterator[Trial | StuckSeed], tally: Tally, is_quiet: bool
 ) -> Iterator[Trial | StuckSeed]:
-    """Say now and then how far it is."""
+    """Print the progress from time to time."""
     due = time.monotonic() + _PROGRESS_S
     for trial in trials:
         yield trial

@@ -1,4 +1,4 @@
-"""What befalls a world, and when: drawn beforehand from its seed, in storms with calm between them."""
+"""The faults of a simulated run: drawn from its seed in advance, in storms with calm between them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from proof.scene import Pace
-from proof.simulate.network import Weather
+from proof.simulate.network import NetworkConditions
+from proof.workload import Pace
 
 _CALM_S: Final = (2.0, 7.0)
 _STORM_S: Final = (5.0, 14.0)
@@ -17,14 +17,14 @@ _GAP_S: Final = (0.2, 3.0)
 """Between two faults of a storm."""
 
 _FUSE: Final = 60
-"""A house that is to be razed makes so many more steps, at the most: those are made where it is busy."""
+"""A process that is to be killed makes up to this many more steps, so that it dies while it is busy."""
 
 PACE: Final = Pace(tick_s=5.0, ttl_s=15.0, rest_s=4.0)
 _QUICK: Final = Pace(tick_s=2.0, ttl_s=6.0, rest_s=2.0)
-"""Where somebody dies, so that it can be told before the end."""
+"""For runs with a crash, so that it is detected before the end."""
 
 _DEATHS: Final = 0.05
-"""The share of worlds in which somebody dies, and nothing else goes wrong."""
+"""The share of runs with one crash and no other fault."""
 
 _DIES_AT_S: Final = (2.0, 8.0)
 _BREAKERS: Final = 0.2
@@ -34,27 +34,27 @@ _AHEAD_S: Final = 5_000.0
 
 
 class Kind(StrEnum):
-    """What can befall a world."""
+    """The kinds of faults."""
 
     KILL = "kill"
     LEAVE = "leave"
     PAUSE = "pause"
     REPLACE = "replace"
-    """It is paused, another life takes its place, and then it goes on."""
+    """A node is paused, another process takes over its identity, and then it resumes."""
     LINE = "line"
-    """The line from a player to the database is bad."""
+    """The connection of a node to the database is bad."""
     RELAY = "relay"
-    """The lines from a player to the others are bad."""
+    """The connections of a node to the others are bad."""
     NETWORK = "network"
-    """The lines from all to the database are bad."""
+    """The connections of all nodes to the database are bad."""
     DATABASE = "database"
-    """The database stands still."""
+    """The database is paused."""
     CLOCK = "clock"
-    """The wall clock of a player is set."""
+    """The wall clock of a node is set."""
     ROLLBACK = "rollback"
-    """The database is put back to what it held a while ago."""
+    """The database is rolled back to an earlier state."""
     SLOW = "slow"
-    """The database answers after seconds: to all, or to one player."""
+    """The database answers after seconds: to all nodes, or to one."""
     HELD = "held"
     """A foreign client holds a write transaction open: writes wait for it, reads do not."""
     DATABASE_CLOCK = "database-clock"
@@ -62,18 +62,18 @@ class Kind(StrEnum):
     UNSEEN_ROLLBACK = "unseen-rollback"
     """A rollback in which every node is killed and loses its memory: none is left that could notice."""
     UNREACHABLE = "unreachable"
-    """One player cannot connect to the database."""
+    """One node cannot connect to the database."""
 
 
 DEFAULT_FAULTS: Final = frozenset(Kind) - {Kind.UNSEEN_ROLLBACK, Kind.UNREACHABLE}
-"""What befalls worlds unless others are asked for."""
+"""The kinds of faults that a run draws from by default."""
 
 _APART: Final = (Kind.ROLLBACK, Kind.DATABASE_CLOCK)
-"""A world has one of these or the other: no check could tell which of the two explains what it sees."""
+"""A run has one of these or the other: no check could tell which of the two explains what it sees."""
 
 
-_OF_PLAYERS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
-_OF_LINES: Final = {Kind.LINE: 5, Kind.RELAY: 1, Kind.NETWORK: 2, Kind.DATABASE: 1}
+_NODE_FAULTS: Final = {Kind.KILL: 5, Kind.LEAVE: 1, Kind.PAUSE: 3, Kind.REPLACE: 1, Kind.CLOCK: 1}
+_NETWORK_FAULTS: Final = {Kind.LINE: 5, Kind.RELAY: 1, Kind.NETWORK: 2, Kind.DATABASE: 1}
 _LASTS_S: Final = {
     Kind.KILL: (0.05, 8.0),
     Kind.LEAVE: (0.05, 8.0),
@@ -94,34 +94,34 @@ _EXTRA: Final = {
     Kind.UNSEEN_ROLLBACK: (0.02, 15.0),
     Kind.UNREACHABLE: (8.0, 20.0),
 }
-"""Drawn apart from the others, so that those are the same with and without them; and how long each lasts."""
+"""Drawn separately, so that the other faults are the same with and without these; and how long each lasts."""
 
 _TIMES: Final = (1, 1, 2, 3)
-"""How often each of them befalls a world."""
+"""How often each of them happens in a run."""
 
 _SLOW_S: Final = 10.0
 _STEPS_MS: Final = (20_000, 60_000, 3_600_000)
-"""How far the clock of the database is set at the most, and half of that at the least. Smaller steps are
-followed by the mesh, and make leases so much shorter or longer."""
+"""The maximum step of the database's clock; the minimum is half of it. The mesh follows smaller steps, which
+make leases shorter or longer by that much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, for a while."""
+    """One fault, for a while."""
 
     kind: Kind
     at: float
     seconds: float
-    player: int
-    """Whom it befalls, by its place among the players; -1: all."""
-    weather: Weather | None = None
+    node: int
+    """The index of the affected node; -1: all."""
+    conditions: NetworkConditions | None = None
     fuse: int = 0
     skew_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How wrong the clocks of one player are, from the beginning."""
+    """The initial errors of a node's clocks."""
 
     skew_ms: int
     rate: float
@@ -129,31 +129,31 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """All that befalls one world."""
+class FaultPlan:
+    """All faults of one run."""
 
-    players: int
+    nodes: int
     seconds: float
     pace: Pace
     clocks: tuple[Clock, ...]
     has_breaker: bool
     faults: tuple[Fault, ...]
     storms: tuple[tuple[float, bool], ...]
-    """When the weather changes, and whether it is a storm that begins."""
+    """When storms and calms begin, and whether it is a storm."""
     slowness: float = 1.0
-    """How many times as slow as others everything is in this world, but for what the mesh itself decides."""
+    """The factor by which everything is slower, except for what the mesh itself decides."""
 
     @property
-    def is_a_death(self) -> bool:
-        """Whether it is about somebody who dies."""
+    def is_crash_only(self) -> bool:
+        """Whether the run has one crash and no other fault."""
         return not self.storms
 
-    def slowed(self, times: float) -> Fate:
-        """The same, so many times as slow: then what the mesh does by the minute or hour is seen, too."""
+    def slow_down(self, times: float) -> FaultPlan:
+        """Return the plan slower by this factor, to cover what the mesh does by the minute or hour."""
         return replace(
             self,
             seconds=self.seconds * times,
-            pace=self.pace.slowed(times),
+            pace=self.pace.slow_down(times),
             faults=tuple(
                 replace(fault, at=fault.at * times, seconds=fault.seconds * times) for fault in self.faults
             ),
@@ -162,100 +162,100 @@ class Fate:
         )
 
 
-def drawn(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> Fate:
-    """The fate of a seed, of which only faults of these kinds are left."""
+def draw_plan(seed: int, seconds: float, faults: Set[Kind] = DEFAULT_FAULTS) -> FaultPlan:
+    """Return the fault plan of a seed, with only these kinds of faults."""
     if faults >= set(_APART):
         faults = faults - {random.Random(f"apart {seed}").choice(_APART)}
     if Kind.DATABASE_CLOCK in faults:
         faults = faults - {Kind.UNSEEN_ROLLBACK}
-    fate = _drawn(seed, seconds)
-    left = [fault for fault in fate.faults if fault.kind in faults]
-    if not fate.is_a_death:
-        left += _extra_faults(random.Random(f"extra fate {seed}"), seconds, fate.players, faults)
-    return replace(fate, faults=tuple(left))
+    plan = _draw_base_plan(seed, seconds)
+    left = [fault for fault in plan.faults if fault.kind in faults]
+    if not plan.is_crash_only:
+        left += _extra_faults(random.Random(f"extra fate {seed}"), seconds, plan.nodes, faults)
+    return replace(plan, faults=tuple(left))
 
 
-def _extra_faults(chance: random.Random, seconds: float, players: int, kinds: Set[Kind]) -> Iterator[Fault]:
+def _extra_faults(rng: random.Random, seconds: float, nodes: int, kinds: Set[Kind]) -> Iterator[Fault]:
     for kind, (least, most) in _EXTRA.items():
-        times = chance.choice(_TIMES)
+        times = rng.choice(_TIMES)
         for _ in range(min(times, 1) if kind is Kind.DATABASE_CLOCK else times):
-            at, lasts_s = chance.uniform(1.0, 0.8 * seconds), chance.uniform(least, most)
-            player = chance.choice((-1, chance.randrange(players)))
-            share, step_ms = chance.choice((0.3, 0.7, 1.0)), chance.choice(_STEPS_MS)
-            skew_ms = chance.choice((-1, 1)) * chance.randint(step_ms // 2, step_ms)
+            at, lasts_s = rng.uniform(1.0, 0.8 * seconds), rng.uniform(least, most)
+            node = rng.choice((-1, rng.randrange(nodes)))
+            share, step_ms = rng.choice((0.3, 0.7, 1.0)), rng.choice(_STEPS_MS)
+            skew_ms = rng.choice((-1, 1)) * rng.randint(step_ms // 2, step_ms)
             if kind in kinds:
-                player = max(player, 0) if kind is Kind.UNREACHABLE else player
-                yield Fault(kind, at, lasts_s, player, _extra_weather(kind, share), skew_ms=skew_ms)
+                node = max(node, 0) if kind is Kind.UNREACHABLE else node
+                yield Fault(kind, at, lasts_s, node, _extra_conditions(kind, share), skew_ms=skew_ms)
 
 
-def _extra_weather(kind: Kind, share: float) -> Weather | None:
+def _extra_conditions(kind: Kind, share: float) -> NetworkConditions | None:
     if kind is Kind.SLOW:
-        return Weather(late=share, late_s=_SLOW_S)
-    return Weather(refused=1.0) if kind is Kind.UNREACHABLE else None
+        return NetworkConditions(late=share, late_s=_SLOW_S)
+    return NetworkConditions(refused=1.0) if kind is Kind.UNREACHABLE else None
 
 
-def _drawn(seed: int, seconds: float) -> Fate:
-    """All but the faults that are drawn apart."""
-    chance = random.Random(f"fate {seed}")
-    players = chance.choice((3, 3, 3, 3, 4, 5))
-    clocks = tuple(_clock(chance) for _ in range(players))
-    if chance.random() < _DEATHS:
-        at, who = chance.uniform(*_DIES_AT_S), chance.randrange(players)
-        death = Fault(Kind.KILL, at, seconds, who, fuse=chance.randrange(_FUSE))
-        return Fate(players, seconds, _QUICK, clocks, False, (death,), ())
-    storms = tuple(_storms(chance, seconds))
+def _draw_base_plan(seed: int, seconds: float) -> FaultPlan:
+    """Draw all but the separately drawn faults."""
+    rng = random.Random(f"fate {seed}")
+    nodes = rng.choice((3, 3, 3, 3, 4, 5))
+    clocks = tuple(_clock(rng) for _ in range(nodes))
+    if rng.random() < _DEATHS:
+        at, who = rng.uniform(*_DIES_AT_S), rng.randrange(nodes)
+        death = Fault(Kind.KILL, at, seconds, who, fuse=rng.randrange(_FUSE))
+        return FaultPlan(nodes, seconds, _QUICK, clocks, False, (death,), ())
+    storms = tuple(_storms(rng, seconds))
     faults = tuple(
-        fault for at, end in _stormy(storms, seconds) for fault in _faults(chance, at, end, players)
+        fault for at, end in _storm_spans(storms, seconds) for fault in _faults(rng, at, end, nodes)
     )
-    return Fate(players, seconds, PACE, clocks, chance.random() < _BREAKERS, faults, storms)
+    return FaultPlan(nodes, seconds, PACE, clocks, rng.random() < _BREAKERS, faults, storms)
 
 
-def _storms(chance: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:
+def _storms(rng: random.Random, seconds: float) -> Iterator[tuple[float, bool]]:
     at, is_storm = 0.0, False
     while at < seconds:
         yield at, is_storm
-        at += chance.uniform(*(_STORM_S if is_storm else _CALM_S))
+        at += rng.uniform(*(_STORM_S if is_storm else _CALM_S))
         is_storm = not is_storm
 
 
-def _stormy(storms: tuple[tuple[float, bool], ...], seconds: float) -> Iterator[tuple[float, float]]:
+def _storm_spans(storms: tuple[tuple[float, bool], ...], seconds: float) -> Iterator[tuple[float, float]]:
     ends = [at for at, _ in storms[1:]] + [seconds]
     return ((at, end) for (at, is_storm), end in zip(storms, ends, strict=True) if is_storm)
 
 
-def _faults(chance: random.Random, at: float, end: float, players: int) -> Iterator[Fault]:
-    while (at := at + chance.uniform(*_GAP_S)) < end:
-        kinds = _OF_PLAYERS if chance.random() < 0.5 else _OF_LINES
-        (kind,) = chance.choices(tuple(kinds), tuple(kinds.values()))
+def _faults(rng: random.Random, at: float, end: float, nodes: int) -> Iterator[Fault]:
+    while (at := at + rng.uniform(*_GAP_S)) < end:
+        kinds = _NODE_FAULTS if rng.random() < 0.5 else _NETWORK_FAULTS
+        (kind,) = rng.choices(tuple(kinds), tuple(kinds.values()))
         least, most = _LASTS_S[kind]
-        seconds = least + (most - least) * chance.random() ** 2
-        player = -1 if kind in (Kind.NETWORK, Kind.DATABASE) else chance.randrange(players)
-        weather = _weather(chance) if kind in (Kind.LINE, Kind.RELAY, Kind.NETWORK) else None
-        skew_ms = chance.randint(-_SKEW_MS, _SKEW_MS)
-        yield Fault(kind, at, seconds, player, weather, chance.randrange(_FUSE), skew_ms)
+        seconds = least + (most - least) * rng.random() ** 2
+        node = -1 if kind in (Kind.NETWORK, Kind.DATABASE) else rng.randrange(nodes)
+        conditions = _draw_conditions(rng) if kind in (Kind.LINE, Kind.RELAY, Kind.NETWORK) else None
+        skew_ms = rng.randint(-_SKEW_MS, _SKEW_MS)
+        yield Fault(kind, at, seconds, node, conditions, rng.randrange(_FUSE), skew_ms)
 
 
-def _weather(chance: random.Random) -> Weather:
-    """One thing wrong with a line, or a little of everything."""
-    share = chance.choice((0.1, 0.3, 0.6, 1.0))
-    match chance.randrange(8):
+def _draw_conditions(rng: random.Random) -> NetworkConditions:
+    """Draw one problem of a connection, or a little of all of them."""
+    share = rng.choice((0.1, 0.3, 0.6, 1.0))
+    match rng.randrange(8):
         case 0:
-            return Weather(refused=share)
+            return NetworkConditions(refused=share)
         case 1:
-            return Weather(lost=share)
+            return NetworkConditions(lost=share)
         case 2:
-            return Weather(unanswered=share)
+            return NetworkConditions(unanswered=share)
         case 3:
-            return Weather(broken=share)
+            return NetworkConditions(broken=share)
         case 4:
-            return Weather(doubled=share)
+            return NetworkConditions(doubled=share)
         case 5:
-            return Weather(late=share, late_s=chance.choice((0.2, 1.0, 5.0, 20.0)))
+            return NetworkConditions(late=share, late_s=rng.choice((0.2, 1.0, 5.0, 20.0)))
         case _:
             few = share / 5
-            return Weather(few, few, few, few, few, share, chance.choice((0.1, 1.0, 8.0)))
+            return NetworkConditions(few, few, few, few, few, share, rng.choice((0.1, 1.0, 8.0)))
 
 
-def _clock(chance: random.Random) -> Clock:
-    skew_ms = chance.choice((0, chance.randint(-2_000, 2_000), chance.randint(-_SKEW_MS, _SKEW_MS)))
-    return Clock(skew_ms, 1 + _DRIFT * chance.uniform(-1, 1), _AHEAD_S * chance.random())
+def _clock(rng: random.Random) -> Clock:
+    skew_ms = rng.choice((0, rng.randint(-2_000, 2_000), rng.randint(-_SKEW_MS, _SKEW_MS)))
+    return Clock(skew_ms, 1 + _DRIFT * rng.uniform(-1, 1), _AHEAD_S * rng.random())

@@ -1,7 +1,7 @@
-"""An event loop without a wall clock: which step comes next is drawn, and time jumps to the next timer.
+"""An event loop on simulated time: a random draw picks the next step, and time jumps to the next timer.
 
-Whatever runs in it belongs to a house, which stands for a process: it can be paused, and razed like a process
-that is killed. Within a house things happen in the order in which they were begun, as asyncio promises.
+Everything in it belongs to a simulated process, which can be paused and killed. Within a process, callbacks
+run in the order in which they were scheduled, as asyncio promises.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-Failed = Callable[["House", BaseException], None]
+Failed = Callable[["SimulatedProcess", BaseException], None]
 
 _STEP_S: Final = 1e-6
-"""What a step takes: whoever never waits does not stop the clock for the others."""
+"""The time a step takes: a task that never waits must not stop the clock for the others."""
 
 _LOOK_STEPS: Final = 4_096
 _CLOSINGS: Final = 50
-"""So often a coroutine may go on waiting when it is to end."""
+"""How often a coroutine may ignore that it is closed."""
 
 
 class Stuck(Exception):
-    """Nothing is left that could ever happen, or it takes too long."""
+    """Nothing is left that could happen, or it takes too long."""
 
 
-class House:
-    """A simulated process, with a clock of its own that may go too fast or too slow."""
+class SimulatedProcess:
+    """A simulated process, with its own clock that may run too fast or too slow."""
 
     def __init__(self, name: str, *, rate: float = 1.0, ahead_s: float = 0.0) -> None:
         self.name = name
         self.ready: deque[asyncio.Handle] = deque()
         self.is_paused = False
-        self.is_razed = False
+        self.is_killed = False
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.fuse: tuple[int, Callable[[], None]] | None = None
-        """After so many more steps of its own, this is done to it."""
+        """After this many more steps of its own, this function is called."""
         self._rate = rate
         self._ahead_s = ahead_s
         self.context: Final = copy_context()
-        self.context.run(_house.set, self)
+        self.context.run(_process.set, self)
 
     def shows(self, at: float) -> float:
-        """What its clock shows at a moment."""
+        """Return the reading of its clock at a moment."""
         return at * self._rate + self._ahead_s
 
     def moment(self, shown: float) -> float:
-        """When its clock shows this."""
+        """Return the moment at which its clock has this reading."""
         return (shown - self._ahead_s) / self._rate
 
 
-_house: ContextVar[House] = ContextVar("proof_house")
+_process: ContextVar[SimulatedProcess] = ContextVar("proof_house")
 
 
 class _Task(asyncio.Task[T]):
-    """A task whose place in a set, and so whose turn when all in it are cancelled, is that of its number.
+    """A task that hashes by its number, so that sets of tasks have the same order in every run.
 
-    Others stand there by where they lie in memory, which is not the same each time.
+    The default hash is the address in memory, which differs from run to run.
     """
 
     number: int
@@ -80,7 +80,7 @@ class _Task(asyncio.Task[T]):
 
 
 class _Future(asyncio.Future[T]):
-    """The same of a future."""
+    """A future that hashes by its number."""
 
     def __init__(self, *, loop: SimulatedLoop) -> None:
         self.number = next(loop.numbers)
@@ -91,82 +91,84 @@ class _Future(asyncio.Future[T]):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """Runs the steps of all houses, one after another."""
+    """Run the steps of all processes, one after another."""
 
-    def __init__(self, chance: Callable[[], float], watch: Callable[[], None]) -> None:
+    def __init__(self, draw: Callable[[], float], watch: Callable[[], None]) -> None:
         self.now = 0.0
-        """The time of the world, by no clock of a house."""
+        """The simulated time, independent of the clocks of processes."""
         self.steps = 0
         self.failed: Failed = _raise
-        """Is told of an error that nobody took."""
-        self._chance = chance
+        """Called with every error that no task handled."""
+        self._draw = draw
         self._watch = watch
-        self._houses: dict[House, None] = {}
-        self._awake: list[House] = []
-        self._timers: list[tuple[float, int, asyncio.Handle, House]] = []
+        self._processes: dict[SimulatedProcess, None] = {}
+        self._awake: list[SimulatedProcess] = []
+        self._timers: list[tuple[float, int, asyncio.Handle, SimulatedProcess]] = []
         self.numbers = count()
-        """Of timers, tasks and futures, as they are made."""
-        self._stage = self._current = House("stage")
-        self._graves: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
-        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], House] = WeakKeyDictionary()
+        """Numbers of timers, tasks and futures, in the order of their creation."""
+        self._main = self._current = SimulatedProcess("stage")
+        self._abandoned: list[asyncio.Task[Any] | AsyncGenerator[Any, Any]] = []
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], SimulatedProcess] = WeakKeyDictionary()
         self._is_running = self._is_closed = False
 
-    # --- houses ----------------------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------------
 
-    def begin(self, house: House, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin something in a house."""
-        return self.create_task(coro, name=house.name, context=house.context.copy())
+    def begin(self, process: SimulatedProcess, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a coroutine in a process."""
+        return self.create_task(coro, name=process.name, context=process.context.copy())
 
-    def pause(self, house: House) -> None:
-        """Stop a house where it is; what was to happen in it happens when it is resumed."""
-        if not house.is_paused:
-            house.is_paused = True
-            if house.ready:
-                self._awake.remove(house)
+    def pause(self, process: SimulatedProcess) -> None:
+        """Pause a process; its pending callbacks run when it is resumed."""
+        if not process.is_paused:
+            process.is_paused = True
+            if process.ready:
+                self._awake.remove(process)
 
-    def resume(self, house: House) -> None:
-        """Let a house go on."""
-        if house.is_paused and not house.is_razed:
-            house.is_paused = False
-            if house.ready:
-                self._awake.append(house)
+    def resume(self, process: SimulatedProcess) -> None:
+        """Resume a process."""
+        if process.is_paused and not process.is_killed:
+            process.is_paused = False
+            if process.ready:
+                self._awake.append(process)
 
-    def raze(self, house: House) -> None:
-        """End a house where it is: nothing of it runs ever again, not even what was to run in the end."""
-        if house.is_razed:
+    def kill(self, process: SimulatedProcess) -> None:
+        """Kill a process: none of its code runs any more, not even `finally` blocks."""
+        if process.is_killed:
             return
-        if house.ready and not house.is_paused:
-            self._awake.remove(house)
-        house.is_razed = True
-        # Kept, because whoever is forgotten while it waits would be run once more, to its end.
-        self._graves += house.tasks
-        house.ready.clear()
-        house.fuse = None
+        if process.ready and not process.is_paused:
+            self._awake.remove(process)
+        process.is_killed = True
+        # Kept, because a task that is garbage-collected while it waits would run once more, to its end.
+        self._abandoned += process.tasks
+        process.ready.clear()
+        process.fuse = None
 
-    def send(self, delay: float, house: House, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Have this called in a house when so much time has passed, by no clock of a house."""
-        if not (house.is_razed or self._is_closed):
-            handle = asyncio.Handle(callback, args, self, house.context)
-            heappush(self._timers, (self.now + delay, next(self.numbers), handle, house))
+    def send(
+        self, delay: float, process: SimulatedProcess, callback: Callable[[*Ts], object], *args: *Ts
+    ) -> None:
+        """Call a function in a process after a delay of simulated time."""
+        if not (process.is_killed or self._is_closed):
+            handle = asyncio.Handle(callback, args, self, process.context)
+            heappush(self._timers, (self.now + delay, next(self.numbers), handle, process))
 
     def passing(self) -> float:
-        """A moment that is later than all that were told before."""
+        """Return a time later than all returned before."""
         self.now += _STEP_S
         return self.now
 
     @property
-    def running(self) -> House:
-        """Whose step is being made."""
+    def running(self) -> SimulatedProcess:
+        """The process whose step is running."""
         return self._current
 
     # --- running ---------------------------------------------------------------------------------
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """Run until it is done."""
-        task = self.begin(self._stage, _awaited(future))
+        """Run until the future is done."""
+        task = self.begin(self._main, _awaited(future))
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
-        asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
+        asyncio._set_running_loop(self)  # noqa: SLF001 - meant for event loops
         self._is_running = True
         try:
             while not task.done():
@@ -180,62 +182,62 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _step(self) -> None:
         timers, awake = self._timers, self._awake
         while timers and (timers[0][0] <= self.now or not awake):
-            at, _, timer, house = heappop(timers)
-            if timer.cancelled() or house.is_razed:
+            at, _, timer, process = heappop(timers)
+            if timer.cancelled() or process.is_killed:
                 continue
             self.now = max(self.now, at)
-            self._add(house, timer)
+            self._add(process, timer)
         if not awake:
             raise Stuck("nothing is left that could happen")
-        place = int(self._chance() * len(awake)) if len(awake) > 1 else 0
-        house = awake[place]
-        handle = house.ready.popleft()
-        if not house.ready:
+        place = int(self._draw() * len(awake)) if len(awake) > 1 else 0
+        process = awake[place]
+        handle = process.ready.popleft()
+        if not process.ready:
             del awake[place]
         self.now += _STEP_S
         self.steps += 1
         if self.steps % _LOOK_STEPS == 0:
             self._watch()
         if not handle.cancelled():
-            self._current = house
-            handle._run()  # noqa: SLF001 - so says whoever makes loops
-            self._current = self._stage
-            if house.fuse is not None:
-                self._burn(house, *house.fuse)
+            self._current = process
+            handle._run()  # noqa: SLF001 - meant for event loops
+            self._current = self._main
+            if process.fuse is not None:
+                self._count_down(process, *process.fuse)
 
-    def _burn(self, house: House, left: int, end: Callable[[], None]) -> None:
-        house.fuse = (left - 1, end) if left else None
+    def _count_down(self, process: SimulatedProcess, left: int, end: Callable[[], None]) -> None:
+        process.fuse = (left - 1, end) if left else None
         if not left:
             end()
 
-    def _add(self, house: House, handle: asyncio.Handle) -> None:
-        if not house.ready and not house.is_paused:
-            self._awake.append(house)
-        house.ready.append(handle)
+    def _add(self, process: SimulatedProcess, handle: asyncio.Handle) -> None:
+        if not process.ready and not process.is_paused:
+            self._awake.append(process)
+        process.ready.append(handle)
 
-    def _house_of(self, context: Context | None) -> House:
+    def _process_of(self, context: Context | None) -> SimulatedProcess:
         if context is None:
             return self._current
-        if _house not in context:  # one that begins from nothing: what is begun in a house stays there
+        if _process not in context:  # a fresh context: tasks started in a process stay in it
             for variable, value in self._current.context.items():
                 if variable not in context:
                     context.run(variable.set, value)
-        return context[_house]
+        return context[_process]
 
-    # --- what asyncio asks of a loop -------------------------------------------------------------
+    # --- the interface of asyncio ----------------------------------------------------------------
 
     def time(self) -> float:
-        """What the clock of the house shows that runs."""
+        """Return the reading of the running process's clock."""
         return self._current.shows(self.now)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Have this called in its house, after all that waits there."""
-        house = self._house_of(context)
+        """Call a function in its process, after all pending callbacks of it."""
+        process = self._process_of(context)
         handle = asyncio.Handle(callback, args, self, context)
-        if not (house.is_razed or self._is_closed):
-            self._add(house, handle)
+        if not (process.is_killed or self._is_closed):
+            self._add(process, handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -247,7 +249,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Have this called in its house when so much time has passed."""
+        """Call a function in its process after a delay."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -257,34 +259,34 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Have this called in its house when the clock of whoever says so shows this."""
-        house = self._house_of(context)
+        """Call a function in its process when the clock of the caller has this reading."""
+        process = self._process_of(context)
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        if not (house.is_razed or self._is_closed):
-            heappush(self._timers, (self._current.moment(when), next(self.numbers), timer, house))
+        if not (process.is_killed or self._is_closed):
+            heappush(self._timers, (self._current.moment(when), next(self.numbers), timer, process))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Do nothing: a cancelled timer is skipped when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a future of this loop."""
         return _Future(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        """Begin a task: in the house of its context, or here."""
-        house = self._house_of(context)
+        """Start a task: in the process of its context, or in the running one."""
+        process = self._process_of(context)
         task = _Task(coro, loop=self, name=name, context=context)
-        house.tasks.add(task)
-        self._houses[house] = None
-        if house.is_razed or self._is_closed:
-            self._graves.append(task)
+        process.tasks.add(task)
+        self._processes[process] = None
+        if process.is_killed or self._is_closed:
+            self._abandoned.append(task)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """There are no threads: it is called here, a little later."""
+        """Call the function in this thread, a little later: there are no other threads."""
         future = self.create_future()
 
         def run() -> None:
@@ -299,20 +301,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Somebody's error was taken by nobody."""
+        """Report an unhandled error."""
         if not self._is_closed:
             self.failed(self._current, context.get("exception") or Stuck(context["message"]))
 
     def get_debug(self) -> bool:
-        """There is nothing more to see."""
+        """Return False."""
         return False
 
     def is_running(self) -> bool:
-        """Whether steps are being made."""
+        """Return whether the loop runs."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether no more steps will be made."""
+        """Return whether the loop is closed."""
         return self._is_closed
 
     # --- the end ---------------------------------------------------------------------------------
@@ -321,35 +323,35 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._generators[generator] = self._current
 
     def _forgotten(self, generator: AsyncGenerator[Any, Any]) -> None:
-        house = self._generators.get(generator, self._stage)
-        if house.is_razed or self._is_closed:
-            self._graves.append(generator)
+        process = self._generators.get(generator, self._main)
+        if process.is_killed or self._is_closed:
+            self._abandoned.append(generator)
         else:
-            self.begin(house, _closed(generator))
+            self.begin(process, _closed(generator))
 
     def close(self) -> None:
-        """Make no more steps, and have all that waits forgotten without a word."""
+        """Close the loop, and drop everything that waits."""
         self._is_closed = True
-        for house in self._houses:
-            self.raze(house)
+        for process in self._processes:
+            self.kill(process)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._first, self._forgotten)
-        asyncio._set_running_loop(self)  # noqa: SLF001 - for those who make loops
+        asyncio._set_running_loop(self)  # noqa: SLF001 - meant for event loops
         try:
-            while self._graves:
-                _bury(self._graves.pop())
+            while self._abandoned:
+                _finalize(self._abandoned.pop())
         finally:
             asyncio._set_running_loop(None)  # noqa: SLF001
             sys.set_asyncgen_hooks(*hooks)
         self._timers.clear()
 
 
-def new_loop(chance: Callable[[], float], watch: Callable[[], None] = lambda: None) -> SimulatedLoop:
-    """A loop whose steps are drawn by this chance; `watch` is called now and then, and may end it."""
-    return SimulatedLoop(chance, watch)  # type: ignore[abstract]  # what it lacks would reach the outside
+def new_loop(draw: Callable[[], float], watch: Callable[[], None] = lambda: None) -> SimulatedLoop:
+    """Return a loop whose steps are picked by `draw`; `watch` is called from time to time, and may raise."""
+    return SimulatedLoop(draw, watch)  # type: ignore[abstract]  # the missing methods would reach the real world
 
 
-def _raise(_house: House, error: BaseException) -> None:
+def _raise(_process: SimulatedProcess, error: BaseException) -> None:
     raise error
 
 
@@ -361,11 +363,11 @@ async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
     await generator.aclose()
 
 
-def _bury(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
-    """Have what was left in the middle go through its end now, when that has no effect any more."""
+def _finalize(dead: asyncio.Task[Any] | AsyncGenerator[Any, Any]) -> None:
+    """Close an abandoned task now, when that has no effect any more."""
     if not isinstance(dead, asyncio.Task):
         return
-    dead._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be
+    dead._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is pending on purpose
     for _ in range(_CLOSINGS):
         with suppress(Exception, GeneratorExit, asyncio.CancelledError):
             _close(dead.get_coro())

@@ -1,5 +1,7 @@
-"""The lines between houses: from each node to the database, and from node to node. What goes over them may be
-lost, with its answer or without, come late, come twice, or overtake another."""
+"""The network between simulated processes: nodes to database, and node to node.
+
+A request may be lost, with or without its response, delayed, duplicated or reordered.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from proof.simulate.loop import House, SimulatedLoop
+from proof.simulate.loop import SimulatedLoop, SimulatedProcess
 from vox_mesh.errors import MeshError, NoAnswer, Unreachable
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.nodes.store_memory import StoreMemory
@@ -25,173 +27,175 @@ from vox_mesh.store.watch.changes import Changes
 T = TypeVar("T")
 
 _TRIED: Final = "half-open"
-"""The circuit of a breaker that has rested."""
+"""The state of a circuit breaker that probes."""
 
 _QUICK_S: Final = (0.0002, 0.004)
-"""How long something is on its way, when nothing is wrong."""
+"""The latency when nothing is wrong."""
 
 _DOUBLE_S: Final = 2.0
-"""What comes twice comes again within this time."""
+"""A duplicate arrives within this time."""
 
 _OVERTAKES: Final = 0.5
-"""The share of what comes twice of which the answer to the second is the one that is heard."""
+"""The share of duplicates of which the second response is the one that counts."""
 
-_TOLD_S: Final = 1.0
-"""Within this time everybody knows of a commit; of several, at once."""
+_NOTIFY_S: Final = 1.0
+"""Every node learns of a commit within this time; several commits are announced at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How bad a line is: the shares of what goes over it to which these things happen."""
+class NetworkConditions:
+    """The quality of a connection: the shares of requests to which these things happen."""
 
     refused: float = 0.0
-    """It can't even be sent."""
+    """It can't be sent."""
     lost: float = 0.0
-    """It is sent, and never comes."""
+    """It is sent, and never arrives."""
     unanswered: float = 0.0
-    """It comes, and the answer does not."""
+    """It arrives, and the response does not."""
     broken: float = 0.0
-    """It comes, and the connection breaks before the answer."""
+    """It arrives, and the connection breaks before the response."""
     doubled: float = 0.0
-    """It comes twice."""
+    """It arrives twice."""
     late: float = 0.0
-    """It comes, or its answer does, after `late_s` seconds at the most."""
+    """It, or its response, arrives up to `late_s` seconds late."""
     late_s: float = 0.0
 
     def can_repeat(self, timeout: float) -> bool:
-        """Whether a request can be applied again after it was answered: it came twice, or was sent again."""
+        """Return whether a request can be applied again after it was answered: duplicated, or retried."""
         return self.doubled > 0 or (self.late > 0 and self.late_s > timeout)
 
 
-FAIR: Final = Weather()
+HEALTHY: Final = NetworkConditions()
 
 
-class Way:
-    """One direction of traffic: from a house to another one, and back with the answer."""
+class Channel:
+    """Requests from one process to others, with their responses."""
 
-    def __init__(self, loop: SimulatedLoop, home: House, chance: random.Random, timeout: float) -> None:
-        self.weather = FAIR
+    def __init__(
+        self, loop: SimulatedLoop, client: SimulatedProcess, rng: random.Random, timeout: float
+    ) -> None:
+        self.conditions = HEALTHY
         self._loop = loop
-        self._home = home
-        self._chance = chance
+        self._client = client
+        self._rng = rng
         self._timeout = timeout
 
-    async def ask(self, to: House, work: Callable[[Answer], object]) -> Any:
-        """Have something done in another house; it tells its answer, which is what comes back."""
-        loop, chance, weather = self._loop, self._chance.random, self.weather
-        if weather is not FAIR and chance() < weather.refused:
+    async def ask(self, to: SimulatedProcess, work: Callable[[Answer], object]) -> Any:
+        """Run a function in another process, and return its response."""
+        loop, rng, conditions = self._loop, self._rng.random, self.conditions
+        if conditions is not HEALTHY and rng() < conditions.refused:
             await asyncio.sleep(self._quick())
             raise Unreachable("the line is dead")
-        asked: asyncio.Future[Any] = loop.create_future()
-        answer = self._answer(asked)
-        if weather is FAIR or chance() >= weather.lost:
+        reply: asyncio.Future[Any] = loop.create_future()
+        first = self._answer(reply)
+        if conditions is HEALTHY or rng() >= conditions.lost:
             ways_s = [self._on_its_way()]
-            if weather is not FAIR and chance() < weather.doubled:
-                ways_s.append(self._on_its_way() + _DOUBLE_S * chance())
-                if chance() < _OVERTAKES:
+            if conditions is not HEALTHY and rng() < conditions.doubled:
+                ways_s.append(self._on_its_way() + _DOUBLE_S * rng())
+                if rng() < _OVERTAKES:
                     ways_s.reverse()
-            for way_s, told in zip(ways_s, (answer, _unheard), strict=False):
-                loop.send(way_s, to, work, told)
-        timer = loop.call_later(self._timeout, _give_up, asked, self._timeout)
+            for way_s, answer in zip(ways_s, (first, _ignore), strict=False):
+                loop.send(way_s, to, work, answer)
+        timer = loop.call_later(self._timeout, _give_up, reply, self._timeout)
         try:
-            return await asked
+            return await reply
         finally:
             timer.cancel()
 
-    def _answer(self, asked: asyncio.Future[Any]) -> Answer:
-        weather, chance = self.weather, self._chance.random
+    def _answer(self, reply: asyncio.Future[Any]) -> Answer:
+        conditions, rng = self.conditions, self._rng.random
         back_s = self._on_its_way()
-        if weather is not FAIR and chance() < weather.unanswered:
-            return _unheard
-        is_broken = weather is not FAIR and chance() < weather.broken
+        if conditions is not HEALTHY and rng() < conditions.unanswered:
+            return _ignore
+        is_broken = conditions is not HEALTHY and rng() < conditions.broken
 
         def answer(result: Any) -> None:
-            told = NoAnswer("the connection broke") if is_broken else result
-            self._loop.send(back_s, self._home, _settle, asked, told)
+            content = NoAnswer("the connection broke") if is_broken else result
+            self._loop.send(back_s, self._client, _settle, reply, content)
 
         return answer
 
     def _on_its_way(self) -> float:
-        weather = self.weather
-        if weather is not FAIR and self._chance.random() < weather.late:
-            return weather.late_s * self._chance.random()
+        conditions = self.conditions
+        if conditions is not HEALTHY and self._rng.random() < conditions.late:
+            return conditions.late_s * self._rng.random()
         return self._quick()
 
     def _quick(self) -> float:
         least, most = _QUICK_S
-        return least + (most - least) * self._chance.random()
+        return least + (most - least) * self._rng.random()
 
 
 Answer = Callable[[Any], None]
-"""Takes what came of it; an error is raised where it was asked."""
+"""Takes the response; an error is raised at the caller."""
 
 
-def _unheard(_result: Any) -> None:
-    """Nobody hears this."""
+def _ignore(_result: Any) -> None:
+    """Ignore the response."""
 
 
-def _settle(asked: asyncio.Future[Any], told: Any) -> None:
-    if asked.done():
+def _settle(reply: asyncio.Future[Any], answer: Any) -> None:
+    if reply.done():
         return
-    if isinstance(told, Exception):
-        asked.set_exception(told)
+    if isinstance(answer, Exception):
+        reply.set_exception(answer)
     else:
-        asked.set_result(told)
+        reply.set_result(answer)
 
 
-def _give_up(asked: asyncio.Future[Any], seconds: float) -> None:
-    if not asked.done():
-        asked.set_exception(NoAnswer(f"no answer came within {seconds:g} s"))
+def _give_up(reply: asyncio.Future[Any], seconds: float) -> None:
+    if not reply.done():
+        reply.set_exception(NoAnswer(f"no answer came within {seconds:g} s"))
 
 
 class Database:
-    """The one database, in a house of its own, and all lines to it."""
+    """The database, in its own process, and all connections to it."""
 
-    def __init__(self, loop: SimulatedLoop, memory: SharedMemory, chance: random.Random) -> None:
-        self.house: Final = House("database")
+    def __init__(self, loop: SimulatedLoop, memory: SharedMemory, rng: random.Random) -> None:
+        self.process: Final = SimulatedProcess("database")
         self.memory: Final = memory
         self._loop = loop
-        self._chance = chance
-        self._lines: list[Line] = []
+        self._rng = rng
+        self._lines: list[DatabaseConnection] = []
         self._held = 0
         self._waiting: list[Callable[[], None]] = []
 
     def hold(self) -> None:
-        """Have a foreign client begin a write transaction."""
+        """Let a foreign client begin a write transaction."""
         self._held += 1
 
-    def let_go(self) -> None:
-        """Have it end, and the writes that waited for it run."""
+    def release(self) -> None:
+        """End that transaction, and run the writes that waited for it."""
         self._held -= 1
         while self._waiting and not self._held:
             self._waiting.pop(0)()
 
-    def put_back(self, image: bytes) -> None:
-        """Have the database be as it was."""
+    def restore(self, image: bytes) -> None:
+        """Restore an earlier state."""
         self.memory.restore(image)
-        for line in self._lines:
-            line.changes.bump()
+        for connect in self._lines:
+            connect.changes.bump()
 
-    def line(self, home: House, timeout: float) -> Line:
-        """A line from a house."""
-        self._lines = [line for line in self._lines if not line.home.is_razed]
-        line = Line(self, home, Way(self._loop, home, self._chance, timeout))
-        self._lines.append(line)
-        return line
+    def connect(self, client: SimulatedProcess, timeout: float) -> DatabaseConnection:
+        """Return a connection for a process."""
+        self._lines = [connect for connect in self._lines if not connect.client.is_killed]
+        connect = DatabaseConnection(self, client, Channel(self._loop, client, self._rng, timeout))
+        self._lines.append(connect)
+        return connect
 
-    def run(self, batch: Batch, by: Line, answer: Answer) -> None:
-        """Run a batch, and have everybody know that there was one; who gets the answer knows by that."""
+    def run(self, batch: Batch, by: DatabaseConnection, answer: Answer) -> None:
+        """Run a batch, and notify all other connections; the caller learns of it from the response."""
         if self._held:
             self._waiting.append(partial(self.run, batch, by, answer))
             return
         answer(self.memory.run_now(batch))
-        for line in self._lines:
-            if line is by and by.way.weather is FAIR:
+        for connect in self._lines:
+            if connect is by and by.channel.conditions is HEALTHY:
                 continue
-            if line.changes.is_awaited:
-                line.tell_soon(self._loop, _TOLD_S * self._chance.random())
+            if connect.changes.is_awaited:
+                connect.notify_soon(self._loop, _NOTIFY_S * self._rng.random())
             else:
-                line.changes.bump()
+                connect.changes.bump()
 
     def query(self, statement: Statement, answer: Answer) -> None:
         """Answer a query."""
@@ -201,74 +205,74 @@ class Database:
             answer(error)
 
 
-class Line:
-    """The database as one life of a node sees it."""
+class DatabaseConnection:
+    """The database as one node sees it."""
 
     max_scripts = SharedMemory.max_scripts
 
-    def __init__(self, database: Database, home: House, way: Way) -> None:
-        self.home: Final = home
-        self.way: Final = way
+    def __init__(self, database: Database, client: SimulatedProcess, channel: Channel) -> None:
+        self.client: Final = client
+        self.channel: Final = channel
         self.is_remote = True
         self.changes = Changes()
         self.keys: dict[str, SigningKey] = database.memory.keys
         self.memories: dict[str, StoreMemory] = database.memory.memories
         self._database = database
-        self._is_telling = False
+        self._is_notifying = False
         self._probes = 0
         self.circuit: Callable[[], str] = lambda: "off"
-        """How the breaker of whoever lives there stands."""
+        """Returns the state of the node's circuit breaker."""
         self.probed: Callable[[int], None] = lambda beside: None
-        """Called when a circuit is tried, with how many calls were let through beside that."""
+        """Called for each probe of a circuit, with the number of other calls in progress."""
 
-    def tell_soon(self, loop: SimulatedLoop, seconds: float) -> None:
-        """Have those who wait there know of a commit."""
-        if not self._is_telling:
-            self._is_telling = True
-            loop.send(seconds, self.home, self._tell)
+    def notify_soon(self, loop: SimulatedLoop, seconds: float) -> None:
+        """Notify those who wait for a commit."""
+        if not self._is_notifying:
+            self._is_notifying = True
+            loop.send(seconds, self.client, self._notify)
 
-    def _tell(self) -> None:
-        self._is_telling = False
+    def _notify(self) -> None:
+        self._is_notifying = False
         self.changes.bump()
 
     async def run(self, batch: Batch) -> BatchResult:
-        """Have a batch's transaction run."""
+        """Run a batch in a transaction."""
         result: BatchResult = await self._ask(partial(self._database.run, batch, self))
         return result
 
     async def query(self, statement: Statement) -> Rows:
-        """Have a query answered."""
+        """Answer a query."""
         rows: Rows = await self._ask(partial(self._database.query, statement))
         return rows
 
     async def _ask(self, work: Callable[[Answer], object]) -> Any:
         if self.circuit() != _TRIED:
-            return await self.way.ask(self._database.house, work)
+            return await self.channel.ask(self._database.process, work)
         self.probed(self._probes)
         self._probes += 1
         try:
-            return await self.way.ask(self._database.house, work)
+            return await self.channel.ask(self._database.process, work)
         finally:
             self._probes -= 1
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
-        """Several queries of one moment."""
+        """Run several queries on one snapshot."""
         async with self._database.memory.snapshot() as ask:
             yield ask
 
     async def facts(self) -> EngineFacts:
-        """Which way the database is reached."""
+        """Return facts about the engine."""
         return await self._database.memory.facts()
 
     async def close(self) -> None:
-        """The database stays for the others."""
+        """Do nothing: the others still use the database."""
 
 
 def served(
-    loop: SimulatedLoop, house: House, serve: Callable[[], Coroutine[Any, Any, T]]
+    loop: SimulatedLoop, process: SimulatedProcess, serve: Callable[[], Coroutine[Any, Any, T]]
 ) -> Callable[[Answer], object]:
-    """What a house does that takes its time, for whoever asks over a way to it."""
+    """Return a function that runs a coroutine in a process, for requests from others."""
 
     async def work(answer: Answer) -> None:
         try:
@@ -277,4 +281,4 @@ def served(
             result = error
         answer(result)
 
-    return lambda answer: loop.begin(house, work(answer))
+    return lambda answer: loop.begin(process, work(answer))

@@ -1,12 +1,12 @@
-"""The relay between nodes of one process: messages are brought as over HTTP, over lines as bad as those."""
+"""The relay between simulated nodes: delivery as over HTTP, over equally bad connections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from proof.simulate.loop import House, SimulatedLoop
-from proof.simulate.network import Way, served
+from proof.simulate.loop import SimulatedLoop, SimulatedProcess
+from proof.simulate.network import Channel, served
 from vox_mesh.errors import (
     DatabaseUnavailable,
     MeshError,
@@ -15,66 +15,65 @@ from vox_mesh.errors import (
     RelayFailed,
     RelayRefused,
 )
-from vox_mesh.messages.directory import Peer
 from vox_mesh.messages.relay_inbound import Reception
-from vox_mesh.messages.relay_outbound import Outbox
+from vox_mesh.messages.relay_outbound import Outbox, Peer
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.node import MeshNode
 
 TIMEOUT_S: Final = 6.0
-_AGAIN: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
-"""Where the fault is not the message's."""
+_RETRYABLE: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
+"""Errors that are not the fault of the message."""
 
 
-class Counter:
-    """Where a life of a node takes what others bring."""
+class RelayReceiver:
+    """The receiving end of a node's relay."""
 
-    def __init__(self, loop: SimulatedLoop, house: House, mesh: MeshNode) -> None:
-        self.house: Final = house
+    def __init__(self, loop: SimulatedLoop, process: SimulatedProcess, mesh: MeshNode) -> None:
+        self.process: Final = process
         self._loop = loop
         self._reception = Reception(mesh.store, mesh.messages, mesh.clock, monotonic=loop.time)
 
-    async def bring(self, way: Way, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages here over a way."""
+    async def receive(self, channel: Channel, messages: Sequence[Message], *, stored: bool) -> None:
+        """Receive messages over a channel."""
 
         async def take() -> None:
             await self._reception.take(messages, stored=stored)
 
-        await way.ask(self.house, served(self._loop, self.house, take))
+        await channel.ask(self.process, served(self._loop, self.process, take))
 
 
-class Courier:
-    """Brings messages to the counters of others."""
+class SimulatedRelay:
+    """The sending end of a node's relay."""
 
-    def __init__(self, way: Way, counter_of: Callable[[str], Counter | None]) -> None:
-        self._way = way
-        self._counter_of = counter_of
+    def __init__(self, channel: Channel, receiver_of: Callable[[str], RelayReceiver | None]) -> None:
+        self._channel = channel
+        self._receiver_of = receiver_of
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Bring messages to a node."""
-        counter = self._counter_of(peer.node_id)
-        if counter is None:
+        """Deliver messages to a node."""
+        receiver = self._receiver_of(peer.node_id)
+        if receiver is None:
             raise RelayFailed(f"{peer.url} does not answer")
         try:
-            await counter.bring(self._way, [_written(each) for each in messages], stored=stored)
-        except _AGAIN as error:
+            await receiver.receive(self._channel, [_wire_form(each) for each in messages], stored=stored)
+        except _RETRYABLE as error:
             raise RelayFailed(error.line) from None
         except MeshError as error:
             raise RelayRefused(error.line) from None
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing."""
 
 
-def _written(message: Message) -> Message:
-    """What of a message travels."""
+def _wire_form(message: Message) -> Message:
+    """Return the fields of a message that are sent."""
     return Message(**{name: getattr(message, name) for name in (*WIRE_FIELDS, "after")})
 
 
-def outbox_of(mesh: MeshNode, courier: Courier, monotonic: Callable[[], float]) -> Outbox:
-    """Have a node's messages brought from now on, and its own address told to others."""
+def outbox_of(mesh: MeshNode, relay: SimulatedRelay, monotonic: Callable[[], float]) -> Outbox:
+    """Connect a node's outbox to the simulated relay, and publish its address."""
     outbox = Outbox(
-        courier,
+        relay,
         mesh.messages.directory,
         mesh.messages.relay_buffer,
         monotonic=monotonic,

@@ -1,4 +1,4 @@
-"""What came of many seeds."""
+"""The results of many seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW: Final = 10
 
 
 class StuckSeed(NamedTuple):
-    """A seed that did not end, and why it was given up."""
+    """A seed that did not end, and why it was stopped."""
 
     seed: int
     why: str
@@ -23,23 +23,23 @@ class StuckSeed(NamedTuple):
 
 
 class Tally:
-    """All trials so far. `command` tells what plays a seed again."""
+    """The results so far. `command` returns the command that runs a seed again."""
 
     def __init__(self, command: Callable[[int], str]) -> None:
         self._command = command
         self._looks: Counter[str] = Counter()
-        self._seeds = self._deeds = self._faults = 0
+        self._seeds = self._operations = self._faults = 0
         self._seconds = 0.0
         self.broken: Final[list[Trial]] = []
         self.stuck: Final[list[StuckSeed]] = []
 
     def add(self, trial: Trial | StuckSeed) -> None:
-        """One more."""
+        """Add a result."""
         self._seeds += 1
         if isinstance(trial, StuckSeed):
             self.stuck.append(trial)
             return
-        self._deeds += trial.deeds
+        self._operations += trial.operations
         self._faults += trial.faults
         self._seconds += trial.seconds
         for verdict in trial.verdicts:
@@ -49,14 +49,14 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._deeds} deeds, "
+            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._operations} deeds, "
             f"{self._faults} faults: {len(self.broken)} broken"
             + (f" ({', '.join(str(trial.seed) for trial in self.broken[:_FEW])})" if self.broken else "")
             + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )
 
-    def told(self) -> str:
-        """All of it, for people."""
+    def report(self) -> str:
+        """Return the results as text."""
         lines = [str(self), *(f"  {name:<28}{looks:>10} looks" for name, looks in self._looks.items())]
         for trial in self.broken:
             lines += ["", f"seed {trial.seed} ({', '.join(trial.workloads)}), history {trial.digest}:"]
@@ -66,11 +66,11 @@ class Tally:
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the results as a JSON document."""
         return {
             "seeds": self._seeds,
             "simulated_s": round(self._seconds, 3),
-            "deeds": self._deeds,
+            "deeds": self._operations,
             "faults": self._faults,
             "looks": dict(self._looks),
             "broken": sorted({verdict.name for trial in self.broken for verdict in trial.broken}),

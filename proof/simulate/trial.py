@@ -1,4 +1,4 @@
-"""A trial: one seed is played and judged."""
+"""A trial: one seed is run and checked."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from proof import plot
-from proof.crashes import Crashes
+from proof import suite
+from proof.crashes import CrashHandler
 from proof.history import Event, History, Step
-from proof.simulate import faults as fate
+from proof.simulate.faults import DEFAULT_FAULTS, Kind, draw_plan
 from proof.simulate.loop import Stuck
-from proof.simulate.world import PLAYERS, World, prepared
-from proof.verdicts import Verdict, judged
+from proof.simulate.world import NODES, World, prepare_database
+from proof.verdicts import Verdict, evaluate
 from vox_mesh.model.base.keys import SigningKey
 
 SECONDS: Final = 40.0
 DEADLINE_S: Final = 20.0
-"""For one seed, of the processor's time: others may need it too."""
+"""CPU time for one seed: other processes may need the machine too."""
 
 _AT_ONCE: Final = (1, 1, 2, 2, 3)
-"""How many workloads are played in one trial."""
+"""How many workloads run in one trial."""
 
 _WITNESSES: Final = ("writes", "looks")
-"""What tells of a death."""
+"""The workloads that detect a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     workloads: tuple[str, ...]
-    deeds: int
+    operations: int
     faults: int
     seconds: float
-    """That passed in its world."""
+    """Of simulated time."""
     digest: str
-    """Of its whole history: the same seed has the same."""
+    """The hash of its history: the same for every run of a seed."""
     verdicts: tuple[Verdict, ...]
 
     @property
@@ -63,28 +63,28 @@ class Trial:
         return tuple(verdict for verdict in self.verdicts if not verdict.holds)
 
 
-def tried(
+def run_seed(
     seed: int,
     seconds: float = SECONDS,
     folder: Path | None = None,
     only: Sequence[str] | None = None,
     slowness: float = 1.0,
-    faults: Set[fate.Kind] = fate.DEFAULT_FAULTS,
+    faults: Set[Kind] = DEFAULT_FAULTS,
 ) -> Trial:
-    """Play a seed and judge its history, which is written into the folder, if there is one.
+    """Run a seed and check its history, which is written into the folder, if there is one.
 
-    With `only`, these workloads and no others are played: it is another play than without. So is one that is
-    played slowly, though the same befalls its world. `faults`: the kinds of what may befall it.
+    With `only`, just these workloads run: that is another run than without. So is a slow run, though it has
+    the same faults. `faults` are the kinds that may happen.
     """
-    drawn = fate.drawn(seed, seconds, faults).slowed(slowness)
+    plan = draw_plan(seed, seconds, faults).slow_down(slowness)
     if only is None:
-        only = _WITNESSES if drawn.is_a_death else _drawn(seed)
-    every = (*plot.WORKLOADS, *plot.OPTIONAL_WORKLOADS)
+        only = _WITNESSES if plan.is_crash_only else _draw_workloads(seed)
+    every = (*suite.WORKLOADS, *suite.OPTIONAL_WORKLOADS)
     workloads = [each for each in every if each.name in only]
-    world = World(seed, drawn, workloads, _image(), _keys(), _watch(DEADLINE_S * slowness))
+    world = World(seed, plan, workloads, _image(), _keys(), _watch(DEADLINE_S * slowness))
     try:
         with _quietly(world), _without_gc():
-            world.play()
+            world.run()
     finally:
         if folder is not None:
             _write(folder, world.events)
@@ -96,25 +96,25 @@ def tried(
         len(history.notes("fault.began")),
         world.loop.now,
         _digest(world.events),
-        tuple(judged(check, history) for check in plot.CHECKS),
+        tuple(evaluate(check, history) for check in suite.CHECKS),
     )
 
 
-def _drawn(seed: int) -> Sequence[str]:
-    chance = random.Random(f"workloads {seed}")
-    count = min(len(plot.WORKLOADS), chance.choice(_AT_ONCE))
-    return [each.name for each in chance.sample(plot.WORKLOADS, count)]
+def _draw_workloads(seed: int) -> Sequence[str]:
+    rng = random.Random(f"workloads {seed}")
+    count = min(len(suite.WORKLOADS), rng.choice(_AT_ONCE))
+    return [each.name for each in rng.sample(suite.WORKLOADS, count)]
 
 
 @cache
 def _image() -> bytes:
-    return prepared()
+    return prepare_database()
 
 
 @cache
 def _keys() -> dict[str, SigningKey]:
-    """The keys of all players: the same in every process."""
-    seeds = {name: hashlib.sha256(name.encode()).digest() for name in PLAYERS}
+    """Return the keys of all nodes: the same in every process."""
+    seeds = {name: hashlib.sha256(name.encode()).digest() for name in NODES}
     return {name: SigningKey(Ed25519PrivateKey.from_private_bytes(seed)) for name, seed in seeds.items()}
 
 
@@ -130,24 +130,24 @@ def _watch(seconds: float) -> Callable[[], None]:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Nothing is forgotten when it depends on what else this process has done; but all in the end."""
+    """Disable garbage collection, which depends on what else this process has done; collect at the end."""
     gc.freeze()
     gc.disable()
-    told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what is buried complains in vain
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # abandoned tasks may complain
     try:
         yield
     finally:
         with warnings.catch_warnings(action="ignore"):
             gc.collect()
-        sys.unraisablehook = told
+        sys.unraisablehook = hook
         gc.enable()
         gc.unfreeze()
 
 
 @contextmanager
 def _quietly(world: World) -> Iterator[None]:
-    """Have the mesh say nothing, but note what it should never have to say."""
-    log, crashes = logging.getLogger("vox_mesh"), Crashes(world.crashed)
+    """Silence the log, but record tracebacks in the history."""
+    log, crashes = logging.getLogger("vox_mesh"), CrashHandler(world.record_crash)
     level, propagates = log.level, log.propagate
     log.addHandler(crashes)
     log.setLevel(logging.ERROR)

@@ -1,1 +1,1 @@
-"""What players do with the mesh while it is tried: one module for each."""
+"""What nodes do with the mesh during a run: one module for each workload."""

@@ -1,4 +1,4 @@
-"""Beats: each player listens to the downbeats of its node, and has something to report of each bar."""
+"""Beats: each node listens to its downbeats, and has activity to report in each bar."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Final
 
-from proof.scene import Pace, Part, Scene
+from proof.workload import FunctionWorkload, Pace, WorkloadContext
 from vox_mesh.model.rhythm.plan import BeatFrame
 
 _BAR_BEATS: Final = 4
@@ -14,31 +14,31 @@ _MINUTE_S: Final = 60.0
 
 
 def tempo_of(pace: Pace) -> str:
-    """A policy for the nodes of a run (`Settings.tempo_policy` names a file of it): a beat for each tick."""
+    """Return a tempo policy (a file for `Settings.tempo_policy`) with one beat for each tick."""
     return (
         f"cluster_id: proof\ninitial_bpm: {_MINUTE_S / pace.tick_s:g}\nbar_len_beats: {_BAR_BEATS}\n"
         "adaptation: {enable: false}\n"
     )
 
 
-async def act(scene: Scene) -> None:
-    """Listen."""
+async def run(context: WorkloadContext) -> None:
+    """Listen to downbeats."""
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(_listen(scene))
-        await scene.over.wait()
+        listening = group.create_task(_listen(context))
+        await context.over.wait()
         listening.cancel()
 
 
-async def _listen(scene: Scene) -> None:
-    async with aclosing(scene.mesh.rhythm.beats()) as beats:
+async def _listen(context: WorkloadContext) -> None:
+    async with aclosing(context.mesh.rhythm.beats()) as beats:
         async for frame in beats:
             if frame.downbeat:
-                scene.recorder.note("beat.down", **_about(scene, frame))
-                scene.mesh.rhythm.status.claim(scene.who, f"bar {frame.epoch_ms}", "done")
+                context.recorder.note("beat.down", **_about(context, frame))
+                context.mesh.rhythm.status.claim(context.who, f"bar {frame.epoch_ms}", "done")
 
 
-def _about(scene: Scene, frame: BeatFrame) -> dict[str, str | int]:
-    clock = scene.mesh.clock
+def _about(context: WorkloadContext, frame: BeatFrame) -> dict[str, str | int]:
+    clock = context.mesh.clock
     return {
         "epoch_ms": frame.epoch_ms,
         "bar_ms": frame.beat_ms * frame.bar_len_beats,
@@ -49,4 +49,4 @@ def _about(scene: Scene, frame: BeatFrame) -> dict[str, str | int]:
     }
 
 
-BEATS: Final = Part("beats", act)
+BEATS: Final = FunctionWorkload("beats", run)

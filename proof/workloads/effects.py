@@ -1,7 +1,7 @@
-"""Effects that are wanted once: tried under one key until it is known what became of them.
+"""Effects that must happen once: retried under one key until the outcome is known.
 
-They are had by number, one after the other, so that a later life finds in the database how far it came, and
-goes on under the same keys.
+Effects are numbered in sequence, so that a later incarnation finds in the database how far the earlier one
+came, and continues under the same keys.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from proof import tables
-from proof.scene import Part, Scene
+from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads.numbered import key_of
 from vox_mesh import Script, Statement, guard
 from vox_mesh.errors import Refused
@@ -20,60 +20,60 @@ _REFUSED_EVERY: Final = 7
 _SPOOLED_EVERY: Final = 3
 
 
-async def act(scene: Scene) -> None:
-    """Have one effect after the other."""
-    number = await _come_to(scene) + 1
-    async for _ in scene.turns():
-        if await _have(scene, number):
+async def run(context: WorkloadContext) -> None:
+    """Apply one effect after another."""
+    number = await _come_to(context) + 1
+    async for _ in context.rounds():
+        if await _have(context, number):
             number += 1
 
 
-async def drain(scene: Scene) -> None:
-    """Bring the last one to its end, whatever is known of it, and wait for what has waited."""
-    number = await _come_to(scene) + 1
-    is_known = await _have(scene, number)
+async def drain(context: WorkloadContext) -> None:
+    """Complete the last effect, even if it was applied already, and wait for the spool."""
+    number = await _come_to(context) + 1
+    is_known = await _have(context, number)
     while not is_known:
-        await asyncio.sleep(scene.pace.rest_s)
-        is_known = await _have(scene, number)
-    await scene.mesh.store.drained()
+        await asyncio.sleep(context.pace.rest_s)
+        is_known = await _have(context, number)
+    await context.mesh.store.drained()
 
 
-async def _come_to(scene: Scene) -> int:
-    """The number of the last effect that this player has had, in all its lives.
+async def _come_to(context: WorkloadContext) -> int:
+    """Return the number of the last effect of this node, in all incarnations.
 
-    Whoever has written anything is known as the newest life, and no earlier one has an effect any more.
+    After its first write, an incarnation is registered as the newest, and no earlier one can write any more.
     """
     while True:
-        with scene.recorder.deed("effect.last") as doing:
-            await scene.mesh.store.write(Script(Statement("SELECT 1")))
-            rows = await scene.mesh.store.read(
+        with context.recorder.operation("effect.last") as record:
+            await context.mesh.store.write(Script(Statement("SELECT 1")))
+            rows = await context.mesh.store.read(
                 f"SELECT coalesce(max(number), 0) FROM {tables.EFFECTS} WHERE player = ?",
-                (scene.who,),
+                (context.who,),
                 fresh=True,
             )
-            doing.ok(number=rows.value)
+            record.ok(number=rows.value)
             return int(rows.value)
-        await asyncio.sleep(scene.pace.rest_s)
+        await asyncio.sleep(context.pace.rest_s)
 
 
-async def _have(scene: Scene, number: int) -> bool:
-    """Try it once; whether it is known by now what became of it."""
-    script = _script(scene.who, number)
-    with scene.recorder.deed("effect", key=script.key, number=number) as doing:
+async def _have(context: WorkloadContext, number: int) -> bool:
+    """Try it once; return whether its outcome is known."""
+    script = _script(context.who, number)
+    with context.recorder.operation("effect", key=script.key, number=number) as record:
         try:
-            outcome = await scene.mesh.store.write(script)
+            outcome = await context.mesh.store.write(script)
         except Refused as refused:
-            doing.no(error=refused.reason)
+            record.no(error=refused.reason)
             return True
-        doing.ok(repeated=outcome.repeated, spooled=outcome.spooled)
+        record.ok(repeated=outcome.repeated, spooled=outcome.spooled)
         if not script.appendable:
-            # It is in the database, so that no later life comes here again.
-            scene.outside.effect(scene.recorder, script.key)
-    return doing.is_ok
+            # It is in the database, so no later incarnation reaches this again.
+            context.outside.effect(context.recorder, script.key)
+    return record.is_ok
 
 
 def _script(who: str, number: int) -> Script:
-    """The same for a number in each life."""
+    """Return the script of a number: the same in every incarnation."""
     key = key_of(who, "effect", number)
     statements = [
         Statement(
@@ -87,4 +87,4 @@ def _script(who: str, number: int) -> Script:
     return Script(*statements, key=key, appendable=not number % _SPOOLED_EVERY)
 
 
-EFFECTS: Final = Part("effects", act, drain)
+EFFECTS: Final = FunctionWorkload("effects", run, drain)

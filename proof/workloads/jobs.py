@@ -1,4 +1,4 @@
-"""Jobs that need each other, that fail, are given back and take longer than their leases, and crons."""
+"""Jobs that depend on each other, fail, yield or outlast their leases; and crons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from proof.scene import Part, Scene
+from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
-from proof.workloads.numbered import Numbers, chance_of, key_of
+from proof.workloads.numbered import Numbers, key_of, rng_of
 from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
 from vox_mesh.model.jobs.manifest import Manifest
@@ -22,12 +22,12 @@ _WORK: Final = "proof.work"
 _TICK: Final = "proof.tick"
 _JOB: Final = "job"
 _WAYS: Final = ("well", "well", "well", "stubborn", "stubborn", "long", "fails", "back", "hopeless")
-"""How the work on a job goes."""
+"""The ways an attempt can go."""
 
 _CRONS: Final = ("proof-odd", "proof-even")
 _EVERY_MINUTE: Final = "* * * * *"
 EVERY_MS: Final = 60_000
-"""From one time of a cron to the next."""
+"""The interval of crons."""
 _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
@@ -37,7 +37,7 @@ _AT_A_TIME: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A job as its player means it, in each of its lives."""
+    """A job as its node defines it, the same in every incarnation."""
 
     key: str
     way: str
@@ -46,107 +46,107 @@ class _Plan:
 
     @classmethod
     def of(cls, who: str, number: int) -> _Plan:
-        chance = chance_of(who, _JOB, number)
+        rng = rng_of(who, _JOB, number)
         before = range(max(0, number - 2), number)
-        needs = tuple(key_of(who, _JOB, each) for each in before if chance.random() < _NEEDS)
-        return cls(key_of(who, _JOB, number), chance.choice(_WAYS), chance.randrange(4), needs)
+        needs = tuple(key_of(who, _JOB, each) for each in before if rng.random() < _NEEDS)
+        return cls(key_of(who, _JOB, number), rng.choice(_WAYS), rng.randrange(4), needs)
 
 
-async def act(scene: Scene) -> None:
-    """Work on jobs, and have more of them done."""
-    await _work(scene)
+async def run(context: WorkloadContext) -> None:
+    """Work on jobs, and submit more."""
+    await _work(context)
     for name in _CRONS:
-        await _add_cron(scene, name)
-    numbers = Numbers(scene)
-    async for _ in scene.turns():
-        if scene.chance.random() < _SUBMITS:
-            await _submit(scene, _Plan.of(scene.who, numbers.next()))
-        if scene.chance.random() < _ABORTS:
-            await _abort(scene, key_of(scene.who, _JOB, numbers.earlier()))
-        if scene.chance.random() < _TAKES_BACK:
-            await _take_back(scene)
+        await _add_cron(context, name)
+    numbers = Numbers(context)
+    async for _ in context.rounds():
+        if context.rng.random() < _SUBMITS:
+            await _submit(context, _Plan.of(context.who, numbers.next()))
+        if context.rng.random() < _ABORTS:
+            await _abort(context, key_of(context.who, _JOB, numbers.earlier()))
+        if context.rng.random() < _TAKES_BACK:
+            await _take_back(context)
 
 
-async def _submit(scene: Scene, plan: _Plan) -> None:
-    asked = {"key": plan.key, "needs": plan.needs}
-    with scene.recorder.deed("job.submit", **asked) as doing:
-        scheduled = await scene.mesh.jobs.schedule(
+async def _submit(context: WorkloadContext, plan: _Plan) -> None:
+    args = {"key": plan.key, "needs": plan.needs}
+    with context.recorder.operation("job.submit", **args) as record:
+        scheduled = await context.mesh.jobs.schedule(
             _WORK,
             {"key": plan.key, "way": plan.way},
             after=plan.needs,
             priority=plan.priority,
-            backoff=timedelta(seconds=scene.pace.rest_s),
+            backoff=timedelta(seconds=context.pace.rest_s),
             ulid=plan.key,
             new=False,
         )
-        doing.ok(job=scheduled.job_id, is_new=scheduled.is_new)
+        record.ok(job=scheduled.job_id, is_new=scheduled.is_new)
 
 
-async def _abort(scene: Scene, key: str) -> None:
-    with scene.recorder.deed("job.abort", key=key) as doing:
-        doing.ok(moved=await scene.mesh.jobs.abort(key))
+async def _abort(context: WorkloadContext, key: str) -> None:
+    with context.recorder.operation("job.abort", key=key) as record:
+        record.ok(moved=await context.mesh.jobs.abort(key))
 
 
-async def _take_back(scene: Scene) -> None:
-    """Take a job from whoever works on it, for somebody else to do."""
+async def _take_back(context: WorkloadContext) -> None:
+    """Release a running job, so that another worker takes it."""
     with suppress(MeshError):
-        for job in await scene.mesh.jobs.queries.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
-            with scene.recorder.deed("job.take_back", job=job.job_id) as doing:
-                await scene.mesh.jobs.yield_job(job)
-                doing.ok()
+        for job in await context.mesh.jobs.queries.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
+            with context.recorder.operation("job.take_back", job=job.job_id) as record:
+                await context.mesh.jobs.yield_job(job)
+                record.ok()
 
 
-async def _add_cron(scene: Scene, name: str) -> None:
-    with scene.recorder.deed("cron.add", name=name) as doing:
-        await scene.mesh.crons.add(name, _EVERY_MINUTE, Manifest.of(kind=_TICK, payload={"cron": name}))
-        doing.ok()
+async def _add_cron(context: WorkloadContext, name: str) -> None:
+    with context.recorder.operation("cron.add", name=name) as record:
+        await context.mesh.crons.add(name, _EVERY_MINUTE, Manifest.of(kind=_TICK, payload={"cron": name}))
+        record.ok()
 
 
 # --- working --------------------------------------------------------------------------------------
 
 
-async def _work(scene: Scene) -> None:
-    """Have this player's worker run, for as long as its node lives."""
-    worker = scene.mesh.worker
+async def _work(context: WorkloadContext) -> None:
+    """Run this node's worker while its process lives."""
+    worker = context.mesh.worker
     if worker.is_running:
         return
     if not worker.kinds:
-        worker.handles(KINDS, lease=scene.pace.ttl_s)(_Hand(scene))
+        worker.handles(KINDS, lease=context.pace.ttl_s)(_Handler(context))
     while not worker.is_running:
         try:
             await worker.start(concurrency=_AT_A_TIME)
         except MeshError:
-            await asyncio.sleep(scene.pace.tick_s)
+            await asyncio.sleep(context.pace.tick_s)
 
 
 def attempt_key(job_id: str, claim_token: int) -> str:
-    """The key of the effect that an attempt at a job has outside of the mesh."""
+    """Return the key of the effect that an attempt at a job has outside of the mesh."""
     return f"job {job_id} attempt {claim_token}"
 
 
-class _Hand:
-    """The handler: notes each attempt, and has an effect outside of the mesh if it comes to its end."""
+class _Handler:
+    """The handler: note each attempt, and have an effect outside of the mesh if it completes."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, context: WorkloadContext) -> None:
+        self._context = context
 
-    async def __call__(self, context: JobContext) -> None:
-        scene, job = self._scene, context.job
+    async def __call__(self, job_context: JobContext) -> None:
+        context, job = self._context, job_context.job
         about = {"job": job.job_id, "token": job.claim_token}
-        scene.recorder.note("job.began", **about)
+        context.recorder.note("job.began", **about)
         try:
-            await self._do(context)
+            await self._do(job_context)
         except asyncio.CancelledError:
-            scene.recorder.note("job.stopped", **about)
-            if context.payload.get("way") != "stubborn":  # which ends as if the job were still its own
+            context.recorder.note("job.stopped", **about)
+            if job_context.payload.get("way") != "stubborn":  # which completes as if it still held the job
                 raise
-        scene.outside.effect(scene.recorder, attempt_key(job.job_id, job.claim_token))
-        scene.recorder.note("job.done", **about)
+        context.outside.effect(context.recorder, attempt_key(job.job_id, job.claim_token))
+        context.recorder.note("job.done", **about)
 
-    async def _do(self, context: JobContext) -> None:
-        pace, chance, job = self._scene.pace, self._scene.chance, context.job
-        way = context.payload.get("way")
-        await asyncio.sleep(pace.rest_s * chance.random())
+    async def _do(self, job_context: JobContext) -> None:
+        pace, rng, job = self._context.pace, self._context.rng, job_context.job
+        way = job_context.payload.get("way")
+        await asyncio.sleep(pace.rest_s * rng.random())
         if way == "long":
             await asyncio.sleep(pace.ttl_s * 1.5)
         elif way == "stubborn":
@@ -162,30 +162,30 @@ class _Hand:
 # --- the end --------------------------------------------------------------------------------------
 
 
-async def drain(scene: Scene) -> None:
-    """Have crons catch up and come to their end, and work until all jobs have come to theirs."""
-    await _work(scene)
+async def drain(context: WorkloadContext) -> None:
+    """Let crons catch up and end, and work until all jobs are terminal."""
+    await _work(context)
     for name in _CRONS:
-        await settling.until(scene, partial(_is_cron_gone, scene, name))
-    await settling.until(scene, partial(_is_all_done, scene))
+        await settling.until(context, partial(_is_cron_gone, context, name))
+    await settling.until(context, partial(_is_all_done, context))
 
 
-async def _is_cron_gone(scene: Scene, name: str) -> bool:
-    mesh = scene.mesh
+async def _is_cron_gone(context: WorkloadContext, name: str) -> bool:
+    mesh = context.mesh
     for cron in await mesh.crons.listed():
         if cron.name == name:
             if cron.next_ms > mesh.clock.now_ms:
-                with scene.recorder.deed("cron.remove", name=name) as doing:
+                with context.recorder.operation("cron.remove", name=name) as record:
                     await mesh.crons.remove(name)
-                    doing.ok()
+                    record.ok()
             return False
     return True
 
 
-async def _is_all_done(scene: Scene) -> bool:
-    counts = await scene.mesh.jobs.queries.counts()
+async def _is_all_done(context: WorkloadContext) -> bool:
+    counts = await context.mesh.jobs.queries.counts()
     ours = [states for kind, states in counts.items() if kind in (_WORK, _TICK)]
     return all(state in ENDS for states in ours for state in states)
 
 
-JOBS: Final = Part("jobs", act, drain)
+JOBS: Final = FunctionWorkload("jobs", run, drain)

@@ -1,4 +1,4 @@
-"""Waiting, when all is over, until something has come to its end. The stage sees to it that this ends."""
+"""Waiting for the end of pending work after a run. The environment bounds it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from proof.scene import Scene
+from proof.workload import WorkloadContext
 from vox_mesh.errors import MeshError
 
 
-async def until(scene: Scene, is_settled: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until the answer is yes, and nothing of this node waits to be written."""
+async def until(context: WorkloadContext, is_settled: Callable[[], Awaitable[bool]]) -> None:
+    """Poll until the condition holds, and this node has nothing left in its spool."""
     while True:
-        if not scene.mesh.store.is_spooling:
+        if not context.mesh.store.is_spooling:
             with suppress(MeshError):
                 if await is_settled():
                     return
-        await asyncio.sleep(scene.pace.rest_s)
+        await asyncio.sleep(context.pace.rest_s)

@@ -1,4 +1,4 @@
-"""Small writes: one each turn, by which progress is measured."""
+"""Small writes, one each round: they measure progress."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import count
 from typing import Final
 
 from proof import tables
-from proof.scene import Part, Scene
+from proof.workload import FunctionWorkload, WorkloadContext
 from vox_mesh import Script, Statement
 
 _LAST: Final = 2**31
-"""The number of what a life writes when all is over."""
+"""The number of the last write of an incarnation."""
 
 _WRITE: Final = (
     f"INSERT INTO {tables.WRITES} (player, life, number) VALUES (?, ?, ?) "
@@ -21,27 +21,29 @@ _WRITE: Final = (
 )
 
 
-async def act(scene: Scene) -> None:
-    """Write, all the time."""
-    scene.recorder.note("pace", **asdict(scene.pace))
+async def run(context: WorkloadContext) -> None:
+    """Write all the time."""
+    context.recorder.note("pace", **asdict(context.pace))
     numbers = count(1)
-    async for _ in scene.turns():
-        await _write(scene, next(numbers))
+    async for _ in context.rounds():
+        await _write(context, next(numbers))
 
 
-async def drain(scene: Scene) -> None:
+async def drain(context: WorkloadContext) -> None:
     """Write once more."""
-    is_written = await _write(scene, _LAST)
+    is_written = await _write(context, _LAST)
     while not is_written:
-        await asyncio.sleep(scene.pace.rest_s)
-        is_written = await _write(scene, _LAST)
+        await asyncio.sleep(context.pace.rest_s)
+        is_written = await _write(context, _LAST)
 
 
-async def _write(scene: Scene, number: int) -> bool:
-    with scene.recorder.deed("write", number=number) as doing:
-        await scene.mesh.store.write(Script(Statement(_WRITE, (scene.who, scene.recorder.life, number))))
-        doing.ok()
-    return doing.is_ok
+async def _write(context: WorkloadContext, number: int) -> bool:
+    with context.recorder.operation("write", number=number) as record:
+        await context.mesh.store.write(
+            Script(Statement(_WRITE, (context.who, context.recorder.incarnation, number)))
+        )
+        record.ok()
+    return record.is_ok
 
 
-WRITES: Final = Part("writes", act, drain)
+WRITES: Final = FunctionWorkload("writes", run, drain)

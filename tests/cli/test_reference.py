@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Vox
 from tools.cli_reference import PAGE, Listed, listed, page
 from vox_mesh.cli.app import app
+from vox_mesh.cli.support.output import summary_of
 
 _ALL = list(listed())
 _EXAMPLES = [(each.name, example) for each in _ALL for example in each.examples]
@@ -56,6 +57,17 @@ def test_every_command_says_what_it_does_and_shows_how(command: Listed) -> None:
         assert command.examples
     for example in command.examples:
         assert command.name in example or not command.path
+
+
+@pytest.mark.parametrize("command", _ALL, ids=lambda each: each.name)
+def test_a_summary_is_short_and_never_cut_off(command: Listed) -> None:
+    summary = summary_of(command.command)
+    assert len(summary) <= 60
+    assert f"{summary}." == " ".join(command.help.partition("\n\n")[0].split())
+    if isinstance(command.command, click.Group):
+        narrow = click.HelpFormatter(width=40)
+        command.command.format_commands(command.context, narrow)
+        assert "..." not in narrow.getvalue()
 
 
 @pytest.mark.parametrize(("name", "example"), _EXAMPLES, ids=[name for name, _ in _EXAMPLES])

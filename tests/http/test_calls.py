@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.messages.relaying import address_of, assert_problem, until
 from tests.support.nodes.town import Town
-from vox_mesh.http import request_scope as calls
+from vox_mesh.http import requests as calls
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import Problem
 from vox_mesh.mesh import Mesh

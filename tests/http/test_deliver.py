@@ -31,8 +31,8 @@ from tests.support.nodes.town import Town
 from tests.support.running.lengths import cases_in_soak
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.relay.endpoint import MAX_MESSAGES, NODE, PATH, RelayLimits, wire
+from vox_mesh.http.requests import MAX_BODY_BYTES
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_inbound import WINDOW_MS
 from vox_mesh.model.base.hlc import Hlc

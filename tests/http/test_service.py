@@ -164,7 +164,7 @@ async def test_two_services_never_have_the_same_port() -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"control_addr": "https://mesh.example"}, "does not speak TLS"),
+        ({"control_addr": "https://mesh.example"}, "needs a proxy for TLS"),
         ({"bind": "no-such-host.invalid:7400"}, "VOX_MESH_BIND: can't listen on no-such-host.invalid:7400"),
     ],
 )

@@ -218,7 +218,7 @@ async def test_however_many_jobs_there_are_a_keeper_does_not_look_at_all_of_them
 ) -> None:
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     async with await open_store(case.settings(tmp_path, server)) as store:
-        for name in ("to_keep", "awaiting_refused", "overdue"):
+        for name in ("next_maintenance", "awaiting_refused", "overdue"):
             count = max(map(int, re.findall(r"\?(\d+)", SQL[name])))
             plan = [row[3] for row in await store.read(f"EXPLAIN QUERY PLAN {SQL[name]}", ["[]"] * count)]
             assert not any(map(ALL_OF_THEM.match, plan)), f"{name}: {plan}"

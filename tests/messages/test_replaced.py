@@ -15,7 +15,7 @@ from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store import new_key
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engines.memory import SharedMemory
-from vox_mesh.testing.town import TownSettings
+from vox_mesh.testing.harness import IsolatedSettings
 
 
 class _Line(SharedMemory):
@@ -42,7 +42,7 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
     async def scenario() -> None:
         around = virtual_time.dependencies()
         assert isinstance(around.memory, SharedMemory)
-        settings = TownSettings(node_id="ada", agent_id="ada", home_dir=tmp_path, http=False)
+        settings = IsolatedSettings(node_id="ada", agent_id="ada", home_dir=tmp_path, http=False)
         line = _Line(around.memory)
         async with AsyncExitStack() as lives:
 

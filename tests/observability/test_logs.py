@@ -63,7 +63,7 @@ async def fail(context):
 _NODE: Final = """
 import asyncio, logging, sys
 from vox_mesh import Mesh, load_settings
-from vox_mesh.cli.node.logs import set_up_logs
+from vox_mesh.cli.support.logs import set_up_logs
 
 log = logging.getLogger("my.program")
 
@@ -91,7 +91,7 @@ asyncio.run(main())
 
 _HOSTILE: Final = """
 import asyncio, logging, sys, warnings
-from vox_mesh.cli.node.logs import set_up_logs
+from vox_mesh.cli.support.logs import set_up_logs
 
 set_up_logs(sys.argv[1], [sys.argv[2]])
 log = logging.getLogger("vox_mesh.test")
@@ -154,8 +154,8 @@ def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: 
     chosen = vox.having(VOX_LOG_FORMAT="json", VOX_DEBUG=debug, VOX_AGENT_ID="coder")
     ended = chosen("worker", "run", "--handlers", "my_handlers:handlers", "--until-idle")
     assert ended.code == 0
-    (begun,) = [each for each in _events(ended.err) if " works on " in each["message"]]
-    node = begun["message"].partition(" ")[0]
+    (begun,) = [each for each in _events(ended.err) if "worker started" in each["message"]]
+    node = begun["message"].partition("node_id=")[2].partition(" ")[0]
     assert _more(begun) == {"agent": "coder", "node": node}
     said = {
         "in the loop": "example.async",
@@ -170,7 +170,7 @@ def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: 
         assert (told.pop("error", None) is not None) == (kind == "example.fault")
         trace = {"trace_id": job_id[:32], "span_id": job_id[32:48]}
         assert told == {"agent": "coder", "node": node, "job": job_id, "kind": kind, "attempt": 1, **trace}
-    fault, thread = _event(ended.err, "a fault"), _event(ended.err, "other ended in a fault")
+    fault, thread = _event(ended.err, "a fault"), _event(ended.err, "thread failed: thread=other")
     assert (fault["error"], thread["error"][:18]) == (
         "ValueError: first line second line",
         "ZeroDivisionError:",

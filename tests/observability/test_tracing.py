@@ -237,7 +237,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 
 from vox_mesh import Mesh, load_settings
-from vox_mesh.cli.node.logs import set_up_logs
+from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.observability import tracing
 
@@ -395,7 +395,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from vox_mesh import Mesh, load_settings
-from vox_mesh.cli.node.logs import set_up_logs
+from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.observability import tracing
 from vox_mesh.errors import BadValue
 

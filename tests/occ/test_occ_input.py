@@ -32,21 +32,21 @@ async def test_tables_of_the_mesh_are_refused_but_for_those_of_agents(local: Mes
     if name in (MEMORIES, "agent_sessions"):
         return
     for spelling in (name, name.upper(), name.title()):
-        with pytest.raises(BadValue, match="the mesh itself writes"):
+        with pytest.raises(BadValue, match="belongs to the mesh itself"):
             await local.occ.write(spelling, {"scope_id": "x"}, {}, None)
 
 
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        (_EVIL, "is no name of a table"),
-        ("", "is no name of a table"),
-        ("memories ", "is no name of a table"),
-        ("main.memories", "is no name of a table"),
-        ("nowhere", "there is no table"),
-        ("MEMORIES", "there is no table"),
+        (_EVIL, "table name must be"),
+        ("", "table name must be"),
+        ("memories ", "table name must be"),
+        ("main.memories", "table name must be"),
+        ("nowhere", "not found"),
+        ("MEMORIES", "not found"),
         ("sqlite_schema", "has no column written_at"),
-        ("a_view", "there is no table"),
+        ("a_view", "not found"),
     ],
 )
 async def test_what_is_no_table_of_the_callers_is_refused(local: MeshNode, table: str, fault: str) -> None:
@@ -162,7 +162,7 @@ async def test_a_base_may_tell_whose_row_it_is_and_a_truth_value_is_a_number(loc
     [
         ("id TEXT PRIMARY KEY, n", "written_at"),
         ("id TEXT PRIMARY KEY, written_at INTEGER", "written_at"),
-        ('id TEXT PRIMARY KEY, "a b", written_at TEXT', "can't be used"),
+        ('id TEXT PRIMARY KEY, "a b", written_at TEXT', "column names must be"),
         ("id TEXT, written_at TEXT", "no key"),
     ],
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from proof.judge import verdicts
+from proof.judge import evaluate_all
 from proof.workloads.beats import BEATS
 from proof.workloads.jobs import JOBS
 from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
-from tests.proof.calm import played
+from tests.proof.calm import run_calmly
 
 _SEEN: Final = {
     *("one-end", "one-completion", "claims-apart", "jobs-submitted-once"),
@@ -20,6 +20,6 @@ _SEEN: Final = {
 
 
 def test_a_calm_run_in_which_a_player_dies_is_all_right(tmp_path: Path) -> None:
-    said = verdicts(played(tmp_path, JOBS, MESSAGES, OPLOG, BEATS, seconds=45.0))
+    said = evaluate_all(run_calmly(tmp_path, JOBS, MESSAGES, OPLOG, BEATS, seconds=45.0))
     assert [str(each) for each in said if not each.holds] == []
     assert {each.name for each in said if each.looks} >= _SEEN

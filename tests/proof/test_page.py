@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from proof.mutants.plants import PLANTS
-from proof.plot import CHECKS
+from proof.mutants.planted_bugs import PLANTS
+from proof.suite import CHECKS
 from proof.verdicts import Check
 
 _PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
@@ -21,7 +21,7 @@ def test_every_check_is_on_the_page(check: Check) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_every_planted_bug_is_on_the_page(name: str) -> None:
-    assert f"| `{name}` | {PLANTS[name].says} |" in _PAGE
+    assert f"| `{name}` | {PLANTS[name].description} |" in _PAGE
 
 
 def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:

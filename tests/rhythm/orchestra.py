@@ -16,7 +16,7 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.testing.town import TownSettings
+from vox_mesh.testing.harness import IsolatedSettings
 
 START_MS = 1_800_000_000_000
 
@@ -102,7 +102,7 @@ class Orchestra:
         player = self.players.setdefault(name, Player(name, Line(self.shared), skew_ms, drift))
         home = self._folder / name
         given: dict[str, Any] = {"node_id": name, "home_dir": home, "http": False, "db_deadline": "1s"}
-        chosen = TownSettings(**given, **self._settings, **settings)
+        chosen = IsolatedSettings(**given, **self._settings, **settings)
         player.opening = Mesh.open(chosen, self._dependencies(player))
         try:
             player.node = await player.opening.__aenter__()

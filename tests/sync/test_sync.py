@@ -20,7 +20,7 @@ from tools.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
-from vox_mesh.sync import Mesh, MeshNode, Town, TownClock, timeout
+from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
 from vox_mesh.sync.loop_thread import Call
 
 _PATIENCE_S: Final = 30.0
@@ -93,7 +93,7 @@ def test_what_need_not_be_awaited_is_what_it_is(mesh: MeshNode) -> None:
     others: list[object] = [mesh.locks, mesh.messages]
     assert mesh.jobs not in others
     assert {"schedule", "wait"} <= set(dir(mesh.jobs))
-    with pytest.raises(AttributeError, match="keeps '_store' to itself"):
+    with pytest.raises(AttributeError, match="has no public attribute '_store'"):
         mesh.jobs._store  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -145,8 +145,8 @@ def test_a_block_is_entered_once(mesh: MeshNode) -> None:
     with ThreadPoolExecutor(2) as threads:
         ended = [threads.submit(work_together).exception for _ in range(2)]
         errors = [error for each in ended if (error := each(_PATIENCE_S)) is not None]
-    assert [(type(error), str(error)) for error in errors] == [(BadValue, "a block is entered once")]
-    with pytest.raises(BadValue, match="entered once"):
+    assert [(type(error), str(error)) for error in errors] == [(BadValue, "block can be entered only once")]
+    with pytest.raises(BadValue, match="entered only once"):
         work()
     assert [len(holders) for holders in inside] == [1]
     assert mesh.locks.holders() == []
@@ -209,12 +209,12 @@ def test_a_generator_may_be_closed_and_ends_with_its_source(mesh: MeshNode) -> N
 # --- a lock that is lost --------------------------------------------------------------------------
 
 
-def test_the_next_call_under_a_lost_lock_says_so(vox_town: Town) -> None:
-    node, reached = vox_town.node("a"), []
+def test_the_next_call_under_a_lost_lock_says_so(vox_mesh_harness: MeshHarness) -> None:
+    node, reached = vox_mesh_harness.node("a"), []
 
     def work() -> None:
         with node.locks.hold("release"):
-            vox_town.kill("a")
+            vox_mesh_harness.kill("a")
             reached.append("a call")
             node.nodes.all()
             reached.append("the end")
@@ -224,14 +224,16 @@ def test_the_next_call_under_a_lost_lock_says_so(vox_town: Town) -> None:
     assert reached == ["a call"]
 
 
-def test_who_has_lost_a_lock_of_one_node_may_still_call_others(vox_town: Town, vox_clock: TownClock) -> None:
-    first, reached = vox_town.node("a"), []
+def test_who_has_lost_a_lock_of_one_node_may_still_call_others(
+    vox_mesh_harness: MeshHarness, vox_manual_clock: ManualClock
+) -> None:
+    first, reached = vox_mesh_harness.node("a"), []
 
     def work() -> None:
         with first.locks.hold("release"):
-            vox_town.kill("a")
-            vox_clock.turn("10m")
-            second = vox_town.node("b")
+            vox_mesh_harness.kill("a")
+            vox_manual_clock.advance("10m")
+            second = vox_mesh_harness.node("b")
             with second.locks.hold("release") as lock:
                 assert next(second.locks.watch())[0].fence_token == lock.fence_token
             reached.append("the end")
@@ -242,13 +244,13 @@ def test_who_has_lost_a_lock_of_one_node_may_still_call_others(vox_town: Town, v
 
 
 def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
-    vox_town: Town, vox_clock: TownClock
+    vox_mesh_harness: MeshHarness, vox_manual_clock: ManualClock
 ) -> None:
-    first, second = vox_town.node("a"), vox_town.node("b")
+    first, second = vox_mesh_harness.node("a"), vox_mesh_harness.node("b")
 
     def work() -> None:
         with first.locks.hold("release", ttl=60):
-            vox_clock.turn("2h")
+            vox_manual_clock.advance("2h")
             second.locks.acquire("release")
 
     with pytest.raises(LockLost):
@@ -256,12 +258,12 @@ def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
     assert [holder.holder_node for holder in second.locks.holders()] == ["b"]
 
 
-def test_the_end_of_a_block_says_that_its_lock_was_lost(vox_town: Town) -> None:
-    node = vox_town.node("a")
+def test_the_end_of_a_block_says_that_its_lock_was_lost(vox_mesh_harness: MeshHarness) -> None:
+    node = vox_mesh_harness.node("a")
 
     def work() -> None:
         with node.locks.hold("release"):
-            vox_town.kill("a")
+            vox_mesh_harness.kill("a")
 
     with pytest.raises(LockLost):
         work()
@@ -304,7 +306,7 @@ def test_a_call_in_the_loop_is_refused_and_stops_nothing(mesh: MeshNode) -> None
         job = mesh.jobs.wait(mesh.jobs.schedule("work", max_attempts=1), timeout=_PATIENCE_S)
     assert job.state == "failed"
     assert job.reason is not None
-    assert "would stop it; call it from a plain function" in job.reason
+    assert "would stop the loop; call it from a plain function" in job.reason
 
 
 def test_a_function_that_is_called_in_the_loop_can_not_block_it(mesh: MeshNode) -> None:
@@ -318,9 +320,9 @@ def test_after_the_end_there_is_one_clear_error() -> None:
     with Mesh.open(load_settings(_env_file=None)) as mesh:
         left_over = mesh.messages.receive("a")
     for use in (mesh.nodes.all, lambda: next(left_over), lambda: mesh.locks.hold("x").__enter__()):
-        with pytest.raises(StoreClosed, match="the mesh is closed") as raised:
+        with pytest.raises(StoreClosed, match="mesh is closed") as raised:
             use()
-        assert raised.value.hint == "use it inside of `with Mesh.open(...) as mesh:`"
+        assert raised.value.hint == "use it inside `with Mesh.open(...) as mesh:`"
     assert "vox-mesh-sync" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -384,8 +386,8 @@ def test_a_fork_is_told_that_the_mesh_is_not_its_own_and_harms_nothing(tmp_path:
         out, err = script.communicate(_PATIENCE_S)
     assert script.returncode == 0, err
     told, of_parent = out.splitlines()
-    assert told.startswith("store_closed: this mesh was opened by process")
-    assert told.endswith("open one in this process")
+    assert told.startswith("store_closed: mesh was opened by process")
+    assert told.endswith("open a mesh in this process")
     assert of_parent == "0 1"
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, as those meet it who have vox-mesh installed."""
+"""The pytest plugin, as users of an installed vox-mesh meet it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _PLAIN: Final = """
     def test_each_test_has_a_mesh_of_its_own(vox_memory_mesh):
         assert vox_memory_mesh.jobs.queries.counts() == {}
 
-    def test_several_nodes_and_a_clock(vox_town, vox_memory_mesh, vox_clock):
-        other = vox_town.node("other")
+    def test_several_nodes_and_a_clock(vox_mesh_harness, vox_memory_mesh, vox_manual_clock):
+        other = vox_mesh_harness.node("other")
         vox_memory_mesh.locks.acquire("x", ttl=60)
         try:
             other.locks.acquire("x")
         except LockHeld:
-            vox_clock.turn("61s")
+            vox_manual_clock.advance("61s")
         assert other.locks.acquire("x").holder_node == "other"
 
-    def test_that_fails(vox_town):
-        vox_town.kill("nobody")
+    def test_that_fails(vox_mesh_harness):
+        vox_mesh_harness.kill("absent")
 
     def test_nothing_is_left_behind():
         assert "vox-mesh-sync" not in {thread.name for thread in threading.enumerate()}
@@ -44,37 +44,63 @@ _PLAIN: Final = """
 _AWAITING: Final = """
     import asyncio
 
-    from vox_mesh.testing import Town
+    from vox_mesh.testing import MeshHarness
 
-    def test_a_town():
+    def test_a_harness():
         async def main():
-            async with Town() as town:
-                one, two = await town.node("one"), await town.node("two")
+            async with MeshHarness() as harness:
+                one, two = await harness.node("one"), await harness.node("two")
                 job = await one.jobs.schedule("work")
                 return await two.jobs.find(job)
         assert asyncio.run(main()).state == "pending"
 """
 
+_DEPRECATED: Final = """
+    import pytest
 
-def test_the_fixtures_are_there_without_being_asked_for(pytester: pytest.Pytester) -> None:
+    from vox_mesh import sync, testing
+
+    def test_fixtures(vox_town, vox_clock, vox_mesh_harness):
+        assert vox_town is vox_mesh_harness
+        before_ms = vox_clock.now_ms
+        vox_clock.turn("1h")
+        assert vox_clock.now_ms - before_ms >= 3_600_000
+
+    def test_classes():
+        for old, new in (("Town", "MeshHarness"), ("TownClock", "ManualClock")):
+            for module in (testing, sync):
+                with pytest.warns(DeprecationWarning, match=f"{old} is deprecated: use {new}"):
+                    assert getattr(module, old) is getattr(module, new)
+"""
+
+
+def test_the_fixtures_need_no_configuration(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(_PLAIN)
     result = pytester.runpytest_inprocess(*_OPTIONS, "-p", "no:asyncio")
     result.assert_outcomes(passed=4, failed=1)
-    result.stdout.fnmatch_lines(["*NotKnown: no node nobody is there*"])
+    result.stdout.fnmatch_lines(["*NotKnown: node absent is not running*"])
 
 
-def test_tests_that_await_need_no_plugin_of_ours(pytester: pytest.Pytester) -> None:
+def test_the_old_names_warn_and_keep_working(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(_DEPRECATED)
+    result = pytester.runpytest_inprocess(*_OPTIONS, "-p", "no:asyncio", "-p", "no:anyio")
+    result.assert_outcomes(passed=2, warnings=3)
+    for warning in ("fixture vox_town", "fixture vox_clock", "ManualClock.turn"):
+        result.stdout.fnmatch_lines([f"*DeprecationWarning: *{warning} is deprecated*"])
+
+
+def test_async_tests_need_no_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(_AWAITING)
     pytester.runpytest_inprocess(*_OPTIONS, "-p", "no:asyncio", "-p", "no:anyio").assert_outcomes(passed=1)
 
 
-def test_the_fixtures_are_explained_where_pytest_lists_them(pytester: pytest.Pytester) -> None:
+def test_pytest_lists_the_fixtures_with_a_description(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess(*_OPTIONS, "-p", "no:asyncio", "--fixtures", "-q")
-    for name in ("vox_town", "vox_memory_mesh", "vox_clock"):
+    for name in ("vox_mesh_harness", "vox_memory_mesh", "vox_manual_clock"):
         result.stdout.fnmatch_lines([f"{name} -- *"])
 
 
-def test_who_does_not_use_the_plugin_pays_nothing_for_it() -> None:
+def test_the_plugin_imports_nothing_heavy() -> None:
     code = (
         "import pytest, sys; before = set(sys.modules)\n"
         "import vox_mesh.testing.plugin\n"

@@ -7,19 +7,19 @@ import os
 import sys
 from typing import Final
 
-from vox_mesh.cli.support.early_signals import heed_early_signals
+from vox_mesh.cli.support.early_signals import handle_early_signals
 
 COMPLETE: Final = "_VOX_MESH_COMPLETE"
-"""Set by a shell that wants words completed; the value says which shell it is."""
+"""Set by a shell that asks for completions; the value names the shell."""
 
-_RARELY: Final = 20_000
+_GC_THRESHOLD: Final = 20_000
 _INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Run the command that was typed and end with its exit code."""
-    heed_early_signals(sys.argv[1:])
-    gc.set_threshold(_RARELY)  # most of what is made at first are modules: looking for garbage finds none
+    """Run the command line and exit with its code."""
+    handle_early_signals(sys.argv[1:])
+    gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage
     if COMPLETE in os.environ:
         from vox_mesh.cli.completion import complete
 

@@ -1,4 +1,4 @@
-"""The commands, loaded when they are called, and how they end."""
+"""The table of commands, each loaded when it is called, and the exit codes of their errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
 from vox_mesh.errors import MeshError
 
 NAME: Final = "vox-mesh"
-"""What people type."""
+"""The name of the program."""
 
 _OUTPUT: Final = 1
 
@@ -40,19 +40,19 @@ _COMMANDS: Final = {
     "oplog": "vox_mesh.cli.database.oplog:oplog",
     "rhythm": "vox_mesh.cli.rhythm.rhythm:rhythm",
     "roles": "vox_mesh.cli.node.roles:roles",
-    "route": "vox_mesh.cli.jobs.routes:route",
+    "route": "vox_mesh.cli.node.roles:route",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
-    "ucxl": "vox_mesh.cli.rhythm.ucxl:ucxl",
+    "ucxl": "vox_mesh.cli.rhythm.beat:ucxl",
     "up": "vox_mesh.cli.node.up:up",
     "worker": "vox_mesh.cli.jobs.worker:worker",
 }
 
 
-class _Commands(click.Group):
-    """Imports a command when it is wanted: asking for the version loads none."""
+class _Commands(output.CommandGroup):
+    """Imports a command only when it is called, so that `--version` loads none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -65,7 +65,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names alone, as loading every command for its help takes longer than anyone waits for a tab."""
+        """Complete names only: to load every command for its help is too slow for a Tab key."""
         names = [CompletionItem(name) for name in _COMMANDS if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -84,8 +84,8 @@ def app() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. Whatever goes wrong is one line on stderr."""
-    if sys.stdout is None:  # closed by the caller, so that the next file to be opened would take its place
+    """Run a command and return its exit code. Every error is one line on stderr."""
+    if sys.stdout is None:  # closed by the caller: the next file opened would take its descriptor
         os.dup2(os.open(os.devnull, os.O_RDONLY), _OUTPUT)
         sys.stdout = open(_OUTPUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - by number
     try:
@@ -96,41 +96,41 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has exited.
         _drop_output()
         return ExitCode.BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        return _ended("interrupted", "run it again to go on", ExitCode.INTERRUPTED)
+        return _fail("interrupted", "run the command again to continue", ExitCode.INTERRUPTED)
     except click.ClickException as error:
-        return _ended(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE)
+        return _fail(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE)
     except MeshError as error:
-        return _ended(str(error), error.hint or "run `vox-mesh doctor`", exit_code_of(error))
+        return _fail(str(error), error.hint or "run `vox-mesh doctor`", exit_code_of(error))
     except Exception as error:
         if isinstance(error, OSError) and _is_of_output(error):
             _drop_output()
             what = f"cannot write to standard output: {error.strerror}"
-            return _ended(what, "make room, or send it elsewhere", ExitCode.NO)
-        what = f"this is a bug: {type(error).__name__}: {error}"
-        return _ended(what, "please report it with what VOX_DEBUG=1 shows", ExitCode.BUG)
+            return _fail(what, "free disk space or redirect the output", ExitCode.NO)
+        what = f"internal error: {type(error).__name__}: {error}"
+        return _fail(what, "run it with VOX_DEBUG=1 and report the output as a bug", ExitCode.BUG)
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Return whether the error came of writing to standard output: where only that is done."""
+    """Return whether writing to standard output raised the error: only these modules write there."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].filename in (__file__, output.__file__, click.utils.__file__)
 
 
 def _drop_output() -> None:
-    """Have what is left of the output go nowhere: Python would complain once more on its way out."""
+    """Discard the rest of the output: Python would report the same error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _ended(message: str, hint: str, code: ExitCode) -> int:
-    from vox_mesh.cli.node.logs import is_debugging  # which takes time, and completion needs none of it
+def _fail(message: str, hint: str, code: ExitCode) -> int:
+    from vox_mesh.cli.support.logs import is_debugging  # slow to import, and completion does not need it
 
     if is_debugging():
         traceback.print_exc()
-    with suppress(OSError):  # then there is no place to say it
+    with suppress(OSError):  # stderr is closed as well
         click.echo(output.printable(" ".join(f"{NAME}: {message}; {hint}".split())), err=True)
     return code
 

@@ -1,4 +1,4 @@
-"""`vox-mesh completion`: what makes a shell complete our commands, and the answers to what it asks."""
+"""`vox-mesh completion`: the completion scripts of shells, and the answers to their requests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS), metavar="|".join(_SHELLS))
 def completion(shell: str) -> None:
-    """Print the script with which a shell completes commands and options; bash must be 4.4 or newer.
+    """Print the completion script of a shell.
 
     \b
-    For every new shell, put one of these in ~/.bashrc, ~/.zshrc or config.fish:
+    Needs bash 4.4 or newer. Put one of these in ~/.bashrc, ~/.zshrc or config.fish:
       eval "$(vox-mesh completion bash)"
       eval "$(vox-mesh completion zsh)"
       vox-mesh completion fish | source
@@ -29,23 +29,23 @@ def completion(shell: str) -> None:
     Example:
       vox-mesh completion bash
     """
-    # Not the class's own `source`, which starts bash to ask for its version: the script is for any machine.
-    click.echo(ShellComplete.source(_completing(shell)))
+    # The class's own `source` would start bash to ask its version, but the script may be for another machine.
+    click.echo(ShellComplete.source(_completer(shell)))
 
 
 def complete() -> int:
-    """Answer the shell. It shows what we print to whoever is typing: if anything fails, nothing."""
+    """Answer a request of the shell. On failure print nothing: the shell would show it at the prompt."""
     try:
         shell, _, asked = os.environ[COMPLETE].partition("_")
         if shell not in _SHELLS or asked != "complete":
             return ExitCode.NO
-        click.echo(_completing(shell).complete())
+        click.echo(_completer(shell).complete())
     except Exception:
         return ExitCode.NO
     return ExitCode.DONE
 
 
-def _completing(shell: str) -> ShellComplete:
+def _completer(shell: str) -> ShellComplete:
     from vox_mesh.cli.app import NAME, app
 
     kind = get_completion_class(shell)

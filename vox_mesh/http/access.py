@@ -62,8 +62,8 @@ class Access:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "read_only",
-                "this token is for reading only",
-                "use the one of VOX_MESH_TOKEN",
+                "token is read-only",
+                "use the token in VOX_MESH_TOKEN",
             )
         if self._relay_keys is not None and given.startswith(MARK.encode()):
             fault = self._relay_keys.fault(given.decode(errors="replace"))
@@ -71,35 +71,28 @@ class Access:
                 return
             if fault is None or fault in _KEY_PROBLEMS:
                 raise _rejected_key_problem(fault)
-        self._refuse_stranger(request, is_bearer=is_bearer)
+        self._reject_token(request, is_bearer=is_bearer)
 
-    def _refuse_stranger(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
-        fault = "its token is another one" if is_bearer else "it came without a token"
-        self._log_throttled(
-            logging.WARNING,
-            "%s was refused: %s; VOX_MESH_TOKEN must be the same on all nodes",
-            *(request.remote, fault),
-        )
+    def _reject_token(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
+        code, detail = ("token_wrong", "wrong token") if is_bearer else ("token_missing", "no token given")
+        self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
         raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            "token_wrong" if is_bearer else "token_missing",
-            "the token is not the one of this node" if is_bearer else "no token was given",
-            "set VOX_MESH_TOKEN to the same value on all nodes",
+            HTTPStatus.UNAUTHORIZED, code, detail, "set VOX_MESH_TOKEN to the same value on all nodes"
         )
 
 
 _KEY_PROBLEMS: Final = {
     WindowKeyFault.STALE: (
         "token_stale",
-        "the bar of this key is over",
-        "make one of this bar; the clock may be behind",
+        "key expired: its bar is over",
+        "use a key of the current bar; check that the clock is not behind",
     ),
     WindowKeyFault.EARLY: (
         "token_early",
-        "the bar of this key is to come",
-        "make one of this bar; the clock may be ahead",
+        "key not valid yet: its bar has not begun",
+        "use a key of the current bar; check that the clock is not ahead",
     ),
-    WindowKeyFault.PROJECT: ("token_of_other_project", "this key is for another scope or repository", ""),
+    WindowKeyFault.PROJECT: ("token_of_other_project", "key belongs to another scope or repository", ""),
 }
 
 
@@ -109,8 +102,8 @@ def _rejected_key_problem(fault: WindowKeyFault | None) -> Problem:
         return Problem(
             HTTPStatus.FORBIDDEN,
             "relay_only",
-            "this key is for bringing messages only",
-            "use the token of VOX_MESH_TOKEN",
+            "relay key can deliver messages only",
+            "use the token in VOX_MESH_TOKEN",
         )
     return Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
 
@@ -125,8 +118,8 @@ def _refuse_from_pages(request: web.Request) -> None:
         raise Problem(
             HTTPStatus.FORBIDDEN,
             "not_local",
-            "without a token this service is for programs of this machine, by its own address",
-            "set VOX_MESH_TOKEN, or ask 127.0.0.1",
+            "without a token only local requests to a loopback address are allowed",
+            "set VOX_MESH_TOKEN, or send the request to 127.0.0.1",
         )
 
 
@@ -148,8 +141,8 @@ class RateLimiter:
                 raise Problem(
                     HTTPStatus.TOO_MANY_REQUESTS,
                     "too_many_requests",
-                    f"more than {buckets.per_second:g} requests a second",
-                    "bring several messages in one request",
+                    f"requests must be at most {buckets.per_second:g} a second",
+                    "deliver several messages in one request",
                 )
 
 

@@ -45,7 +45,7 @@ class ListenAddress:
             foreign = [each for each in others if not is_loopback(each)]
             if foreign:
                 _log.warning(
-                    "VOX_MESH_TOKEN is not set: the HTTP service is for this machine only, not for %s",
+                    "HTTP service reachable from this machine only, not from %s: VOX_MESH_TOKEN is not set",
                     foreign[-1],
                 )
                 announced = None
@@ -64,15 +64,15 @@ class ListenAddress:
         host = self.host
         if _is_any(host):
             host = _LOOPBACK_6 if ":" in host else _LOOPBACK
-            _log.warning("VOX_MESH_CONTROL_ADDR does not say where other machines reach this node")
+            _log.warning("node unreachable from other machines: VOX_MESH_CONTROL_ADDR has no host name")
         return f"http://{_in_url(host)}:{port}"
 
     async def listen(self, backlog: int) -> socket.socket:
         """Return a listening socket, or raise `BadSettings`."""
         if self.port is None:
             raise BadSettings(
-                f"{self._variable}: this service does not speak TLS, so that something in front of it must",
-                hint="for example VOX_MESH_BIND=127.0.0.1:7400",
+                f"{self._variable} must have a port or be http: this service needs a proxy for TLS",
+                hint="set VOX_MESH_BIND, such as 127.0.0.1:7400",
             )
         loop = asyncio.get_running_loop()
         try:

@@ -75,13 +75,13 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer malformed HTTP with a problem document and close the connection."""
         if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer was sent already")
+            raise ConnectionError("part of the response was already sent")
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._connections.say(logging.INFO, "%s sends what is not HTTP", request.remote)
-            problem = Problem(HTTPStatus(status), "malformed", "this is not HTTP as it should be")
+            self._connections.say(logging.INFO, "malformed request: remote=%s", request.remote)
+            problem = Problem(HTTPStatus(status), "malformed", "request is not valid HTTP")
         else:
             _log.error("request failed", exc_info=exc)
-            problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more")
+            problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "internal error: see the node's log")
         response = problem.response
         response.force_close()
         return response
@@ -128,7 +128,7 @@ class Connections:
             if request.headers.get("Expect", _CONTINUE).lower() == _CONTINUE:
                 return await handle(request)
             return Problem(
-                HTTPStatus.EXPECTATION_FAILED, "expectation_failed", "only 100-continue can be expected"
+                HTTPStatus.EXPECTATION_FAILED, "expectation_failed", "Expect must be 100-continue"
             ).response
 
         server.request_handler = handle_expected
@@ -180,5 +180,4 @@ class Connections:
             return await handler(request)
         finally:
             connection.under_way -= 1
-            mark_active(request)
             mark_active(request)  # from now on the client must read the response

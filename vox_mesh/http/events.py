@@ -18,13 +18,13 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import mark_active, wait_until_lost
-from vox_mesh.http.overview_feed import OverviewFeed
 from vox_mesh.http.problems import Problem
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
-from vox_mesh.views.overview import Overview
+from vox_mesh.views.overview import Overview, OverviewReader
 
 PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
@@ -35,6 +35,8 @@ _QUEUE_SIZE: Final = 16
 _KEEPALIVE_S: Final = 15.0
 _WRITE_TIMEOUT_S: Final = 10.0
 _MAX_DIGITS: Final = 18
+_MIN_INTERVAL_S: Final = 1.0
+_RETRY_DELAY_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -81,9 +83,9 @@ class EventStream:
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed or self._listeners >= _MAX_LISTENERS:
             detail = (
-                "this node leaves"
+                "node is shutting down"
                 if self._is_closed
-                else f"more than {_MAX_LISTENERS} listen at the same time"
+                else f"event streams must be at most {_MAX_LISTENERS}"
             )
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
         self._listeners += 1
@@ -190,7 +192,7 @@ def _last_id(request: web.Request) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} is the id of an entry of the log"
+            HTTPStatus.UNPROCESSABLE_ENTITY, "bad_event_id", f"{LAST_ID} must be the id of a log entry"
         )
     return int(text)
 
@@ -205,8 +207,8 @@ def _topics(request: web.Request) -> Collection[str]:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "bad_query",
-            f"in the query: topics: there is no {min(unknown)[:64]!r}",
-            f"there is {', '.join(sorted(_TOPICS))}",
+            f"in the query: topics: unknown topic {min(unknown)[:64]!r}",
+            f"use {', '.join(sorted(_TOPICS))}",
         )
     return named
 
@@ -236,3 +238,52 @@ def _event(name: str, data: Any, id_: int | None = None) -> bytes:
     """Return an event in wire format. JSON has no line breaks, so its data is one line."""
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
     return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))
+
+
+# --- the overview, read once for all listeners ---------------------------------------------------
+
+
+class OverviewFeed:
+    """Reads the overview after every change, at most once a second, while there are listeners."""
+
+    def __init__(self, mesh: MeshServices) -> None:
+        self._store = mesh.store
+        self._reader = OverviewReader(mesh)
+        self._listeners = 0
+        self._read_task: asyncio.Task[None] | None = None
+        self._latest: Overview | None = None
+        self._changed = asyncio.Event()
+
+    async def watch(self) -> AsyncGenerator[Overview, None]:
+        """Yield the current overview, and again after changes; a slow consumer skips to the latest."""
+        self._listeners += 1
+        if self._read_task is None or self._read_task.done():
+            read_loop = self._store.faults.keep_running("scenes", self._read, fatal=(StoreClosed,))
+            self._read_task = asyncio.create_task(read_loop, name="vox-mesh-scenes")
+        seen: Overview | None = None
+        try:
+            while True:
+                changed = self._changed
+                if self._latest is not None and self._latest is not seen:
+                    seen = self._latest
+                    yield seen
+                else:
+                    await changed.wait()
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self._read_task.cancel()
+                self._read_task = self._latest = None
+
+    async def _read(self) -> None:
+        async for turn in self._store.changes(debounce_s=_MIN_INTERVAL_S):  # a busy mesh commits all the time
+            try:
+                self._latest = await self._reader.look()
+            except MeshError as error:
+                _log.info("events paused: %s", error.line)
+                turn.wait_at_most(_RETRY_DELAY_S)
+            except Exception as error:
+                self._store.faults.note("scenes", error)
+                turn.wait_at_most(_RETRY_DELAY_S)
+            self._changed.set()
+            self._changed = asyncio.Event()

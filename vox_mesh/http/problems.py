@@ -148,4 +148,4 @@ async def as_problems(request: web.Request, handler: Handler) -> web.StreamRespo
     except Exception:
         # Escaped, as the client chose both texts.
         _log.exception("request failed: method=%r path=%r", request.method, request.path)
-        return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "this is a bug; the log has more").response
+        return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "bug", "internal error: see the node's log").response

@@ -104,7 +104,7 @@ def _tokens(settings: Settings) -> tuple[str | None, str | None]:
     )
     if read_token is not None and token in (None, read_token):
         raise BadSettings(
-            "VOX_MESH_READ_TOKEN: it is for those who may only read, and nothing says who may do more",
-            hint="set VOX_MESH_TOKEN, to something else",
+            "VOX_MESH_READ_TOKEN must be used with another VOX_MESH_TOKEN",
+            hint="set VOX_MESH_TOKEN to a different value",
         )
     return token, read_token

@@ -11,9 +11,9 @@ from typing import Final
 from aiohttp import web
 
 from vox_mesh.http.address import ListenAddress
-from vox_mesh.http.body import MAX_BODY_BYTES
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import as_problems
+from vox_mesh.http.requests import MAX_BODY_BYTES
 from vox_mesh.http.tracing import continue_trace
 from vox_mesh.store.background import BackgroundFaults
 

@@ -1,14 +1,34 @@
-"""Trace propagation: effects and logs of a request belong to the trace it names."""
+"""Labels and traces of requests: what metrics and log lines say about a request."""
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from aiohttp import web
 
-from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.problems import Handler
+from vox_mesh.model.base.histogram import OTHER
 from vox_mesh.model.base.traces import Trace
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import log_scope, trace_fields
+
+_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class Label(NamedTuple):
+    """A method, and the declared path of a route."""
+
+    method: str
+    route: str
+
+    @classmethod
+    def of(cls, request: web.Request) -> Label:
+        """Return the label of a request."""
+        resource = request.match_info.route.resource
+        return cls(
+            request.method if request.method in _METHODS else OTHER,
+            OTHER if resource is None else resource.canonical,
+        )
 
 
 @web.middleware

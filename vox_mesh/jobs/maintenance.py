@@ -94,7 +94,7 @@ class JobMaintenance:
             await self._crons.fire_due()
 
     async def _look(self) -> _PendingWork:
-        return _PendingWork._make((await self._store.read(SQL["to_keep"], self._mesh))[0])
+        return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])
 
     async def _schedule(self, turn: ChangeLoop, work: _PendingWork) -> None:
         """Start the next turn when there may be work."""

@@ -125,7 +125,7 @@ class JobQueries:
 
     async def situation(self) -> Situation:
         """Return the facts that decide which node may claim which jobs."""
-        kinds, drains, rules, places, routed = (await self._read("situation"))[0]
+        kinds, drains, rules, places, routed = (await self._read("claim_inputs"))[0]
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
         return Situation(
             orjson.loads(kinds),
@@ -187,7 +187,7 @@ class JobQueries:
         """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
         name = "list"
         if state is not None:
-            name = "list_gone_wrong" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
+            name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
         return await self._read_jobs(name, (kind, claimer, before), limit, state)
 
     async def counts(self) -> dict[str, dict[str, int]]:

@@ -11,8 +11,7 @@ import orjson
 from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.oplog.pace import Pace
-from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement

@@ -121,7 +121,7 @@ class JobTransitions:
             op.guarded("refuse_without_snapshot", "inference_not_recorded"),
         ]
         if any(item["state"] != JobState.SUCCEEDED for item in items):
-            steps.append(op.step("doom"))
+            steps.append(op.step("fail_successors"))
         return op.script(*steps, op.step("release"), *effects, appendable=True)
 
     def _completion(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _JobOp:
@@ -152,7 +152,7 @@ class JobTransitions:
         return op.script(
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
-            op.step("doom"),
+            op.step("fail_successors"),
             op.step("release"),
             answer=op.answer("moved", "moved"),
         )

@@ -22,7 +22,7 @@ from vox_mesh.messages.scripts import (
     renew_script,
     sql,
 )
-from vox_mesh.messages.verification import SenderVerifier
+from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn
@@ -106,13 +106,13 @@ class Claims:
         """Return whether there is anything to claim, as far as our copy of the database shows."""
         now_ms = self._clock.now_ms
         values: tuple[str | int, ...] = (*self._mesh, json(names), now_ms, self._node_prefix)
-        found = await self._store.read(sql("glance"), values, timeout=timeout)
+        found = await self._store.read(sql("claimable_quick"), values, timeout=timeout)
         if not found:
             return Prospect(False)
         if len(found) == 1 and found[0]["free_ms"] <= now_ms:
             return Prospect(True, only=found[0]["message_uuid"])
         values = (*self._claim_values(names, self.new_name()), now_ms)
-        rows = await self._store.read(sql("look"), values, timeout=timeout)
+        rows = await self._store.read(sql("claimable"), values, timeout=timeout)
         if not rows:
             rows = await self._store.read(sql("next_free"), values, timeout=timeout)
             return Prospect(False, rows.value)
@@ -137,7 +137,9 @@ class Claims:
     async def ended_or_claimed(self, message_uuids: Sequence[str]) -> list[str]:
         """Return those of the messages that have ended or are claimed, as far as our copy shows."""
         values = (*self._mesh, json(message_uuids), self._clock.now_ms)
-        return [row[0] for row in await self._store.read(sql("past"), values, timeout=_RELEASE_TIMEOUT_S)]
+        return [
+            row[0] for row in await self._store.read(sql("undeliverable"), values, timeout=_RELEASE_TIMEOUT_S)
+        ]
 
     def new_name(self) -> str:
         """Return a new name of a claim: the prefix of this process, and a unique id."""

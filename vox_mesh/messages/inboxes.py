@@ -170,7 +170,7 @@ class InboxLeases:
         since_ms = self._clock.now_ms - round(LEASE_S * 1_000)
         values = (*self._mesh, json(self._until), self._node(), since_ms)
         with suppress(DatabaseUnavailable):
-            return bool(await self._store.read(sql("rivals"), values, timeout=_READ_TIMEOUT_S))
+            return bool(await self._store.read(sql("other_receivers"), values, timeout=_READ_TIMEOUT_S))
         return False
 
     async def _renew(self, names: Sequence[str], in_use: InUse) -> None:
@@ -206,7 +206,7 @@ class InboxLeases:
             self._until.pop(name, None)
         with suppress(MeshError, TimeoutError):  # otherwise the leases expire
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                await self._store.write(self._script("receive_no_more", names), timeout=_READ_TIMEOUT_S)
+                await self._store.write(self._script("stop_receiving", names), timeout=_READ_TIMEOUT_S)
 
     def _script(self, name: str, names: Sequence[str]) -> Script:
         return Script(Statement(sql(name), (*self._mesh, json(names), self._node())))

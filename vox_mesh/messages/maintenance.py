@@ -50,7 +50,7 @@ class MessageMaintenance:
         now_ms = self._clock.now_ms
         acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
         since_ms = (now_ms, acked_ms, dead_ms, now_ms - _RECEIVERS_MS)
-        rows = await self._store.read(sql("is_work"), (*self._mesh, *since_ms))
+        rows = await self._store.read(sql("has_maintenance"), (*self._mesh, *since_ms))
         has_expired, has_overdue, has_old_ended, has_old_dead, has_old_receivers = rows[0]
         if has_overdue:
             await self._notify_overdue(now_ms)
@@ -78,7 +78,9 @@ class MessageMaintenance:
             if message.sender_agent != MESH_AGENT:
                 with suppress(MessageTaken):  # another node notified it
                     await self._notify_sender(message, now_ms)
-        notified = Statement(sql("told"), (*self._mesh, json(message.message_uuid for message in late)))
+        notified = Statement(
+            sql("mark_overdue_reported"), (*self._mesh, json(message.message_uuid for message in late))
+        )
         await self._store.write(Script(notified))
         _log.info("senders of overdue messages notified: messages=%d", len(late))
 

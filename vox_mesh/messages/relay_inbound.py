@@ -167,7 +167,9 @@ class Reception:
         """
         given = json((message.message_uuid, message.signature) for message in messages)
         try:
-            rows = await self._store.read(sql("brought"), (*self._mesh, node, given), timeout=_READ_TIMEOUT_S)
+            rows = await self._store.read(
+                sql("relayed_state"), (*self._mesh, node, given), timeout=_READ_TIMEOUT_S
+            )
         except DatabaseUnavailable:
             return {}
         known: dict[str, bool] = {}

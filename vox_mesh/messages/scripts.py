@@ -143,7 +143,7 @@ def claim_script(
 
     `whose`: scope, repository, receivers, the claim's name and two prefixes of it.
     """
-    before = (Statement(sql("bury_exhausted"), whose),) if bury else ()
+    before = (Statement(sql("dead_letter_exhausted"), whose),) if bury else ()
     answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair, max_size), _RECORD)
     return Script(*before, answer=answer, repeatable=True)
 
@@ -169,14 +169,14 @@ def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None)
     return Script(
         Statement(sql("refuse_unless_held_back"), held, refusal=NotHolder.code),
         Statement(sql("release_behind"), held),
-        Statement(sql("give_back"), (*held, retry_ms, reason, message.delivery_attempts)),
+        Statement(sql("reject"), (*held, retry_ms, reason, message.delivery_attempts)),
     )
 
 
 def bury_script(mesh: Mesh, message: Message, reason: str) -> Script:
     """Return the script that turns a claimed message into a dead letter."""
     held = (*mesh, message.message_uuid, message.claim_owner)
-    return Script(Statement(sql("bury"), (*held, reason)))
+    return Script(Statement(sql("dead_letter"), (*held, reason)))
 
 
 def release_script(mesh: Mesh, counted: Sequence[Message], uncounted: Sequence[Message]) -> Script:

@@ -249,7 +249,7 @@ class _Restore:
                 batch.add(f"DROP TRIGGER IF EXISTS {quoted(name)}")
         batch.add(_SQL["create_progress"])
         batch.add(_SQL["begin"], (self._backup.fingerprint,))
-        batch.add(_SQL["bar"], (UNFINISHED,))
+        batch.add(_SQL["block_opening"], (UNFINISHED,))
         error = await self._apply(batch)
         done = await self._rows_done()
         if done is None:
@@ -303,7 +303,7 @@ class _Restore:
         for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
         batch.add(_SQL["begin_epochs"], (new_key(),))
-        batch.add(_SQL["unbar"], (UNFINISHED,))
+        batch.add(_SQL["unblock_opening"], (UNFINISHED,))
         batch.add(_SQL["end"])
         error = await self._apply(batch)
         if error is not None and await self._rows_done() is not None:

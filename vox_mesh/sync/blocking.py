@@ -1,4 +1,4 @@
-"""Anything async, as plain code sees it: what has to be awaited blocks, and all else is as it was."""
+"""Blocking proxies of async objects: coroutines become blocking calls, everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGE: Final = "vox_mesh."
 
 
 class Blocking:
-    """Stands for an object that lives in the loop; `node` is the one that it is a part of, if any."""
+    """A proxy of an object in the loop; `node` is the node it belongs to, if any."""
 
     __slots__ = ("_loop", "_node", "_target")
 
@@ -35,10 +35,10 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(f"{type(self._target).__name__} keeps {name!r} to itself")
+            raise AttributeError(f"{type(self._target).__name__} has no public attribute {name!r}")
         value = getattr(self._target, name)
-        seen = _calling if inspect.isroutine(value) else _as_seen
-        return seen(self._loop, value, self._node)
+        wrap = _blocking_function if inspect.isroutine(value) else _wrap
+        return wrap(self._loop, value, self._node)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._target, name, value)
@@ -56,53 +56,55 @@ class Blocking:
         return id(self._target)
 
 
-def _calling(loop: LoopThread, function: Callable[..., Any], node: MeshServices | None) -> Callable[..., Any]:
-    """The function, called in the loop whether it is async or not: nothing there expects other threads."""
+def _blocking_function(
+    loop: LoopThread, function: Callable[..., Any], node: MeshServices | None
+) -> Callable[..., Any]:
+    """Return a function that runs in the loop, async or not: objects there are not thread-safe."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            result = function(*map(_bare, args), **{name: _bare(each) for name, each in options.items()})
+            result = function(*map(_unwrap, args), **{name: _unwrap(each) for name, each in options.items()})
             return await result if isinstance(result, Awaitable) else result
 
-        return _as_given(loop, loop.run(work, node), node)
+        return _wrap_result(loop, loop.run(work, node), node)
 
     return call
 
 
-def _bare(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
 
 
-def _as_given(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
-    """What a function has returned, as the outside may use it: what can be entered is a block."""
+def _wrap_result(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
+    """Wrap a returned value: a context manager becomes a `Block`, an async iterator a generator."""
     if isinstance(value, AbstractAsyncContextManager):
         return Block(loop, value, node)
     if hasattr(value, "__anext__"):
-        return _each(loop, value, node)
-    return _as_seen(loop, value, node)
+        return _iterate(loop, value, node)
+    return _wrap(loop, value, node)
 
 
-def _each(loop: LoopThread, items: Any, node: MeshServices | None) -> Generator[Any, None, None]:
+def _iterate(loop: LoopThread, items: Any, node: MeshServices | None) -> Generator[Any, None, None]:
     with closing(loop.iterate(items, node)) as blocking:
         for item in blocking:
-            yield _as_given(loop, item, node)
+            yield _wrap_result(loop, item, node)
 
 
-def _as_seen(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
-    """What an object of the loop has, as the outside may use it."""
+def _wrap(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
+    """Wrap a value if it is a service."""
     return Blocking(loop, value, node) if is_service(value) else value
 
 
 def is_service(value: object) -> bool:
-    """Whether it is an object of ours that lives in the loop."""
+    """Return whether a value is an object of this package that lives in the loop."""
     kind: Any = type(value)
     return lives_in_loop(kind)
 
 
 @cache
 def lives_in_loop(kind: type) -> bool:
-    """Whether it is one of our own classes, with something to await."""
+    """Return whether a class is of this package and has coroutine methods."""
     members = [inspect.getattr_static(kind, name) for name in dir(kind)]
     return kind.__module__.startswith(_PACKAGE) and any(map(inspect.iscoroutinefunction, members))
 
@@ -110,8 +112,8 @@ def lives_in_loop(kind: type) -> bool:
 class Block(AbstractContextManager[Any]):
     """An async context manager as a `with` block.
 
-    A task of its own is inside for as long as the block runs. Should that be ended from within, as when a
-    lock is lost, the thread's next call to this `node` raises why, or at the latest the end of the block.
+    A task in the loop stays inside it while the block runs. If it ends early, such as when a lock is lost,
+    the thread's next call to this `node` raises the reason, or at the latest the end of the block does.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Block(AbstractContextManager[Any]):
         self._among: list[Any] = []
 
     async def _inside(self) -> BaseException | None:
-        """Be inside until the block is left; what that ended in, unless it ends here."""
+        """Stay inside until the block is left; return its exception, unless the manager handles it."""
         error: BaseException | None = None
         try:
             async with self._manager as value:
@@ -138,14 +140,16 @@ class Block(AbstractContextManager[Any]):
         except BaseException as raised:
             if raised is not error:
                 raise
-            return error  # not raised: a coroutine may not end in whatever a block may
+            return error  # not raised: a coroutine must not raise every exception that a block may
         return None
 
     def __enter__(self) -> Any:
-        """Enter, in the loop."""
+        """Enter the context manager in the loop."""
         with self._entering:
             if self._call is not None:
-                raise BadValue("a block is entered once", hint="ask for another one, as with `hold(...)`")
+                raise BadValue(
+                    "block can be entered only once", hint="create another one, such as with `hold(...)`"
+                )
             self._call = call = self._loop.call(self._inside, self._node)
         call.run(self._entered)
         if not self._entered.done():
@@ -153,38 +157,38 @@ class Block(AbstractContextManager[Any]):
         self._among = self._loop.blocks
         self._among.append(self)
         value = self._entered.result()
-        seen = _as_seen if is_service(value) else _as_given
-        return seen(self._loop, value, self._node)
+        wrap = _wrap if is_service(value) else _wrap_result
+        return wrap(self._loop, value, self._node)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """Leave, in the loop, with whatever the block ended in."""
+        """Leave the context manager in the loop, with the exception of the block."""
         call = self._call
         assert call is not None
         if self in self._among:
-            self._among.remove(self)  # of the thread that entered, which need not be the one that leaves
+            self._among.remove(self)  # the list is that of the entering thread, which may be another one
         is_over = call.ended.done()
         if is_over and error is not None:
-            return False  # what the block has come to stands
+            return False  # the exception of the block stands
         if not is_over:
             if self._loop.is_ours:
                 self._loop.soon(lambda: self._leave(error))
             if not self._loop.is_usable:
-                return False  # a fork; or the loop itself, as in a garbage collection: nobody can wait
+                return False  # waiting is impossible in a fork, or in the loop itself (garbage collection)
             call.wait_for(limited=False)
         try:
             return call.result() is not error
         finally:
             if error is not None:
-                error.__traceback__ = traceback  # without the way that it took through the loop
+                error.__traceback__ = traceback  # without the frames of the loop
 
     def _leave(self, error: BaseException | None) -> None:
         if not self._left.done():
             self._left.set_result(error)
 
     def refuse_if_lost(self, node: object) -> None:
-        """Raise why the block is over, if it is, and if it concerns who calls this node."""
+        """Raise the reason if the block has ended early, and belongs to this node."""
         call = self._call
         if call is not None and call.ended.done() and self._node in (None, node):
             call.result()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and calls into it that block."""
+"""An event loop in its own thread, and blocking calls into it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Ended = tuple[Any, BaseException | None]
 
 
 class _Limits(threading.local):
-    """Until when the calls of a thread may take, if there is a limit."""
+    """The deadline of a thread's calls, if any."""
 
     until: float | None = None
 
@@ -31,7 +31,7 @@ _limits: Final = _Limits()
 
 @contextmanager
 def timeout(seconds: float | None) -> Iterator[None]:
-    """For the calls of the block, all together: what is under way then is cancelled, with `TimeoutError`."""
+    """Limit the total time of all calls in the block; the running one is cancelled with `TimeoutError`."""
     outer = _limits.until
     own = None if seconds is None else time.monotonic() + seconds
     _limits.until = min((each for each in (outer, own) if each is not None), default=None)
@@ -42,7 +42,7 @@ def timeout(seconds: float | None) -> Iterator[None]:
 
 
 class Call:
-    """A coroutine that runs in the loop while a thread waits for it."""
+    """A coroutine that runs in the loop while a thread waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[Any]]) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class Call:
         self.ended: Future[_Ended] = Future()
 
     def begin(self) -> None:
-        """Have the loop begin with it, without waiting."""
+        """Start the coroutine in the loop, without waiting."""
         try:
             self._loop.call_soon_threadsafe(self._start)
         except RuntimeError:  # the loop is closed
@@ -66,7 +66,7 @@ class Call:
             return await self._work(), None
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # it is the caller's: the loop must not end by it
+        except BaseException as error:  # raised in the caller: it must not end the loop
             return None, error
 
     def _settle(self, task: asyncio.Task[_Ended]) -> None:
@@ -76,26 +76,26 @@ class Call:
             self.ended.set_result(task.result())
 
     def abandon(self) -> None:
-        """It is not done, and never will be."""
+        """Mark the call as never done."""
         if not self.ended.done():
             self.ended.set_result((None, asyncio.CancelledError()))
 
     def cancel(self) -> None:
-        """Cancel it, and wait until it has ended."""
+        """Cancel the call, and wait until it has ended."""
         try:
             self._loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:  # the loop is closed, and with it every call has ended
+        except RuntimeError:  # the loop is closed, so every call has ended
             self.abandon()
         wait((self.ended,))
 
     def _cancel(self) -> None:
         if self._task is None:
-            self.abandon()  # it was interrupted before it began
+            self.abandon()  # interrupted before it started
         else:
             self._task.cancel()
 
     def run(self, *events: Future[Any], limited: bool = True) -> None:
-        """Have the loop begin with it, and wait as `wait_for` does; Ctrl-C cancels it from the beginning."""
+        """Start the call and wait as `wait_for` does; Ctrl-C cancels it from the start."""
         try:
             self.begin()
             self.wait_for(*events, limited=limited)
@@ -104,9 +104,9 @@ class Call:
             raise
 
     def wait_for(self, *events: Future[Any], limited: bool = True) -> None:
-        """Wait for its end, or for one of the events; Ctrl-C, and the limit of the thread, cancel it.
+        """Wait for the end of the call or one of the events; Ctrl-C and the thread's timeout cancel it.
 
-        What tidies up is not `limited`: it is what follows when the time is over.
+        Cleanup is not `limited`: it runs after the timeout.
         """
         until = _limits.until if limited else None
         left = None if until is None else max(0.0, until - time.monotonic())
@@ -118,29 +118,29 @@ class Call:
         if not done:
             self.cancel()
             if isinstance(self.ended.result()[1], asyncio.CancelledError):
-                raise TimeoutError("the time for this is over")
+                raise TimeoutError("call timed out")
 
     @property
     def error(self) -> BaseException | None:
-        """What it has ended in, if it has ended badly."""
+        """The exception of the call, if it has failed."""
         error = self.ended.result()[1] if self.ended.done() else None
         if isinstance(error, asyncio.CancelledError):
-            return StoreClosed("the mesh was closed while this was under way")
+            return StoreClosed("mesh was closed during the call")
         return error
 
     def result(self) -> Any:
-        """What it returned, when it has ended; what it raised is raised, with the way it has come."""
+        """Return the result of the ended call, or raise its exception with its traceback."""
         error = self.error
         if error is None:
             return self.ended.result()[0]
         try:
             raise error
         finally:
-            del error  # it knows this frame, which must not know it
+            del error  # its traceback refers to this frame: a cycle otherwise
 
 
 class _BlockingStream:
-    """An async iterator, as calls of a thread see it; all of it runs in the loop."""
+    """An async iterator for blocking calls; it runs in the loop."""
 
     def __init__(self, items: Any) -> None:
         self._items = items
@@ -154,7 +154,7 @@ class _BlockingStream:
             self._asking = None
 
     async def close(self) -> None:
-        """Close it; Ctrl-C may have left a call for the next item under way."""
+        """Close the iterator; Ctrl-C may have left a call for the next item running."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait((self._asking,))
@@ -163,31 +163,31 @@ class _BlockingStream:
 
 
 class LoopThread:
-    """Runs an event loop in the background, for the calls of other threads."""
+    """Runs an event loop in a thread, for the calls of other threads."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._is_open = False
         self._started: Future[asyncio.AbstractEventLoop] = Future()
-        # A daemon: a script that forgets to close the mesh must end all the same.
+        # A daemon: a script that does not close the mesh must still exit.
         self._thread = threading.Thread(target=self._serve, name="vox-mesh-sync", daemon=True)
         self._blocks = threading.local()
         self._calls: WeakSet[Call] = WeakSet()
 
     def __enter__(self) -> LoopThread:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         self._loop = self._started.result()
         self._is_open = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is still under way, and the thread."""
+        """End all running calls, and the thread."""
         self._is_open = False
         if self._process == os.getpid():
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
-            for call in list(self._calls):  # those that came when the loop had ended, but was not closed
+            for call in list(self._calls):  # calls made after the loop ended and before it was closed
                 call.abandon()
 
     def _serve(self) -> None:
@@ -202,7 +202,7 @@ class LoopThread:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it runs, and in this process."""
+        """Whether the loop runs, and in this process."""
         return self._is_open and self._process == os.getpid()
 
     @property
@@ -211,14 +211,14 @@ class LoopThread:
         return self.is_ours and threading.current_thread() is not self._thread
 
     def run(self, work: Callable[[], Awaitable[T]], node: object) -> T:
-        """Have the loop do it, and wait for what it comes to; it is a call to this node."""
+        """Run a call to this node in the loop and return its result."""
         call = self.call(work, node)
         call.run()
         result: T = call.result()
         return result
 
     def call(self, work: Callable[[], Awaitable[Any]], node: object) -> Call:
-        """A call to this node, which has not begun."""
+        """Return a call to this node that has not started."""
         self._refuse_unless_usable()
         for block in tuple(self.blocks):
             block.refuse_if_lost(node)
@@ -226,24 +226,24 @@ class LoopThread:
 
     def _call(self, work: Callable[[], Awaitable[Any]]) -> Call:
         call = Call(self._loop, work)
-        self._calls.add(call)  # before it begins: whoever ends the loop must know of it
+        self._calls.add(call)  # before it starts: the end of the loop must know it
         return call
 
     def soon(self, what: Callable[[], object]) -> None:
-        """Have the loop call this."""
-        with suppress(RuntimeError):  # it is closed
+        """Schedule a function in the loop."""
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(what)
 
     @property
     def blocks(self) -> list[Any]:
-        """The `with` blocks that this thread is in, the outermost first."""
+        """The `with` blocks of this thread, outermost first."""
         if not hasattr(self._blocks, "open"):
             self._blocks.open = []
         found: list[Any] = self._blocks.open
         return found
 
     def iterate(self, items: Any, node: object) -> Generator[Any, None, None]:
-        """An async generator as a generator; it is closed with it."""
+        """Return an async iterator as a generator, which closes it."""
         stream = _BlockingStream(items)
         try:
             while True:
@@ -256,7 +256,7 @@ class LoopThread:
             self._finish(stream.close)
 
     def _finish(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close something; where nobody can wait for it, as in a garbage collection, without waiting."""
+        """Close something; without waiting where that is impossible, such as in a garbage collection."""
         if self.is_usable:
             call = self._call(close)
             call.run(limited=False)
@@ -267,13 +267,13 @@ class LoopThread:
     def _refuse_unless_usable(self) -> None:
         if self._process != os.getpid():
             raise StoreClosed(
-                f"this mesh was opened by process {self._process}, and a fork has no part in it",
-                hint="open one in this process",
+                f"mesh was opened by process {self._process}: a fork can't use it",
+                hint="open a mesh in this process",
             )
         if not self._is_open:
-            raise StoreClosed("the mesh is closed", hint="use it inside of `with Mesh.open(...) as mesh:`")
+            raise StoreClosed("mesh is closed", hint="use it inside `with Mesh.open(...) as mesh:`")
         if threading.current_thread() is self._thread:
             raise WrongThread(
-                "this is the thread of the mesh's own event loop, and a call that blocks would stop it",
-                hint="call it from a plain function, which gets a thread of its own; or use the async mesh",
+                "blocking call in the thread of the event loop: it would stop the loop",
+                hint="call it from a plain function, which gets its own thread, or use the async mesh",
             )

@@ -1,23 +1,34 @@
-"""For the tests of those who build on the mesh: a mesh in memory, several nodes in it, a clock to turn.
+"""For tests of code that uses the mesh: a mesh in memory, with several nodes and a clock you advance.
 
-`Town` is for tests that await; the fixtures of the plugin, `vox_town`, `vox_memory_mesh` and `vox_clock`, are
-the same for plain ones.
+`MeshHarness` is for tests that await. Plain tests use the fixtures of the pytest plugin: `vox_mesh_harness`,
+`vox_memory_mesh` and `vox_manual_clock`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vox_mesh.testing.town import Town, TownClock
+    from vox_mesh.testing.harness import ManualClock, MeshHarness
 
-__all__ = ["Town", "TownClock"]
+    Town = MeshHarness
+    TownClock = ManualClock
+
+__all__ = ["ManualClock", "MeshHarness"]
+
+_DEPRECATED: Final = {"Town": "MeshHarness", "TownClock": "ManualClock"}
 
 
 def __getattr__(name: str) -> Any:
-    # Every run of pytest loads the plugin beside this: only those who build a town pay for it.
-    if name not in __all__:
+    # Every run of pytest imports this package with the plugin: the harness is imported only when it is used.
+    new_name = _DEPRECATED.get(name, name)
+    if new_name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vox_mesh.testing import town
+    from vox_mesh.testing import harness
 
-    return getattr(town, name)
+    if name != new_name:
+        warnings.warn(
+            f"vox_mesh.testing.{name} is deprecated: use {new_name}", DeprecationWarning, stacklevel=2
+        )
+    return getattr(harness, new_name)

@@ -1,7 +1,8 @@
-"""The pytest plugin: `vox_town`, `vox_memory_mesh` and `vox_clock`, for tests that do not await."""
+"""The pytest plugin: fixtures `vox_mesh_harness`, `vox_memory_mesh`, `vox_manual_clock` for plain tests."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,22 +14,40 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def vox_town(tmp_path: Path) -> Iterator[sync.Town]:
-    """A mesh in memory: `vox_town.node("a")` is a node of it, and `vox_town.kill("a")` ends it for good."""
-    from vox_mesh.sync import opened  # whoever has no such test pays nothing
-    from vox_mesh.testing.town import Town
+def vox_mesh_harness(tmp_path: Path) -> Iterator[sync.MeshHarness]:
+    """A mesh in memory: `.node("a")` starts a node or returns it, `.kill("a")` stops it as a crash would."""
+    from vox_mesh.sync import opened  # imported here: a run without such tests does not pay for it
+    from vox_mesh.testing.harness import MeshHarness
 
-    with opened(lambda: Town(tmp_path / "vox-town")) as town:
-        yield town
-
-
-@pytest.fixture
-def vox_memory_mesh(vox_town: sync.Town) -> sync.MeshNode:
-    """A node on the memory home; other nodes of `vox_town` share its database."""
-    return vox_town.node()
+    with opened(lambda: MeshHarness(tmp_path / "vox-mesh-harness")) as harness:
+        yield harness
 
 
 @pytest.fixture
-def vox_clock(vox_town: sync.Town) -> sync.TownClock:
-    """The time of the nodes and of their database: `vox_clock.turn("5m")`."""
-    return vox_town.clock
+def vox_memory_mesh(vox_mesh_harness: sync.MeshHarness) -> sync.MeshNode:
+    """One node on the memory backend; other nodes of `vox_mesh_harness` share its database."""
+    return vox_mesh_harness.node()
+
+
+@pytest.fixture
+def vox_manual_clock(vox_mesh_harness: sync.MeshHarness) -> sync.ManualClock:
+    """The time of the nodes and of their database: `vox_manual_clock.advance("5m")`."""
+    return vox_mesh_harness.clock
+
+
+@pytest.fixture
+def vox_town(vox_mesh_harness: sync.MeshHarness) -> sync.MeshHarness:
+    """The fixture `vox_mesh_harness` under its old name. Deprecated."""
+    _warn("vox_town", "vox_mesh_harness")
+    return vox_mesh_harness
+
+
+@pytest.fixture
+def vox_clock(vox_manual_clock: sync.ManualClock) -> sync.ManualClock:
+    """The fixture `vox_manual_clock` under its old name. Deprecated."""
+    _warn("vox_clock", "vox_manual_clock")
+    return vox_manual_clock
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"the fixture {old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)

@@ -1,1 +1,1 @@
-"""The live view of the mesh in a terminal. What draws it is loaded only when it is drawn."""
+"""The live view of the mesh in a terminal. The drawing code is imported only when it is drawn."""

@@ -1,4 +1,4 @@
-"""What can be done to the row that is selected, through the mesh as the commands do it."""
+"""Actions on the selected row, which do what the commands do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from vox_mesh.errors import IllegalTransition
-from vox_mesh.model.jobs.records import ENDS, JobState
+from vox_mesh.model.jobs.records import ENDS
 from vox_mesh.occ.conflicts import Take
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.top.panels import text_of
@@ -19,7 +19,7 @@ _BY_HAND: Final = "aborted by hand"
 
 
 class Asks(Enum):
-    """What must be answered before something is done."""
+    """The answer an action needs before it runs."""
 
     CONFIRMATION = "confirmation"
     REASON = "reason"
@@ -28,7 +28,7 @@ class Asks(Enum):
 
 @dataclass(frozen=True)
 class RowAction:
-    """Something that a key does. `refusal` says why it can't be done to an item; the answer goes to `do`."""
+    """An action bound to a key. `refusal` returns why it can't run on an item; `do` gets the answer."""
 
     key: str
     word: str
@@ -41,34 +41,30 @@ class RowAction:
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-def _named(job: JobLine) -> str:
+def _job_name(job: JobLine) -> str:
     return f"job {job.job_id[:_SHORT_ID]} ({text_of(job.kind)})"
 
 
 def _abort_refusal(job: JobLine) -> str | None:
-    return f"{_named(job)} has ended: it {_ending(job)}" if job.state in ENDS else None
-
-
-def _ending(job: JobLine) -> str:
-    return "was aborted" if job.state == JobState.ABORTED else str(job.state)
+    return f"{_job_name(job)} already ended: {job.state}" if job.state in ENDS else None
 
 
 async def _abort(mesh: MeshServices, job: JobLine, _: str) -> str:
     try:
         await mesh.jobs.abort(job.job_id, reason=_BY_HAND)
     except IllegalTransition:
-        return f"{_named(job)} had ended before"
-    return f"{_named(job)} is aborted"
+        return f"{_job_name(job)} already ended"
+    return f"{_job_name(job)} aborted"
 
 
 def _retry_refusal(job: JobLine) -> str | None:
-    return None if job.state in ENDS else f"{_named(job)} is {job.state}: only one that has ended is retried"
+    return None if job.state in ENDS else f"{_job_name(job)} is {job.state}: only ended jobs can be retried"
 
 
 async def _retry(mesh: MeshServices, job: JobLine, _: str) -> str:
     again = await mesh.jobs.retry(job.job_id)
-    when = "is retried" if again.is_new else "was retried before"
-    return f"{_named(job)} {when} as {again.job_id[:_SHORT_ID]}"
+    when = "retried" if again.is_new else "was retried before"
+    return f"{_job_name(job)} {when} as {again.job_id[:_SHORT_ID]}"
 
 
 # --- locks ---------------------------------------------------------------------------------------
@@ -80,19 +76,19 @@ def _break_question(lock: LockLine) -> str:
 
 
 def _break_refusal(lock: LockLine | WaiterLine) -> str | None:
-    return f"nobody holds {text_of(lock.lock_key)} itself" if isinstance(lock, WaiterLine) else None
+    return f"{text_of(lock.lock_key)} is not held" if isinstance(lock, WaiterLine) else None
 
 
 async def _break(mesh: MeshServices, lock: LockLine, reason: str) -> str:
     _, holders = await mesh.locks.break_lock(lock.lock_key, reason)
     who = ", ".join(text_of(holder.holder_agent) for holder in holders)
-    return f"{text_of(lock.lock_key)} is broken: {who} held it"
+    return f"{text_of(lock.lock_key)} broken, held by {who}"
 
 
 # --- messages ------------------------------------------------------------------------------------
 
 
-def _letter(message: MessageLine) -> str:
+def _message_name(message: MessageLine) -> str:
     what, sender, receiver = message.msg_type, message.sender_agent, message.receiver_agent
     return f"{text_of(what)} from {text_of(sender)} to {text_of(receiver)}"
 
@@ -100,12 +96,12 @@ def _letter(message: MessageLine) -> str:
 def _resend_refusal(message: MessageLine) -> str | None:
     if message.standing == "dead":
         return None
-    return f"the {_letter(message)} is {message.standing}: only a dead letter is sent again"
+    return f"{_message_name(message)} is {message.standing}: only dead letters can be sent again"
 
 
 async def _resend(mesh: MeshServices, message: MessageLine, _: str) -> str:
     await mesh.messages.queries.retry(message.message_uuid)
-    return f"the {_letter(message)} is sent again"
+    return f"{_message_name(message)} sent again"
 
 
 # --- conflicts -----------------------------------------------------------------------------------
@@ -113,13 +109,17 @@ async def _resend(mesh: MeshServices, message: MessageLine, _: str) -> str:
 
 async def _resolve(mesh: MeshServices, conflict: ConflictLine, side: str) -> str:
     done = await mesh.conflicts.resolve(conflict.conflict_id, take=Take(side))
-    return f"conflict {conflict.conflict_id} is resolved: {done.resolution}"
+    return f"conflict {conflict.conflict_id} resolved: {done.resolution}"
 
 
-DEEDS: Final[dict[str, tuple[RowAction, ...]]] = {
+ROW_ACTIONS: Final[dict[str, tuple[RowAction, ...]]] = {
     "jobs": (
-        RowAction("a", "abort", Asks.CONFIRMATION, lambda j: f"Abort {_named(j)}?", _abort_refusal, _abort),
-        RowAction("r", "retry", Asks.CONFIRMATION, lambda j: f"Retry {_named(j)}?", _retry_refusal, _retry),
+        RowAction(
+            "a", "abort", Asks.CONFIRMATION, lambda j: f"Abort {_job_name(j)}?", _abort_refusal, _abort
+        ),
+        RowAction(
+            "r", "retry", Asks.CONFIRMATION, lambda j: f"Retry {_job_name(j)}?", _retry_refusal, _retry
+        ),
     ),
     "locks": (RowAction("b", "break", Asks.REASON, _break_question, _break_refusal, _break),),
     "messages": (
@@ -127,7 +127,7 @@ DEEDS: Final[dict[str, tuple[RowAction, ...]]] = {
             "r",
             "send again",
             Asks.CONFIRMATION,
-            lambda message: f"Send the {_letter(message)} again?",
+            lambda message: f"Send {_message_name(message)} again?",
             _resend_refusal,
             _resend,
         ),
@@ -143,15 +143,15 @@ DEEDS: Final[dict[str, tuple[RowAction, ...]]] = {
         ),
     ),
 }
-"""By panel."""
+"""The actions by panel."""
 
-KEYS: Final = frozenset(deed.key for deeds in DEEDS.values() for deed in deeds)
+KEYS: Final = frozenset(action.key for actions in ROW_ACTIONS.values() for action in actions)
 
 
-async def done(deed: RowAction, mesh: MeshServices, item: Any, answer: str) -> str:
-    """Do it, and vouch for it at once: whoever looks may go on looking for hours."""
+async def run_action(action: RowAction, mesh: MeshServices, item: Any, answer: str) -> str:
+    """Run an action and seal its log entries at once: this process may stay open for hours."""
     try:
-        return await deed.do(mesh, item, answer)
+        return await action.do(mesh, item, answer)
     finally:
         if mesh.oplog.is_seal_due:
             await mesh.store.write(mesh.oplog.seal_script())

@@ -1,4 +1,4 @@
-"""The full-screen view: panels over a feed, and keys for what is done most."""
+"""The full-screen view: panels fed by `Feed`, and keys for common actions."""
 
 from __future__ import annotations
 
@@ -16,55 +16,53 @@ from textual.widgets import Input
 
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
-from vox_mesh.top.actions import DEEDS, KEYS, Asks, RowAction, done
+from vox_mesh.top.actions import KEYS, ROW_ACTIONS, Asks, RowAction, run_action
 from vox_mesh.top.details import details, sides
 from vox_mesh.top.dialogs import Ask, DialogChoice, DialogPage, key_words
 from vox_mesh.top.feed import Feed
-from vox_mesh.top.headline import Words, database_words, fault_words, replica_words, rhythm_words
-from vox_mesh.top.layout import heights
+from vox_mesh.top.headline import Rate, Words, database_words, fault_words, replica_words, rhythm_words
 from vox_mesh.top.panels import PANELS, PanelLine, text_of
-from vox_mesh.top.rate import Rate
-from vox_mesh.top.widgets import TableWidget, TextLine
+from vox_mesh.top.widgets import TableWidget, TextLine, heights
 from vox_mesh.views.overview import Overview
 
 _WIDE: Final = (110, 34)
-"""From so many columns and lines on, panels stand beside each other."""
+"""The size from which panels are in two columns."""
 
 _TALL: Final = 28
-"""From so many lines on there is one for the rhythm."""
+"""The height from which there is a line for the rhythm."""
 
 _THEMES: Final = ("ansi-dark", "textual-ansi")
 _BARS: Final = 30
 _CLOCK_S: Final = 1.0
 _SIDES: Final = {
-    "l": ("left", "left, as wanted"),
-    "r": ("right", "right, as it is"),
+    "l": ("left", "left, the rejected write"),
+    "r": ("right", "right, the current row"),
     "m": ("merge", "merge"),
 }
 _ON_ROWS: Final = ("leave", "explain", "details", "filter", "show_all", "act", "panel")
 _YES: Final = {"y": ("yes", "yes"), "n": ("", "no")}
 _HELP: Final = """\
-tab, shift+tab    the next panel, or the one before
-1 to 6            a panel by its place
-up, down, j, k    another row; also page up and down, home and end
-enter             all that is known of the row
-/                 show only rows with some text in them; Esc shows all again
+tab, shift+tab    next or previous panel
+1 to 6            panel by number
+up, down, j, k    previous or next row; also page up and down, home and end
+enter             details of the row
+/                 show only rows that contain a text; Esc shows all again
 
 a                 abort the job
-r                 retry the job that has ended, or send the dead letter again
-b                 break the lock; asks why, for the log
+r                 retry the ended job, or send the dead letter again
+b                 break the lock; asks for a reason for the log
 s                 settle the conflict: left, right or merge
 
 ?                 this page
-q, ctrl+c         end
+q, ctrl+c         quit
 
-Each action asks before it does anything, and does what the command of its name
-does: `vox-mesh job abort`, `job retry`, `lock break`, `messages retry`,
+Each action asks for confirmation, and does the same as a command:
+`vox-mesh job abort`, `job retry`, `lock break`, `messages retry`,
 `conflicts resolve`.""".splitlines()
 
 
 class TopApp(App[None]):
-    """Draws what the feed sees. It holds nothing that would be lost with it."""
+    """Draws the overviews of a feed. It has no state worth keeping."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -85,7 +83,7 @@ class TopApp(App[None]):
     ]
 
     def __init__(self, settings: Settings, feed: Feed) -> None:
-        super().__init__(ansi_color=True)  # said now: else NO_COLOR would make all that has a colour black
+        super().__init__(ansi_color=True)  # set here: else NO_COLOR would turn coloured text black
         self.theme = next(name for name in _THEMES if name in self.available_themes)
         self._feed = feed
         self._mesh_name = "/".join(filter(None, (settings.scope_id, settings.repository_id)))
@@ -98,76 +96,76 @@ class TopApp(App[None]):
         self._filtered_from: TableWidget | None = None
         self._arranged = (0, "")
 
-    # --- how it ends -----------------------------------------------------------------------------
+    # --- failure ---------------------------------------------------------------------------------
 
     @property
     def bug(self) -> Exception | None:
-        """What ended it, if that was a mistake of ours."""
+        """The exception that ended the app, if it was a bug."""
         return self._exception
 
     def _fatal_error(self) -> None:
-        """End because of a bug. Whoever runs it tells it: Textual would show all values, also secret ones."""
+        """End because of a bug. The caller reports it: Textual would print all values, secrets included."""
         self._close_messages_no_wait()
 
-    # --- what the feed tells ---------------------------------------------------------------------
+    # --- updates from the feed -------------------------------------------------------------------
 
-    def see(self, overview: Overview) -> None:
-        """The mesh looks so now."""
+    def show_overview(self, overview: Overview) -> None:
+        """Show a new overview."""
         if self._fault is not None:
-            self.tell("the database is back", "green")
+            self.show_message("database is back", "green")
         self._fault, self._seen = None, overview
         self._rate.add(overview.now_ms, overview.last_op_id)
         self.call_later(self.draw)
 
-    def lose_sight(self, fault: MeshError) -> None:
-        """The mesh can't be seen, for this reason."""
+    def show_fault(self, fault: MeshError) -> None:
+        """Show that the overview can't be read, and why."""
         if self._fault is None:
             self._away_since = asyncio.get_running_loop().time()
         self._fault = fault
         self.call_later(self.draw)
 
-    def tell(self, text: str, style: str = "") -> None:
-        """Say something on the line for it."""
+    def show_message(self, text: str, style: str = "") -> None:
+        """Show a message on the message line."""
         self._message = [(f" {text_of(text)}", style)]
         self.call_later(self.draw)
 
     # --- drawing ---------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Two lines or three, the panels, what was said last, and the keys."""
+        """Yield the header lines, the panels, the message line and the keys."""
         yield TextLine(id="database")
         yield TextLine(id="rate")
         yield TextLine(id="rhythm")
         with Container(id="panels"):
             for panel in PANELS:
                 yield TableWidget(panel)
-        yield Input(placeholder="show only rows with this text", id="filter")
+        yield Input(placeholder="show only rows that contain", id="filter")
         yield TextLine(id="message")
         yield TextLine(id="keys")
 
     def on_mount(self) -> None:
-        """Begin with the jobs, which is what people look for."""
+        """Focus the jobs, and redraw every second."""
         self._table("jobs").focus()
         self.set_interval(_CLOCK_S, self.draw)
         self.draw()
 
     def on_resize(self) -> None:
-        """Everything is to fit again."""
+        """Arrange the panels again."""
         self.call_after_refresh(self._arrange)
 
     def on_table_focused(self) -> None:
-        """Another panel has the focus: it gets room, and its keys are shown."""
+        """Give the focused panel room, and show its keys."""
         self._arrange()
         self._draw_lines()
 
     def draw(self) -> None:
-        """Draw what is known; only what has changed since goes to the terminal."""
+        """Draw the state; only changes are sent to the terminal."""
         if not self.is_running or not self.screen_stack or not self._base.query("#keys"):
-            return  # not yet, or not any more
+            return  # not yet mounted, or already closed
         if self._seen is not None:
             try:
                 self._draw_tables(self._seen)
-            except Exception as error:  # whoever can write to the database can write anything
+            except Exception as error:  # rows of the database are untrusted
                 self._message = [(f" {_bug(error)}", "bold red")]
         self._draw_lines()
 
@@ -198,7 +196,7 @@ class TopApp(App[None]):
         return any(self._filter in text.casefold() for text, _ in line.cells)
 
     def _arrange(self) -> None:
-        """Share out the room: beside each other if there is enough, and else by what each panel needs."""
+        """Lay out the panels: in two columns if there is room, else by the lines each needs."""
         tables, grid = self._tables, self._base.query_one("#panels")
         rhythm = self._base.query_one("#rhythm")
         rhythm.display = self.size.height >= _TALL
@@ -248,45 +246,45 @@ class TopApp(App[None]):
 
     def _key_words(self) -> Words:
         focused = self._focused
-        deeds = DEEDS.get(focused.panel.name, ()) if focused is not None else ()
-        keys = [(deed.key, deed.word) for deed in deeds]
+        actions = ROW_ACTIONS.get(focused.panel.name, ()) if focused is not None else ()
+        keys = [(each.key, each.word) for each in actions]
         usual = [("enter", "details"), ("/", "filter"), ("tab", "panel"), ("?", "help"), ("q", "quit")]
         return [(" ", ""), *key_words([*keys, *usual])]
 
     # --- keys ------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While a dialog is open, keys are for that, apart from those that end it all."""
+        """Disable the keys of rows while a dialog is open."""
         is_open = len(self.screen_stack) > 1
         return not (is_open and action in _ON_ROWS) and super().check_action(action, parameters)
 
     def action_leave(self) -> None:
-        """End."""
+        """Quit."""
         self.exit()
 
     def action_panel(self, place: int) -> None:
-        """Go to a panel."""
+        """Focus a panel."""
         self._tables[place - 1].focus()
 
     def action_explain(self) -> None:
-        """Show what the keys do."""
+        """Show the help."""
         self.push_screen(DialogPage("vox-mesh top", ["", *_HELP]))
 
     def action_filter(self) -> None:
-        """Ask for a text; only rows with it are shown."""
+        """Open the filter line."""
         self._filtered_from = self._focused
         line = self._base.query_one("#filter", Input)
         line.display = True
         line.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """The rows follow what is typed."""
+        """Filter the rows as the user types."""
         if event.input.id == "filter":
             self._filter = event.value.strip().casefold()
             self.draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Back to the rows; they stay as they are."""
+        """Close the filter line and keep the filter."""
         if event.input.id == "filter":
             self._close_filter()
 
@@ -304,7 +302,7 @@ class TopApp(App[None]):
         self.draw()
 
     def action_details(self) -> None:
-        """Show all that is known of the row that is selected."""
+        """Show the details of the selected row."""
         line = self._selected()
         if line is not None:
             self._in_background(self._show_details(line))
@@ -313,31 +311,31 @@ class TopApp(App[None]):
         return None if self._focused is None else self._focused.selected
 
     async def _show_details(self, line: PanelLine) -> None:
-        told = await details(self._mesh, line.item)
-        self.push_screen(DialogPage(" ".join(text for text, _ in line.cells[:2]), told))
+        lines = await details(self._mesh, line.item)
+        self.push_screen(DialogPage(" ".join(text for text, _ in line.cells[:2]), lines))
 
     def action_act(self, key: str) -> None:
-        """Do what the key stands for to the row that is selected, once that is confirmed."""
+        """Run the action of a key on the selected row, once confirmed."""
         focused, line = self._focused, self._selected()
         if focused is None:
             return
-        deed = next((each for each in DEEDS.get(focused.panel.name, ()) if each.key == key), None)
-        if deed is None:
-            places = [p.title.lower() for p in PANELS for d in DEEDS.get(p.name, ()) if d.key == key]
-            self.tell(f"{key} is for {' and '.join(places)}: tab goes there", "yellow")
+        action = next((each for each in ROW_ACTIONS.get(focused.panel.name, ()) if each.key == key), None)
+        if action is None:
+            places = [p.title.lower() for p in PANELS for d in ROW_ACTIONS.get(p.name, ()) if d.key == key]
+            self.show_message(f"{key} applies to {' and '.join(places)}: press tab to go there", "yellow")
         elif line is None:
-            self.tell("there is no row to do that to", "yellow")
-        elif (refusal := deed.refusal(line.item)) is not None:
-            self.tell(refusal, "yellow")
+            self.show_message("no row selected", "yellow")
+        elif (refusal := action.refusal(line.item)) is not None:
+            self.show_message(refusal, "yellow")
         else:
-            self._in_background(self._ask(deed, line.item))
+            self._in_background(self._ask(action, line.item))
 
-    async def _ask(self, deed: RowAction, item: Any) -> None:
-        question = deed.question(item)
+    async def _ask(self, action: RowAction, item: Any) -> None:
+        question = action.question(item)
         dialog: ModalScreen[str | None]
-        match deed.asks:
+        match action.asks:
             case Asks.REASON:
-                dialog = Ask(question, "why? (it is kept in the log)")
+                dialog = Ask(question, "reason (kept in the log)")
             case Asks.SIDE:
                 dialog = DialogChoice(question, _SIDES, await sides(self._mesh, item.conflict_id))
             case Asks.CONFIRMATION:
@@ -345,45 +343,45 @@ class TopApp(App[None]):
 
         def answered(answer: str | None) -> None:
             if answer:
-                self._in_background(self._do(deed, item, answer))
+                self._in_background(self._do(action, item, answer))
 
         self.push_screen(dialog, answered)
 
-    async def _do(self, deed: RowAction, item: Any, answer: str) -> None:
-        self.tell(await done(deed, self._mesh, item, answer), "green")
+    async def _do(self, action: RowAction, item: Any, answer: str) -> None:
+        self.show_message(await run_action(action, self._mesh, item, answer), "green")
 
     @property
     def _mesh(self) -> Any:
         mesh = self._feed.mesh
         if mesh is None:
-            raise MeshError("the database is away", hint="try again when it is back")
+            raise MeshError("database is away", hint="retry when it is back")
         return mesh
 
     def _in_background(self, work: Awaitable[None]) -> None:
-        """Do it; whatever goes wrong is one line."""
+        """Run it as a worker; an error is shown on the message line."""
 
-        async def tried() -> None:
+        async def guarded() -> None:
             try:
                 await work
             except MeshError as error:
-                self.tell(error.line, "red")
+                self.show_message(error.line, "red")
             except Exception as error:
-                self.tell(_bug(error), "bold red")
+                self.show_message(_bug(error), "bold red")
 
-        self.run_worker(tried(), exit_on_error=False)
+        self.run_worker(guarded(), exit_on_error=False)
 
 
 def _bug(error: Exception) -> str:
-    return text_of(f"this is a bug: {type(error).__name__}: {error}")
+    return text_of(f"internal error: {type(error).__name__}: {error}")
 
 
-class Told(logging.Handler):
-    """Logs go to the line for what is said: anything else on the terminal would be drawn over."""
+class MessageLineHandler(logging.Handler):
+    """Logs to the message line: other output on the terminal would be drawn over."""
 
-    def __init__(self, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, show: Callable[[str, str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
-        self._tell(record.getMessage(), "yellow" if record.levelno < logging.ERROR else "red")
+        """Show a record."""
+        self._show(record.getMessage(), "yellow" if record.levelno < logging.ERROR else "red")

@@ -1,4 +1,4 @@
-"""All that is known of the row that is selected."""
+"""The details of the selected row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIDE: Final = 18
 
 
 async def details(mesh: MeshServices, item: Any) -> list[str]:
-    """It as lines of harmless text, as the commands show it."""
+    """Return the details of an item as printable lines."""
     match item:
         case JobLine():
             return await _job(mesh, item)
@@ -43,14 +43,14 @@ async def details(mesh: MeshServices, item: Any) -> list[str]:
             kinds = ", ".join(item.kinds)
             return fields(_with_times(asdict(item) | {"kinds": kinds}))
         case KindLine():
-            told = {"kind": item.kind, **item.jobs, "oldest_ms": item.oldest_ms, "paused": item.is_paused}
-            return fields(told)
+            counts = {"kind": item.kind, **item.jobs, "oldest_ms": item.oldest_ms, "paused": item.is_paused}
+            return fields(counts)
         case LockLine():
             waiters = [asdict(each) for each in item.waiters]
             return fields(asdict(item) | {"waiters": waiters or None})
         case WaiterLine():
             return fields(asdict(item))
-    raise NotKnown("there is no more to tell of it")
+    raise NotKnown("no details available")
 
 
 async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
@@ -72,7 +72,7 @@ async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
 async def _message(mesh: MeshServices, item: MessageLine) -> list[str]:
     message = await mesh.messages.queries.find(item.message_uuid)
     if message is None:
-        raise NotKnown("the message is gone")
+        raise NotKnown("message not found")
     about = message._asdict()
     del about["payload"], about["signature"]
     body = message.body
@@ -89,21 +89,21 @@ async def _conflict(mesh: MeshServices, item: ConflictLine) -> list[str]:
 
 
 async def sides(mesh: MeshServices, conflict_id: str) -> list[str]:
-    """What the sides of a conflict differ in, cut to what fits into a small terminal."""
+    """Return the differing fields of a conflict, shortened for a small terminal."""
     conflict = await mesh.conflicts.find(conflict_id)
     return _compared(conflict, most=_SIDE)
 
 
 def _compared(conflict: Conflict, most: int | None = None) -> list[str]:
-    """A line for each field that is not the same on all sides; all of them, unless there is little room."""
+    """Return a table of all fields; with `most`, of differing fields with cells of at most that length."""
     rows = [getattr(conflict, side) or {} for side in _SIDES]
     names = dict.fromkeys(name for row in rows for name in row)
-    told = [{"field": name} | dict(zip(_SIDES, _cells(rows, name), strict=True)) for name in names]
+    rows_by_field = [{"field": name} | dict(zip(_SIDES, _cells(rows, name), strict=True)) for name in names]
     if most is None:
-        return table(told)
+        return table(rows_by_field)
     different = [
         {name: cell if len(cell) <= most else f"{cell[: most - 1]}…" for name, cell in each.items()}
-        for each in told
+        for each in rows_by_field
         if each["field"] != WRITTEN_AT and len({each[side] for side in _SIDES if each[side]}) > 1
     ]
     return table(different)
@@ -114,14 +114,14 @@ def _cells(rows: Sequence[Columns], name: str) -> list[str]:
 
 
 def _with_times(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with moments as people write them, not in milliseconds."""
-    told: dict[str, Any] = {}
+    """Return the record with milliseconds as ISO times."""
+    shown: dict[str, Any] = {}
     for name, value in record.items():
         is_moment = name.endswith(_MOMENTS)
         bare = name.removesuffix("_ms")
         shown_as = bare if is_moment and bare not in record else name
-        told[shown_as] = iso_time(value) if is_moment and isinstance(value, int) else value
-    return told
+        shown[shown_as] = iso_time(value) if is_moment and isinstance(value, int) else value
+    return shown
 
 
 def _indented(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Dialogs: a question before something is done, and what there is to read."""
+"""Dialogs: questions before an action, and pages of text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAX_REASON: Final = 500
 
 Answer = TypeVar("Answer")
 Answers = Mapping[str, tuple[str, str]]
-"""For each key, the answer and what it means; an empty answer is none."""
+"""For each key, the answer and its label; an empty answer cancels."""
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
-    """A box in the middle of the screen; Esc closes it, and nothing is done."""
+    """A box in the middle of the screen; Esc cancels it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss_it", show=False)]
     DEFAULT_CSS = """
@@ -38,38 +38,38 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     """
 
     def action_dismiss_it(self) -> None:
-        """Close it without an answer."""
+        """Close the dialog without an answer."""
         self.dismiss(None)
 
 
 class DialogChoice(Dialog[str]):
-    """A question that one key answers; what there is to know before it may stand below it."""
+    """A question answered by one key, with optional text below it."""
 
-    def __init__(self, question: str, answers: Answers, told: Sequence[str] = ()) -> None:
+    def __init__(self, question: str, answers: Answers, lines: Sequence[str] = ()) -> None:
         super().__init__()
         self._question = question
         self._answers = answers
-        self._told = told
+        self._lines = lines
 
     def compose(self) -> ComposeResult:
-        """The question, what is known, and the keys."""
+        """Yield the question, the text and the keys."""
         with Vertical():
             yield Static(Text(self._question, style="bold"), markup=False)
-            if self._told:
+            if self._lines:
                 with VerticalScroll():
-                    yield Static(Text("\n".join(["", *self._told]), no_wrap=True), markup=False)
-            keys = [(key, what) for key, (_, what) in self._answers.items()]
-            yield Static(Text.assemble("\n", *key_words([*keys, ("esc", "leave it")])))
+                    yield Static(Text("\n".join(["", *self._lines]), no_wrap=True), markup=False)
+            keys = [(key, label) for key, (_, label) in self._answers.items()]
+            yield Static(Text.assemble("\n", *key_words([*keys, ("esc", "cancel")])))
 
     def on_key(self, event: events.Key) -> None:
-        """A key that is one of the answers gives it."""
+        """Answer if the key is one of the answers."""
         if event.key in self._answers:
             event.stop()
             self.dismiss(self._answers[event.key][0] or None)
 
 
 class Ask(Dialog[str]):
-    """A question that is answered by a text, which must not be empty."""
+    """A question answered by a text, which must not be empty."""
 
     def __init__(self, question: str, prompt: str) -> None:
         super().__init__()
@@ -77,20 +77,20 @@ class Ask(Dialog[str]):
         self._prompt = prompt
 
     def compose(self) -> ComposeResult:
-        """The question, a line for the answer, and the keys."""
+        """Yield the question, the input line and the keys."""
         with Vertical():
             yield Static(Text(self._question, style="bold"), markup=False)
             yield Input(placeholder=self._prompt, max_length=MAX_REASON)
-            yield Static(Text.assemble(*key_words([("enter", "do it"), ("esc", "leave it")])))
+            yield Static(Text.assemble(*key_words([("enter", "confirm"), ("esc", "cancel")])))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The text is the answer."""
+        """Answer with the text."""
         if event.value.strip():
             self.dismiss(event.value.strip())
 
 
 class DialogPage(Dialog[str]):
-    """Something to read, as long as it may be."""
+    """A page of text that scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,question_mark", "dismiss_it", show=False),
@@ -101,26 +101,26 @@ class DialogPage(Dialog[str]):
     DialogPage Static { width: 1fr; }
     """
 
-    def __init__(self, title: str, told: Sequence[str]) -> None:
+    def __init__(self, title: str, lines: Sequence[str]) -> None:
         super().__init__()
         self._title = title
-        self._told = told
+        self._lines = lines
 
     def compose(self) -> ComposeResult:
-        """A title, and the text below it, which scrolls."""
+        """Yield the title and the text."""
         with Vertical():
             yield Static(Text(self._title, style="bold"), markup=False)
             with VerticalScroll():
-                yield Static(Text("\n".join(self._told)), markup=False)
+                yield Static(Text("\n".join(self._lines)), markup=False)
 
     def on_mount(self) -> None:
-        """Keys go to the text, so that it scrolls."""
+        """Focus the text, so that keys scroll it."""
         self.query_one(VerticalScroll).focus()
 
 
 def key_words(keys: Iterable[tuple[str, str]]) -> Words:
-    """Keys, and what they do."""
+    """Return keys and their labels as styled text."""
     words: Words = []
-    for key, what in keys:
-        words += [(key, "reverse"), (f" {what}   ", "")]
+    for key, label in keys:
+        words += [(key, "reverse"), (f" {label}   ", "")]
     return words

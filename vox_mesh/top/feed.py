@@ -1,4 +1,4 @@
-"""The feed: looks at the mesh again and again, and goes on by itself when the database was away."""
+"""The feed: reads the overview repeatedly, and resumes by itself after the database was away."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.settings import Settings
 from vox_mesh.views.overview import Overview, OverviewReader
 
-_LOOK_S: Final = 1.0
-_CALM_S: Final = 0.25
-_REST: Final = 4
-_AGAIN_S: Final = 1.0
+_MAX_INTERVAL_S: Final = 1.0
+_MIN_INTERVAL_S: Final = 0.25
+_PAUSE_FACTOR: Final = 4
+_RETRY_S: Final = 1.0
 
 
 class Feed:
-    """Tells what the mesh looks like: with every change, and at least once a second.
+    """Reads the overview after every change, and at least once a second.
 
-    `mesh` is there for whoever wants to do something to it, and `None` until it could be opened. A server is
-    asked once a second at the most; with `interval` everything is, so often.
+    A server is read at most once a second; with `interval`, every backend is read at that interval. `mesh` is
+    for actions; it is `None` while the database can't be opened.
     """
 
     def __init__(self, settings: Settings, interval: float | None = None) -> None:
         self._settings = settings
-        self._interval = None if interval is None else max(_CALM_S, interval)
+        self._interval = None if interval is None else max(_MIN_INTERVAL_S, interval)
         if settings.home is Home.MESH:
-            self._interval = max(_LOOK_S, interval or 0.0)
+            self._interval = max(_MAX_INTERVAL_S, interval or 0.0)
         self.mesh: Mesh | None = None
 
     async def run(self, seen: Callable[[Overview], None], away: Callable[[MeshError], None]) -> None:
-        """Look, and tell what is seen, or what keeps it from being seen, for ever."""
+        """Pass each overview to `seen`, and each error to `away`, until cancelled."""
         while True:
             try:
                 async with Mesh.open_command(self._settings) as self.mesh:
-                    await self._look_on(self.mesh, seen, away)
+                    await self._read(self.mesh, seen, away)
             except DatabaseUnavailable as fault:
                 away(fault)
             finally:
                 self.mesh = None
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
-    async def _look_on(
+    async def _read(
         self, mesh: Mesh, seen: Callable[[Overview], None], away: Callable[[MeshError], None]
     ) -> None:
-        lookout, loop = OverviewReader(mesh), asyncio.get_running_loop()
+        reader, loop = OverviewReader(mesh), asyncio.get_running_loop()
         async for turn in mesh.store.changes():
             started = loop.time()
             try:
-                seen(await lookout.look())
+                seen(await reader.look())
             except MeshError as fault:
                 away(fault)
-            except Exception as error:  # whoever can write to the database can write anything
-                away(MeshError(f"what is there can't be read: {type(error).__name__}: {error}"))
+            except Exception as error:  # rows of the database are untrusted
+                away(MeshError(f"overview can't be read: {type(error).__name__}: {error}"))
             if self._interval is not None:
                 await turn.pause(self._interval)
                 continue
             # A busy mesh commits all the time, and reading a large one takes long.
-            calm_s = max(_CALM_S, _REST * (loop.time() - started))
-            turn.wait_at_most(max(0.0, _LOOK_S - calm_s))
-            await asyncio.sleep(calm_s)
+            pause_s = max(_MIN_INTERVAL_S, _PAUSE_FACTOR * (loop.time() - started))
+            turn.wait_at_most(max(0.0, _MAX_INTERVAL_S - pause_s))
+            await asyncio.sleep(pause_s)

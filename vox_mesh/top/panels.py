@@ -1,4 +1,4 @@
-"""The panels: what each shows of the mesh, as text in columns."""
+"""The panels: parts of the overview as text in columns."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STYLES: Final[dict[str, str]] = {
     **dict.fromkeys((NodeState.CRITICAL, NodeState.DEAD, JobState.FAILED), "red"),
     **dict.fromkeys((NodeState.LEFT, JobState.ABORTED, "claimed"), "bright_black"),
 }
-"""The colours of states; those that are not here have none. All of them are among the 16 of any terminal."""
+"""The colours of states, from the 16 that every terminal has; other states have none."""
 
 
 class Column(NamedTuple):
-    """A column: its heading, and how narrow it can be made."""
+    """A column: its heading and its minimum width."""
 
     name: str
     least: int
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 class PanelLine(NamedTuple):
-    """A row of a panel: what it is about, told apart by `key`, and its cells, each with a style."""
+    """A row of a panel: its unique key, its item, and its cells, each with a style."""
 
     key: str
     item: Any
@@ -60,12 +60,12 @@ class Panel:
 
 
 def text_of(value: object) -> str:
-    """Whatever others wrote, as harmless text on one line."""
+    """Return untrusted text on one line without control characters."""
     return "" if value is None else printable(" ".join(str(value).split()))
 
 
 def span(milliseconds: float | None) -> str:
-    """A length of time, as short as it can be told."""
+    """Return a duration in short form."""
     if milliseconds is None:
         return ""
     seconds = milliseconds / 1_000
@@ -76,7 +76,7 @@ def span(milliseconds: float | None) -> str:
 
 
 def _line(key: str, item: Any, *cells: object) -> PanelLine:
-    """A cell is a value, or a value and its style."""
+    """Return a row; a cell is a value, or a value and its style."""
     pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in cells)
     return PanelLine(key, item, tuple((text_of(value), style) for value, style in pairs))
 
@@ -85,7 +85,7 @@ def _state(state: str) -> tuple[str, str]:
     return state, STYLES.get(state, "")
 
 
-def _told(*parts: tuple[int, str]) -> str:
+def _counts(*parts: tuple[int, str]) -> str:
     return " · ".join(f"{count} {what}" for count, what in parts if count) or "none"
 
 
@@ -118,7 +118,7 @@ def _nodes_summary(overview: Overview) -> str:
     faulty = sum(
         bool(node.faults) and node.state not in (NodeState.DEAD, NodeState.LEFT) for node in overview.nodes
     )
-    return _told((overview.live, "live"), (faulty, "not ready"), (dead, "dead"), (left, "left"))
+    return _counts((overview.live, "live"), (faulty, "not ready"), (dead, "dead"), (left, "left"))
 
 
 # --- jobs ----------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _kind(kind: KindLine) -> PanelLine:
 
 
 def _kinds_summary(overview: Overview) -> str:
-    return _told(*((overview.jobs_in(state), state.value) for state in JobState))
+    return _counts(*((overview.jobs_in(state), state.value) for state in JobState))
 
 
 def _job(job: JobLine) -> PanelLine:
@@ -147,12 +147,12 @@ def _job(job: JobLine) -> PanelLine:
         f"{job.attempts}/{job.max_attempts}",
         span(job.since_ms),
         job.claimer,
-        _said(job),
+        _job_note(job),
     )
 
 
-def _said(job: JobLine) -> str:
-    """What there is to say of a job: how far it is, what it waits for, or why it failed."""
+def _job_note(job: JobLine) -> str:
+    """Return a note on a job: its progress, what it waits for, or why it failed."""
     if job.state in (JobState.RUNNING, JobState.CLAIMED):
         far = "" if job.progress is None else f"{job.progress:.0%} "
         return f"{far}{job.message or ''}" or f"lease {span(job.due_ms)}"
@@ -167,8 +167,8 @@ def _said(job: JobLine) -> str:
 
 def _jobs_summary(overview: Overview) -> str:
     running = overview.jobs_in(JobState.RUNNING) + overview.jobs_in(JobState.CLAIMED)
-    return _told(
-        (running, "in hand"),
+    return _counts(
+        (running, "running"),
         (overview.jobs_in(JobState.FAILED), "failed"),
         (overview.jobs_in(JobState.PENDING), "pending"),
     )
@@ -192,7 +192,7 @@ def _lock(lock: LockLine) -> PanelLine:
 
 
 def _waiter(waiter: WaiterLine) -> PanelLine:
-    """Somebody who waits for a key that nobody holds as it is written: only what overlaps it."""
+    """Return the row of a waiter whose key is blocked by an overlapping lock, not by its own holder."""
     key = f"{waiter.lock_key}\n{waiter.node_id}\n{waiter.agent_id}"
     who = f"{waiter.agent_id} @ {waiter.node_id}"
     return _line(key, waiter, waiter.lock_key, ("waits", "yellow"), span(waiter.since_ms), "", "", who)
@@ -204,7 +204,7 @@ def _locks(overview: Overview) -> list[PanelLine]:
 
 def _locks_summary(overview: Overview) -> str:
     waiting = len(overview.waiters) + len({who for lock in overview.locks for who in lock.waiters})
-    return _told((len(overview.locks), "held"), (waiting, "waiting"))
+    return _counts((len(overview.locks), "held"), (waiting, "waiting"))
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def _message(message: MessageLine) -> PanelLine:
 
 def _messages_summary(overview: Overview) -> str:
     mail = overview.mail
-    return _told(
+    return _counts(
         (mail.unread, "unread"), (mail.claimed, "claimed"), (mail.overdue, "overdue"), (mail.dead, "dead")
     )
 
@@ -312,6 +312,6 @@ CONFLICTS: Final = Panel(
         *(Column("right by", 8), Column("left to", 7), Column("age", 5, is_number=True)),
     ),
     lambda overview: [_conflict(each) for each in overview.conflicts],
-    lambda overview: _told((overview.open_conflicts, "open")),
+    lambda overview: _counts((overview.open_conflicts, "open")),
 )
 PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS)

@@ -1,4 +1,4 @@
-"""Running the full-screen view: until it is ended by a key, a signal, or the end of its terminal."""
+"""Running the full-screen view, until a key, a signal or the end of its terminal ends it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Final
 from vox_mesh.cli.support.early_signals import ENDING
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode
 from vox_mesh.settings import Settings
-from vox_mesh.top.app import Told, TopApp
+from vox_mesh.top.app import MessageLineHandler, TopApp
 from vox_mesh.top.feed import Feed
 
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 _INPUT: Final = 0
 _OUTPUTS: Final = (1, 2)
 
 
 async def full_screen(settings: Settings, interval: float | None) -> int:
-    """Show the view; its exit code: 128 and its number, if a signal ended it. A bug is raised."""
+    """Show the view and return its exit code; after a signal, 128 and its number. Raises bugs."""
     feed = Feed(settings, interval)
     app = TopApp(settings, feed)
     stopped_by: list[int] = []
@@ -34,13 +34,15 @@ async def full_screen(settings: Settings, interval: float | None) -> int:
 
     with _signals(stop), _logs_to(app):
         async with fed(app, feed):
-            watching = asyncio.create_task(_hang_up(lambda: stop(signal.SIGHUP)), name="vox-mesh-terminal")
+            watching = asyncio.create_task(
+                _wait_for_hang_up(lambda: stop(signal.SIGHUP)), name="vox-mesh-terminal"
+            )
             try:
                 await app.run_async(mouse=False)
             finally:
                 watching.cancel()
     if not os.isatty(_INPUT) or _has_ended(_INPUT):
-        _say_no_more()
+        _discard_output()
     if stopped_by:
         return KILLED + stopped_by[0]
     if app.bug is not None:
@@ -50,8 +52,8 @@ async def full_screen(settings: Settings, interval: float | None) -> int:
 
 @asynccontextmanager
 async def fed(app: TopApp, feed: Feed) -> AsyncIterator[None]:
-    """Have the feed tell the app what it sees. If it can't go on, the app ends, and the reason is raised."""
-    feeding = asyncio.create_task(feed.run(app.see, app.lose_sight), name="vox-mesh-feed")
+    """Feed the app. If the feed fails, the app ends and the error is raised."""
+    feeding = asyncio.create_task(feed.run(app.show_overview, app.show_fault), name="vox-mesh-feed")
     feeding.add_done_callback(lambda task: None if task.cancelled() else app.exit())
     try:
         yield
@@ -65,37 +67,37 @@ async def fed(app: TopApp, feed: Feed) -> AsyncIterator[None]:
 @contextmanager
 def _signals(stop: Callable[[int], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heard:
+    handled = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         loop.add_signal_handler(number, stop, number)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 
 @contextmanager
 def _logs_to(app: TopApp) -> Iterator[None]:
-    """While the screen is drawn, nobody else may write to it."""
+    """Send logs to the app: other output would disturb the screen."""
     root = logging.getLogger()
-    before, told = root.handlers[:], Told(app.tell)
-    root.handlers[:] = [told]
+    before = root.handlers[:]
+    root.handlers[:] = [MessageLineHandler(app.show_message)]
     try:
         yield
     finally:
         root.handlers[:] = before
 
 
-async def _hang_up(stop: Callable[[], None]) -> None:
-    """Wait for the end of the terminal: a signal says so only to those whose own terminal it is."""
-    while os.isatty(_INPUT) and not _has_ended(_INPUT):  # noqa: ASYNC110 -- nobody sends an event
-        await asyncio.sleep(_LOOK_S)
+async def _wait_for_hang_up(stop: Callable[[], None]) -> None:
+    """Wait for the end of the terminal: SIGHUP reaches only processes that it controls."""
+    while os.isatty(_INPUT) and not _has_ended(_INPUT):  # noqa: ASYNC110 -- there is no event
+        await asyncio.sleep(_POLL_S)
     stop()
 
 
-def _say_no_more() -> None:
-    """What is still to be written would fail where no terminal is left, and change the exit code."""
+def _discard_output() -> None:
+    """Discard the rest of the output: without a terminal it would fail and change the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in _OUTPUTS:
         os.dup2(nowhere, descriptor)

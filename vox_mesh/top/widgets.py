@@ -1,11 +1,11 @@
-"""What the view is drawn with: lines of text, and tables that always fit. Nothing in them is ever markup."""
+"""The widgets of the view: lines of text and tables that fit the terminal. No text is ever markup."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -15,15 +15,70 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from vox_mesh.top.headline import Words
-from vox_mesh.top.layout import GAP, cut, widths
 from vox_mesh.top.panels import Column, Panel, PanelLine
 
+GAP: Final = 2
+_ELLIPSIS: Final = "…"
+
+
+def cut(text: str, width: int) -> str:
+    """Fit the text into exactly this many columns, with an ellipsis if it is cut."""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + _ELLIPSIS if width > 1 else set_cell_size(text, width)
+
+
+def widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Return the width of each column: its natural one, but the widest shrink if there is no room.
+
+    Columns at the end that still have no room get width 0.
+    """
+    given = list(natural)
+    excess = sum(given) + GAP * (len(given) - 1) - width
+    while excess > 0:
+        wider = [at for at in range(len(given)) if given[at] > least[at]]
+        if not wider:
+            break
+        most = max(wider, key=given.__getitem__)
+        given[most] -= 1
+        excess -= 1
+    for at in range(len(given) - 1, 0, -1):
+        if excess <= 0:
+            break
+        excess -= given[at] + GAP
+        given[at] = 0
+    return given
+
+
+def heights(wanted: Sequence[int], available: int, chosen: int | None = None) -> list[int]:
+    """Divide the available lines among panels; return the height of each.
+
+    Each gets its title and one row, if it has any; then the chosen one gets what it wants, then the others.
+    The rest goes to the chosen one, or is shared.
+    """
+    given = [min(2, want) for want in wanted]
+    left = available - sum(given)
+    if chosen is not None:
+        more = max(0, min(wanted[chosen] - given[chosen], left))
+        given[chosen] += more
+        left -= more
+    while left > 0 and (short := [at for at, want in enumerate(wanted) if given[at] < want]):
+        for at in short[:left]:
+            given[at] += 1
+        left -= len(short[:left])
+    if chosen is not None:
+        given[chosen] += max(0, left)
+        return given
+    share, rest = divmod(max(0, left), len(given))
+    return [each + share + (at < rest) for at, each in enumerate(given)]
+
+
 _PLAIN: Final = Style.null()
-"""Of what is empty. Without any style it can't be drawn where colours are taken out (`NO_COLOR`)."""
+"""The style of empty space: without a style it can't be drawn under `NO_COLOR`."""
 
 _TITLE: Final = 1
 _HEADED_FROM: Final = 4
-"""So high a table must be to have its headings shown while it has no focus."""
+"""The minimum height of an unfocused table that shows its headings."""
 
 
 class TextLine(Widget):
@@ -36,13 +91,13 @@ class TextLine(Widget):
         self._words: Words = []
 
     def show(self, words: Words) -> None:
-        """Show this text; nothing is drawn if it is there already."""
+        """Show this text; does nothing if it is already shown."""
         if words != self._words:
             self._words = words
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The text, cut where the line ends."""
+        """Draw the text, cut at the end of the line."""
         width = self.size.width
         left, line = width, Words()
         for text, style in self._words if y == 0 else ():
@@ -52,7 +107,7 @@ class TextLine(Widget):
 
 
 class TableWidget(Widget, can_focus=True):
-    """A panel: its title with a summary, and below it the rows, of which one is selected."""
+    """A panel: a title with a summary, and rows, one of which is selected."""
 
     DEFAULT_CSS = "TableWidget { height: 1fr; width: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +120,7 @@ class TableWidget(Widget, can_focus=True):
     ]
 
     class Focused(Message):
-        """This table has the focus now."""
+        """Sent when a table gets the focus."""
 
     def __init__(self, panel: Panel) -> None:
         super().__init__(id=panel.name)
@@ -76,10 +131,10 @@ class TableWidget(Widget, can_focus=True):
         self._first = 0
         self._drawn: list[Words] = []
 
-    # --- what it shows ---------------------------------------------------------------------------
+    # --- content ---------------------------------------------------------------------------------
 
     def show(self, lines: Sequence[PanelLine], summary: str) -> None:
-        """Show these rows; the one that is selected stays so, wherever it is now."""
+        """Show these rows; the selected one stays selected."""
         selected = self.selected
         self._lines, self._summary = lines, summary
         if selected is not None:
@@ -89,36 +144,36 @@ class TableWidget(Widget, can_focus=True):
 
     @property
     def selected(self) -> PanelLine | None:
-        """The row that is selected."""
+        """The selected row."""
         return self._lines[self._at] if self._at < len(self._lines) else None
 
     @property
     def wanted(self) -> int:
-        """How many lines it would need for everything."""
+        """The number of lines that would show everything."""
         return _TITLE + len(self._lines) + (1 if self._lines else 0)
 
     # --- moving ----------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Go to another row."""
+        """Select another row."""
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
         self._draw()
 
     def action_page(self, by: int) -> None:
-        """Go one page further."""
+        """Move by one page."""
         self.action_move(by * max(1, self._room - 1))
 
     def on_focus(self) -> None:
-        """It is drawn as the one that keys go to."""
+        """Draw the table as focused."""
         self.post_message(self.Focused())
         self._draw()
 
     def on_blur(self) -> None:
-        """It is drawn as one of the others."""
+        """Draw the table as unfocused."""
         self._draw()
 
     def on_resize(self) -> None:
-        """Everything is to fit again."""
+        """Draw the table in its new size."""
         self._draw()
 
     # --- drawing ---------------------------------------------------------------------------------
@@ -129,11 +184,11 @@ class TableWidget(Widget, can_focus=True):
 
     @property
     def _room(self) -> int:
-        """How many rows can be seen."""
+        """The number of visible rows."""
         return max(1, self.size.height - _TITLE - self._has_headings)
 
     def _draw(self) -> None:
-        """Have those lines drawn again that have changed: there may be a slow line to the terminal."""
+        """Redraw changed lines only: the connection to the terminal may be slow."""
         self._at = max(0, min(self._at, len(self._lines) - 1))
         room = self._room
         self._first = max(min(self._first, self._at), self._at - room + 1, 0)
@@ -186,7 +241,7 @@ class TableWidget(Widget, can_focus=True):
         ]
 
     def render_line(self, y: int) -> Strip:
-        """A line as it was prepared."""
+        """Draw a prepared line."""
         width = self.size.width
         if y >= len(self._drawn):
             return Strip.blank(width, _PLAIN)

@@ -277,7 +277,4 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
 
 async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
-    node = await mesh.nodes.find(node_id)
-    if node is None:
-        raise NotKnown(f"there is no node {node_id!r}", hint="run `vox-mesh nodes --all`")
-    return WorkerView.of(node, await mesh.jobs.queries.situation())
+    return WorkerView.of(await mesh.nodes.require(node_id), await mesh.jobs.queries.situation())

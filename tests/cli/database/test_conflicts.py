@@ -162,8 +162,8 @@ def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: Vox) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ("show 01", 1, "there is no conflict 01"),
-        ("resolve 01", 2, "give one of --take and --value"),
+        ("show 01", 1, "conflict 01 not found"),
+        ("resolve 01", 2, "pass either --take or --value"),
         ("resolve 01 --value {", 2, "--value is not JSON"),
     ],
 )
@@ -177,4 +177,4 @@ def test_what_can_not_be_done_is_one_line(vox: Vox, arguments: str, code: int, t
 def test_on_the_memory_home_there_is_nothing_to_review(memory: Vox, command: str) -> None:
     ended = memory("conflicts", *command.split())
     assert ended.code == 2
-    assert "would keep nothing" in ended.error
+    assert "needs a shared database" in ended.error

@@ -121,7 +121,7 @@ def test_files_that_others_can_read_are_told(vox: Vox) -> None:
     (vox.folder / database).chmod(0o644)
     finding = _by_check(vox("doctor", "--json"))["file_permissions"]
     assert finding["state"] == "warn"
-    assert finding["advice"] == f"chmod go-rwx {database}"
+    assert finding["advice"] == f"run `chmod go-rwx {database}`"
 
 
 def test_a_spool_that_waits_is_told_and_so_is_one_that_was_refused(vox: Vox) -> None:
@@ -131,10 +131,10 @@ def test_a_spool_that_waits_is_told_and_so_is_one_that_was_refused(vox: Vox) -> 
     spool = Spool(slots / "1" / "spool-0.db", 10_000)
     spool.keep([Script(Statement("SELECT 1"), appendable=True)] * 2)
     waiting = _by_check(vox("doctor", "--json"))["spool"]
-    assert (waiting["state"], waiting["found"].split(",")[0]) == ("warn", "2 entries wait")
+    assert (waiting["state"], waiting["found"].split(",")[0]) == ("warn", "2 entries pending")
     spool.finish(1, [(1, "no")])
     refused = _by_check(vox("doctor", "--json"))["spool"]
-    assert (refused["state"], refused["found"][:24]) == ("warn", "1 entries were refused b")
+    assert (refused["state"], refused["found"].split(",")[0]) == ("warn", "1 entries refused by the database")
     spool.close()
 
 

@@ -30,8 +30,8 @@ def _found(vox: Vox, code: int = 0) -> Findings:
 def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
     """A node that is up, and where it listens."""
     with vox.running("up", "--node-id", "one", *options) as process:
-        said = next(line for line in process.stderr if " is up (" in line)
-        address = re.search(r"http://[^)]+", said)
+        said = next(line for line in process.stderr if "node up: " in line)
+        address = re.search(r"http://\S+", said)
         assert address is not None
         yield process, address[0]
 
@@ -59,14 +59,14 @@ def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox:
 
 def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> None:
     with _up(vox):
-        assert _found(vox)["tempo"] == ("ok", "12 beats a minute, nobody leads")
+        assert _found(vox)["tempo"] == ("ok", "12 beats a minute, leader none")
         limits = {"max_bpm": 60, "min_bpm": 15}
         other = json.dumps({"cluster_id": "default", "initial_bpm": 30, "limits": limits})
         _change(vox, "INSERT INTO beat_pulses VALUES ('', 'default', 'one', ?, 30, 8, 0, '')", other)
         state, found = _found(vox)["tempo"]
     assert (state, found) == (
         "warn",
-        "by another policy than the mesh's: one; nobody leads, so that the median is followed",
+        "policy differs from the mesh's: one; no leader, so the median is in force",
     )
 
 
@@ -75,7 +75,7 @@ def test_who_may_only_read_can_ask_a_node_and_whoever_has_another_token_is_told_
         reader = vox.having(VOX_MESH_READ_TOKEN="look-only", VOX_MESH_TOKEN="")
         assert _found(reader)["service"][0] == "ok"
         stranger = vox.having(VOX_MESH_TOKEN="of-another-mesh")
-        assert _found(stranger, 1)["service"] == ("fail", "one: it has another VOX_MESH_TOKEN")
+        assert _found(stranger, 1)["service"] == ("fail", "one: rejects our VOX_MESH_TOKEN")
 
 
 def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox) -> None:
@@ -84,9 +84,9 @@ def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox
         process.wait(_PATIENCE_S)
     found = _found(vox, 1)
     assert found["nodes"] == ("ok", "one"), "its last tick was just now"
-    assert found["service"] == ("fail", f"one: it does not answer at {url} (ConnectError)")
+    assert found["service"] == ("fail", f"one: no answer at {url} (ConnectError)")
     _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 12000")
-    assert _found(vox, 1)["nodes"] == ("warn", "silent: one")
+    assert _found(vox, 1)["nodes"] == ("warn", "no recent heartbeat: one")
     _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 60000")
     found = _found(vox)
     assert "service" not in found
@@ -123,27 +123,27 @@ def test_an_address_that_nobody_could_reach_is_told(vox: Vox) -> None:
 
 def test_jobs_that_nobody_takes_or_that_failed_are_told(vox: Vox) -> None:
     vox("job", "schedule", "--kind", "report.write")
-    assert _found(vox)["jobs"] == ("ok", "1 wait, 0 run")
+    assert _found(vox)["jobs"] == ("ok", "1 pending, 0 running")
     _change(vox, "UPDATE jobs SET not_before_ms = not_before_ms - 100000, created_ms = created_ms - 100000")
-    assert _found(vox)["jobs"] == ("warn", "nobody works on report.write")
+    assert _found(vox)["jobs"] == ("warn", "no worker for report.write")
     assert vox("kind", "pause", "report.write").code == 0
     assert _found(vox)["jobs"][0] == "ok", "somebody has decided that it waits"
     vox("job", "schedule", "--max-attempts", "1", "--timeout", "10s", "--", "false")
     assert vox("up", "--once", "--worker-exec").code == 0
-    assert _found(vox)["jobs"] == ("warn", "1 wait, 0 run, 1 have failed")
+    assert _found(vox)["jobs"] == ("warn", "1 pending, 0 running, 1 failed")
 
 
 def test_messages_that_are_overdue_or_dead_are_told(vox: Vox) -> None:
     vox("send", "reviewer", "please look", "--from", "coder")
     assert _found(vox)["messages"] == ("ok", "1 unread")
     _change(vox, "UPDATE a2a_messages SET ack_by_ms = 1")
-    assert _found(vox)["messages"] == ("warn", "1 are overdue")
+    assert _found(vox)["messages"] == ("warn", "1 overdue")
     _change(vox, "UPDATE a2a_messages SET state = 'dead', ended_ms = 1")
     assert _found(vox)["messages"] == ("warn", "1 dead letters")
 
 
 def test_conflicts_that_nobody_has_decided_on_are_told(vox: Vox) -> None:
     vox("db", "init")
-    assert _found(vox)["conflicts"] == ("ok", "none is open")
+    assert _found(vox)["conflicts"] == ("ok", "none open")
     recorded(vox, "plan", content="theirs")
-    assert _found(vox)["conflicts"] == ("warn", "1 are open")
+    assert _found(vox)["conflicts"] == ("warn", "1 open")

@@ -43,7 +43,7 @@ def test_crons_of_all_three_ways_are_added_listed_and_removed(shared: Vox) -> No
     assert [each["name"] for each in shared("cron", "list", "--json").document] == ["command", "filed"]
 
 
-_ONE_WAY = "name a job in one way: -f FILE, --kind KIND or -- COMMAND"
+_ONE_WAY = "pass exactly one of -f FILE, --kind KIND and -- COMMAND"
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,18 @@ _ONE_WAY = "name a job in one way: -f FILE, --kind KIND or -- COMMAND"
         (("c", "* * * * *"), _ONE_WAY),
         (("c", "* * * * *", "--kind", "a", "--", "echo"), _ONE_WAY),
         (("c", "* * * * *", "--kind", "a", "-f", "two.yaml"), _ONE_WAY),
-        (("c", "* * * * *", "--payload", "1", "--", "echo"), "--payload goes with --kind"),
-        (("c", "* * * * *", "--timeout", "1m", "-f", "two.yaml"), "--timeout goes with --kind or a command"),
-        (("c", "* * * * *", "--timeout", "500ms", "--", "echo"), "--timeout is in whole seconds"),
+        (("c", "* * * * *", "--payload", "1", "--", "echo"), "--payload needs --kind"),
+        (("c", "* * * * *", "--timeout", "1m", "-f", "two.yaml"), "--timeout can't be combined with --file"),
+        (
+            ("c", "* * * * *", "--timeout", "500ms", "--", "echo"),
+            "--timeout must be in whole seconds, got 0.5",
+        ),
         (("c", "* * * * *", "--timeout", "31d", "--", "echo"), "timeout: 2678400 is too long"),
-        (("c", "* * * * *", "--kind", "a", "--payload", "{"), "--payload: unexpected"),
+        (("c", "* * * * *", "--kind", "a", "--payload", "{"), "--payload: must be JSON"),
         (("c", "* * * * *", "--kind", "A"), "kind: must not be"),
         (("c", "* * * * *", "--kind", "exec"), "exec is the kind of jobs with a command"),
         (("c", "* * * * *", "-f", "nowhere.yaml"), "nowhere.yaml can't be read: No such file"),
-        (("c", "* * * * *", "-f", "two.yaml"), "there are 2 manifests; a cron has one"),
+        (("c", "* * * * *", "-f", "two.yaml"), "a cron must have 1 manifest, got 2"),
         (("c", "* * * * *", "-f", "wrong.yaml"), "wrong.yaml:2: nothing: is no field"),
         (("c", "* * * * *", "-f", "once.yaml"), "run_at: is for one job only"),
         (("c", "* * * *", "--kind", "a"), "it has 4 fields, not 5"),
@@ -89,4 +92,4 @@ def test_what_can_not_be_added_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize("command", ["add c @daily --kind a", "list", "remove c"])
 def test_on_the_memory_home_nothing_comes_again(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_wrong_usage(f"cron {command}", "would keep nothing: on the memory home", capsys)
+    assert_wrong_usage(f"cron {command}", "needs a shared database: the memory backend", capsys)

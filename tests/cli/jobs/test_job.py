@@ -131,13 +131,13 @@ def test_what_is_wrong_with_manifests_is_told_line_by_line_and_nothing_is_schedu
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ("", "name a job in one way"),
-        ("--kind a -- true", "name a job in one way"),
+        ("", "pass exactly one of"),
+        ("--kind a -- true", "pass exactly one of"),
         ("make test", "unexpected extra arguments"),
-        ("--payload 1 -- true", "--payload goes with --kind"),
+        ("--payload 1 -- true", "--payload needs --kind"),
         ("--kind a --payload {", "--payload"),
-        ("-f x --priority 1", "leave out --priority"),
-        ("--env A -- true", "'A' is not NAME=VALUE"),
+        ("-f x --priority 1", "--priority can't be combined with --file"),
+        ("--env A -- true", "must be NAME=VALUE, got 'A'"),
         ("--kind a --env A=b", "env: is of use only with a command"),
         ("--kind A", "kind: "),
         ("--kind a --priority 4", "an integer from 0 to 3"),
@@ -159,18 +159,18 @@ def test_a_job_that_is_asked_for_wrongly_ends_with_2_and_one_line(
     ("command", "fault"),
     [
         ("job list --state done", "--state"),
-        ("job list --counts --state failed", "--counts goes with --kind only"),
+        ("job list --counts --state failed", "--counts can be combined with --kind only"),
         ("job wait", "JOB..."),
         ("job wait a --timeout soon", "not a duration"),
-        ("job abort", "name jobs, or say which"),
-        ("job abort 123456 --kind a", "name jobs, or say which"),
+        ("job abort", "pass either JOB or a filter"),
+        ("job abort 123456 --kind a", "pass either JOB or a filter"),
         ("job abort --state failed", "--state"),
         ("job retry --state pending", "--state"),
-        ("job verify", "name a JOB, or a --file"),
-        ("job verify 123456 --key k", "--key goes with --file"),
-        ("job verify --file x --key k", "'k' is not ed25519:"),
-        ("job graph --dot --json", "choose one of"),
-        ("job rebuild", "choose one of --check and --repair"),
+        ("job verify", "pass either JOB or --file"),
+        ("job verify 123456 --key k", "--key needs --file"),
+        ("job verify --file x --key k", "must be ed25519:"),
+        ("job graph --dot --json", "can't be combined"),
+        ("job rebuild", "pass either --check or --repair"),
     ],
 )
 def test_wrong_usage_of_other_commands_ends_with_2_and_one_line(
@@ -192,7 +192,7 @@ def test_on_the_memory_home_they_say_why_they_make_no_sense(
     assert app.run(["job", *command.split()]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
-    assert f"`vox-mesh job {command.split()[0]}` would keep nothing" in shown.err
+    assert f"`vox-mesh job {command.split()[0]}` needs a shared database" in shown.err
     assert "VOX_MESH_ENABLED=1" in shown.err
 
 
@@ -295,7 +295,7 @@ def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is
     assert "it can't be done" in ended.out
     late = vox("job", "wait", good, never, "--timeout", "10ms", "--json")
     assert (late.code, [each["state"] for each in late.document]) == (1, ["succeeded", "pending"])
-    assert late.err == "vox-mesh: 1 of 2 jobs have not ended in time\n"
+    assert late.err == "vox-mesh: 1 of 2 jobs have not ended within the timeout\n"
 
 
 @pytest.mark.parametrize("home", ["file", "mesh"])

@@ -48,11 +48,11 @@ def test_what_is_decided_of_a_kind_is_told_and_what_is_not_named_stays(shared: V
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("limit a.b", "no limit is given: --running, --rate or --lease"),
-        ("limit a.b --running many", "'many' is neither a whole number nor none"),
+        ("limit a.b", "no limit given: pass --running, --rate or --lease"),
+        ("limit a.b --running many", "must be a whole number or none, got 'many'"),
         ("limit a.b --running 0", "max_running must be an integer from"),
-        ("limit a.b --running -1", "'-1' is neither a whole number nor none"),
-        ("limit a.b --rate 10", "'10' is neither so many in a time, such as 10/1s, nor none"),
+        ("limit a.b --running -1", "must be a whole number or none, got '-1'"),
+        ("limit a.b --rate 10", "must be a number per duration, such as 10/1s, or none, got '10'"),
         ("limit a.b --rate 10/", "such as 10/1s"),
         ("limit a.b --rate /1s", "such as 10/1s"),
         ("limit a.b --rate 10/soon", "'soon' is not a duration"),
@@ -76,4 +76,4 @@ def test_what_can_not_be_decided_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize("command", ["pause a", "resume a", "limit a --running 1", "audit a on", "list"])
 def test_on_the_memory_home_nothing_can_be_decided(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_wrong_usage(f"kind {command}", "would keep nothing: on the memory home", capsys)
+    assert_wrong_usage(f"kind {command}", "needs a shared database: the memory backend", capsys)

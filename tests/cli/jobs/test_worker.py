@@ -44,7 +44,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ("", "there is nothing to work on: give --handlers, --exec or both"),
+        ("", "nothing to work on: pass --handlers, --exec or both"),
         (
             "--handlers example",
             "must be given as module:object, got 'example'; for example my_handlers:handlers",
@@ -74,8 +74,8 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
             "a kind must be a name or a prefix pattern, got 'Other!'",
         ),
         ("--exec --kinds other", "no handler for other; register a handler first"),
-        ("--handlers example:handlers --kinds exec", "commands are run with --exec"),
-        ("--handlers example:handlers --exec-allow echo", "commands are run with --exec"),
+        ("--handlers example:handlers --kinds exec", "commands need --exec"),
+        ("--handlers example:handlers --exec-allow echo", "commands need --exec"),
         ("--exec --exec-allow bin/echo", "must be a name or an absolute path, got 'bin/echo'"),
         ("--exec --exec-allow echo,", "must be a name or an absolute path, got ''"),
         ("--exec --concurrency 0", "0 is not in the range"),
@@ -111,7 +111,7 @@ def test_a_list_of_programs_in_the_environment_is_checked_before_anything_is_beg
 def test_on_the_memory_home_there_is_nothing_to_work_on(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_wrong_usage(f"worker {command}", "would keep nothing: on the memory home", capsys)
+    assert_wrong_usage(f"worker {command}", "needs a shared database: the memory backend", capsys)
 
 
 def test_with_the_database_away_the_list_ends_with_3(vox: Vox) -> None:
@@ -211,7 +211,7 @@ def _heard(process: Process, words: str) -> str:
 def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: Vox) -> None:
     assert vox("worker", "list").out == "none\n"
     with vox.running("worker", "run", "--exec", "--concurrency", "4") as process:
-        node_id = _heard(process, "works on exec").split()[1]
+        node_id = _heard(process, "worker started: ").partition("node_id=")[2].split()[0]
         (listed,) = vox("worker", "list", "--json").document
         told = {"node_id": node_id, "state": "alive", "kinds": ["exec"], "capacity": 4, "in_hand": 0}
         assert listed == {**told, "draining": False}
@@ -221,7 +221,7 @@ def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: Vox) -> N
         for _ in range(2):
             assert vox("worker", "drain", node_id, "--json").document == {**told, "draining": True}
         refused = vox("worker", "drain", "nobody")
-        assert (refused.code, "there is no node 'nobody'" in refused.error) == (1, True)
+        assert (refused.code, "node 'nobody' not found" in refused.error) == (1, True)
         assert vox("worker", "drain", "nobody", "--undo").code == 1
         assert vox("worker", "drain", node_id, "--undo", "--json").document == {**told, "draining": False}
         vox("worker", "drain", node_id)

@@ -79,7 +79,7 @@ def test_a_commit_of_what_another_agent_holds_is_refused_and_says_who_and_what_t
     (line,) = [line for line in refused.stderr.splitlines() if line.startswith("src/lib.rs ")]
     assert line.split()[1:5] == ["file:src/**", "rival", "far-away", "exclusive"]
     assert refused.stderr.count(" s ") >= 1  # its age, and the time left
-    assert "1 path is held by others; leave them out, wait" in refused.stderr
+    assert "1 path is held by other agents; unstage them, wait" in refused.stderr
     assert (
         repository.having(VOX_AGENT_ID="rival").commit().returncode == 0
     )  # from a node that is not far away
@@ -183,20 +183,20 @@ def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
     repository.stage("notes.txt", text="1")
     refused = repository.commit()
     assert refused.returncode != 0
-    assert refused.stderr.startswith("vox-mesh: nothing was checked: ")
+    assert refused.stderr.startswith("vox-mesh: locks not checked: ")
     assert "VOX_GUARD=off" in refused.stderr
     checked = guarded.vox.having(**away)("guard", "check", "notes.txt", "--json")
     assert (checked.code, checked.out, checked.err.count("\n")) == (3, "", 1)
     assert repository.commits == 1
     lenient = repository.having(VOX_GUARD="lenient").commit()
     assert (lenient.returncode, repository.commits) == (0, 2)
-    assert lenient.stderr.startswith("vox-mesh: warning: nothing was checked: ")
+    assert lenient.stderr.startswith("vox-mesh: warning: locks not checked: ")
 
 
 def test_a_server_that_lets_nobody_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
     checked = guarded.vox.at(shared_server, token="wrong")("guard", "check", "notes.txt")
     assert (checked.code, checked.out) == (3, "")
-    assert checked.err.startswith("vox-mesh: nothing was checked: ")
+    assert checked.err.startswith("vox-mesh: locks not checked: ")
 
 
 def test_the_guard_can_be_turned_off_with_a_warning_and_nothing_else_is_needed_then(guarded: Scene) -> None:
@@ -205,7 +205,7 @@ def test_the_guard_can_be_turned_off_with_a_warning_and_nothing_else_is_needed_t
     off.stage("notes.txt", text="1")
     done = off.commit()
     assert (done.returncode, off.commits) == (0, 2)
-    assert done.stderr.startswith("vox-mesh: warning: nothing was checked: VOX_GUARD=off")
+    assert done.stderr.startswith("vox-mesh: warning: locks not checked: VOX_GUARD=off")
     checked = guarded.vox.having(VOX_GUARD="off")("guard", "check", "notes.txt", "--json")
     assert (checked.code, checked.document) == (0, [])
     assert "warning" in checked.err
@@ -228,13 +228,15 @@ def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
     repository.stage("notes.txt", text="1")
     refused = repository.commit()
     assert refused.returncode != 0
-    assert "/gone/python with vox-mesh is gone; install it and run `vox-mesh guard install`" in refused.stderr
+    assert (
+        "/gone/python with vox-mesh not found; install it and run `vox-mesh guard install`" in refused.stderr
+    )
     (bin_folder / "vox-mesh").write_text('#!/bin/sh\necho "found: $*" >&2\nexit 1\n')
     (bin_folder / "vox-mesh").chmod(0o755)
     assert "found: guard check --staged --settings-in /\n" in repository.commit().stderr
     (bin_folder / "vox-mesh").unlink()
     off = repository.having(VOX_GUARD="off").commit()
-    assert (off.returncode, "nothing was checked" in off.stderr) == (0, True)
+    assert (off.returncode, "locks not checked" in off.stderr) == (0, True)
 
 
 # --- beside other hooks --------------------------------------------------------------------------
@@ -298,14 +300,14 @@ def test_nobody_in_particular_is_the_node_and_many_holds_are_not_all_shown(guard
     assert guarded.vox.having(VOX_MESH_NODE_ID="here")("guard", "check", *names).code == 0
     other = guarded.vox.having(VOX_MESH_NODE_ID="there")("guard", "check", *names)
     assert (other.code, len(other.out.splitlines())) == (1, 21)
-    assert "30 paths are held by others (the first 20 holds are shown, --json has all 30)" in other.err
+    assert "30 paths are held by other agents (first 20 locks shown, --json lists all 30)" in other.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
         (("check",), {}, "PATH"),
-        (("check", "../outside"), {}, "not in the repository"),
+        (("check", "../outside"), {}, "must be in the repository"),
         (("check", "a"), {"VOX_GUARD": "no"}, "VOX_GUARD"),
         (("check", "a"), {"VOX_MESH_ENABLED": "0"}, "VOX_MESH_ENABLED=1"),
         (("check", "a", "--settings-in", "not there"), {}, "not there"),

@@ -10,9 +10,8 @@ from typing import Final
 import pytest
 
 from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
-from vox_mesh.cli.locks import git_hook
-from vox_mesh.cli.locks.git import WorkTree
-from vox_mesh.cli.locks.git_hook import KEPT, NAME, HookInTheWay, install, uninstall
+from vox_mesh.cli.locks import git
+from vox_mesh.cli.locks.git import KEPT, NAME, HookInTheWay, WorkTree, install_hook, uninstall_hook
 from vox_mesh.errors import BadSettings, BadValue
 
 _ODD_NAMES: Final = (
@@ -109,7 +108,7 @@ def test_where_there_is_no_work_tree_git_says_why(
     with pytest.raises(BadSettings, match="work tree"):
         WorkTree.here()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BadSettings, match="git is not installed"):
+    with pytest.raises(BadSettings, match="git not found"):
         WorkTree.here()
 
 
@@ -147,7 +146,7 @@ def test_a_path_from_here_becomes_one_from_the_root(
 
 @pytest.mark.parametrize("outside", ["..", "../elsewhere", "/", "/etc/hosts", ""])
 def test_a_path_outside_the_repository_is_refused(repository: Repository, outside: str) -> None:
-    with pytest.raises(BadValue, match="not in the repository"):
+    with pytest.raises(BadValue, match="must be in the repository"):
         WorkTree.here().path_of(outside)
 
 
@@ -172,7 +171,7 @@ def test_the_hooks_are_where_git_looks_for_them(
 
 def installed(hooks: Path, *, force: bool = False, **environment: str) -> str:
     """Install the hook; its text."""
-    return install(hooks, Path.cwd(), environment, force=force).read_text()
+    return install_hook(hooks, Path.cwd(), environment, force=force).read_text()
 
 
 def foreign(hooks: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
@@ -189,9 +188,9 @@ def test_installing_again_changes_nothing_and_leaves_nothing_else(tmp_path: Path
     assert installed(hooks) == first == installed(hooks, force=True)
     assert [path.name for path in hooks.iterdir()] == [NAME]
     assert stat.S_IMODE((hooks / NAME).stat().st_mode) == 0o755
-    assert uninstall(hooks)
+    assert uninstall_hook(hooks)
     assert [*hooks.iterdir()] == []
-    assert not uninstall(hooks)
+    assert not uninstall_hook(hooks)
 
 
 def test_a_foreign_hook_is_not_touched(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_a_foreign_hook_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(HookInTheWay) as refused:
         installed(tmp_path)
     assert "--force" in refused.value.line
-    assert not uninstall(tmp_path)
+    assert not uninstall_hook(tmp_path)
     assert hook.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
@@ -210,7 +209,7 @@ def test_a_foreign_hook_is_kept_by_force_and_comes_back_as_it_was(tmp_path: Path
     first = installed(tmp_path, force=True)
     assert (tmp_path / KEPT).read_text() == "mine"
     assert installed(tmp_path) == first  # the one that is kept is still called
-    assert uninstall(tmp_path)
+    assert uninstall_hook(tmp_path)
     assert (hook.read_text(), stat.S_IMODE(hook.stat().st_mode)) == ("mine", mode)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
@@ -221,14 +220,14 @@ def test_a_hook_that_is_a_link_is_kept_as_a_link(tmp_path: Path, target: str) ->
     (tmp_path / NAME).symlink_to(target)
     installed(tmp_path, force=True)
     assert (tmp_path / "script").read_text() == "#!/bin/sh\n"
-    assert uninstall(tmp_path)
+    assert uninstall_hook(tmp_path)
     assert (tmp_path / NAME).readlink() == Path(target)
 
 
 def test_nothing_that_was_kept_before_is_overwritten(tmp_path: Path) -> None:
     hook = foreign(tmp_path, "mine")
     (tmp_path / KEPT).write_text("something else")
-    with pytest.raises(HookInTheWay, match="something else"):
+    with pytest.raises(HookInTheWay, match="other content"):
         installed(tmp_path, force=True)
     assert (hook.read_text(), (tmp_path / KEPT).read_text()) == ("mine", "something else")
 
@@ -236,13 +235,13 @@ def test_nothing_that_was_kept_before_is_overwritten(tmp_path: Path) -> None:
 def test_an_installation_that_was_cut_short_can_be_finished(tmp_path: Path) -> None:
     foreign(tmp_path, "mine")
     (tmp_path / KEPT).write_text("mine")
-    assert git_hook._CALL in installed(tmp_path, force=True)
+    assert git._CALL_KEPT in installed(tmp_path, force=True)
 
 
 def test_a_local_hook_of_somebody_elses_is_not_called_and_not_moved(tmp_path: Path) -> None:
     (tmp_path / KEPT).write_text("for another purpose")
     assert KEPT not in installed(tmp_path)
-    assert uninstall(tmp_path)
+    assert uninstall_hook(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [KEPT]
 
 

@@ -141,10 +141,10 @@ def test_a_command_that_fails_gives_its_message_back_and_the_others_go_on(coder:
     sent(coder, "b", "good too", "--from", "other")
     ended = coder("inbox", "b", "--exec", "read -r body; case $body in bad) kill -9 $$;; esac")
     assert ended.code == 1
-    assert f"message {failing['message_uuid']} is given back" in ended.err
+    assert f"message rejected: message={failing['message_uuid']}" in ended.err
     assert states(coder) == ["dead", "acked", "acked"]
     (dead,) = coder("messages", "dead", "--json").document
-    assert dead["ended_reason"] == "the command ended with 137 (SIGKILL)"
+    assert dead["ended_reason"] == "command exited with 137 (SIGKILL)"
 
 
 def test_a_body_of_the_largest_size_reaches_the_command(coder: Vox) -> None:
@@ -158,10 +158,10 @@ def test_a_body_of_the_largest_size_reaches_the_command(coder: Vox) -> None:
     ("command", "fault"),
     [
         ("inbox", "AGENT"),
-        ("inbox b --ack --claim", "choose one of --ack and --claim"),
-        ("inbox b --peek --exec true", "choose one of --peek and --exec"),
-        ("inbox b --ack --after 3", "--after is for looking"),
-        ("inbox b --exec true --json", "leave out --json"),
+        ("inbox b --ack --claim", "--ack and --claim can't be combined"),
+        ("inbox b --peek --exec true", "--peek and --exec can't be combined"),
+        ("inbox b --ack --after 3", "--after can be combined with --peek only"),
+        ("inbox b --exec true --json", "--json and --exec can't be combined"),
         ("inbox b --limit 0", "--limit"),
         ("messages ack 01", "--claim"),
         ("messages list --state spooled", "--state"),

@@ -91,7 +91,7 @@ def test_a_body_from_stdin_is_taken_as_it_is_or_refused_in_one_line(coder: Vox) 
     assert piped(coder, text.encode(), "send", "b", "-", "--json").document["payload"] == text
     spaced = b"[" + b" " * (MAX_PAYLOAD_BYTES + 1) + b"]"
     assert piped(coder, spaced, "send", "b", "-", "--json").document["payload"] == []
-    for data, fault in ((b"\xff\xfe", "not UTF-8"), (b"x" * (4 * MAX_PAYLOAD_BYTES + 1), "more than")):
+    for data, fault in ((b"\xff\xfe", "must be UTF-8"), (b"x" * (4 * MAX_PAYLOAD_BYTES + 1), "at most")):
         refused = piped(coder, data, "send", "b", "-")
         assert (refused.code, fault in refused.error) == (2, True)
     assert len(coder("inbox", "b", "--json").document) == 2
@@ -115,7 +115,7 @@ def test_an_answer_is_in_the_thread_of_what_it_answers(coder: Vox) -> None:
     forgotten = new_key()
     assert coder("send", "b", "x", "--reply-to", forgotten, "--json").document["reply_to"] == forgotten
     unknown = coder("send", "b", "x", "--reply-to", "7ZZ")
-    assert (unknown.code, "no message 7ZZ" in unknown.error) == (1, True)
+    assert (unknown.code, "message 7ZZ not found" in unknown.error) == (1, True)
 
 
 # --- waiting for the acknowledgement -------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_it_ends_with_1_if_nobody_acknowledges_in_time(coder: Vox) -> None:
 
 def test_everyone_gets_a_message_of_their_own(coder: Vox) -> None:
     alone = coder("send", "*", "hello", "--json")
-    assert (alone.code, alone.document, "nobody else" in alone.err) == (1, [], True)
+    assert (alone.code, alone.document, "no other agent known" in alone.err) == (1, [], True)
     with running_node(coder, VOX_AGENT_ID="planner"):
         (sent,) = coder("send", "*", "hello", "--json").document
         assert (sent["receiver_agent"], sent["correlation_id"] is not None) == ("planner", True)
@@ -172,11 +172,11 @@ def test_wrong_usage_ends_with_2_and_says_why(
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("send b x", "add --from NAME, or set VOX_AGENT_ID"),
+        ("send b x", "pass --from NAME or set VOX_AGENT_ID"),
         ("send role: x --from a", "agent name must be"),
         ("send b x --from *", "agent name must be"),
         ("send b x --from a --key 17", "must be a ULID"),
-        ("send * x --from a --key 01J00000000000000000000000", "--key is the id of one message"),
+        ("send * x --from a --key 01J00000000000000000000000", "--key can't be combined"),
         ("send b x --from a --ttl 0s", "ttl must be more than 0"),
         ("send b x --from a --type \x07", "message type must be"),
         ("send b [9007199254740993] --from a", "canonical JSON"),

@@ -62,7 +62,7 @@ def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> Non
         assert b"38;2;" not in drawn  # sixteen colours are enough
         assert screen.modes_now != screen.modes
         screen.type("?")
-        screen.shows("break the lock; asks why")
+        screen.shows("break the lock; asks for a reason")
         screen.type("\x1b")
         screen.shows("site.deploy")
         screen.type("q")
@@ -76,7 +76,7 @@ def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
     with terminal(busy.having(NO_COLOR="1"), "top") as screen:
         everything = screen.shows("Nodes", "site.deploy", "1 held", " quit ")
         for keys, words in (
-            ("?", "break the lock; asks why"),
+            ("?", "break the lock; asks for a reason"),
             ("\x1b", "1 pending"),
             ("a", "Abort job"),
             ("\x1b", "1 pending"),
@@ -96,10 +96,10 @@ def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy:
         screen.type("?")
         assert screen.ended() == ExitCode.BUG
         assert screen.modes_now == screen.modes
-        said = screen.shows("what VOX_DEBUG=1 shows\r\n").rpartition(_BACK)[2].decode()
+        said = screen.shows("as a bug\r\n").rpartition(_BACK)[2].decode()
         assert _ESCAPES.sub("", said).splitlines() == [
-            "vox-mesh: this is a bug: ZeroDivisionError: division by zero; "
-            "please report it with what VOX_DEBUG=1 shows"
+            "vox-mesh: internal error: ZeroDivisionError: division by zero; "
+            "run it with VOX_DEBUG=1 and report the output as a bug"
         ]
         assert b"nobody is to see" not in screen.shown
 
@@ -163,7 +163,7 @@ def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: Vox) -> None:
 def test_it_needs_something_to_look_at(memory: Vox) -> None:
     refused = memory("top")
     assert refused.code == 2
-    assert "would keep nothing" in refused.error
+    assert "needs a shared database" in refused.error
 
 
 def test_without_a_database_and_a_terminal_it_ends_as_commands_do(vox: Vox) -> None:

@@ -38,8 +38,8 @@ def folder(vox: Vox) -> Vox:
 def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
     """A node that is up, and where it is to be asked."""
     with vox.running("up", "--node-id", "one", *options) as process:
-        said = heard(process, " is up (")
-        address = re.search(r"http://[^)]+", said)
+        said = heard(process, "node up: ")
+        address = re.search(r"http://\S+", said)
         yield process, "" if address is None else address[0]
 
 
@@ -116,7 +116,7 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_damaged(folder: Vox) -> 
         job = folder("job", "schedule", "--kind", _KIND, "--json").document
         _until_running(folder, job["job_id"])
         process.send_signal(signal.SIGTERM)
-        heard(process, "it takes no more jobs")
+        heard(process, "draining: ")
         assert _ended(process) == 128 + signal.SIGTERM
     assert folder("job", "show", job["job_id"], "--json").document["state"] == "running"
     assert folder("oplog", "verify").code == 0
@@ -149,7 +149,7 @@ def test_without_a_worker_no_job_is_taken(vox: Vox) -> None:
 
 def test_without_http_nothing_listens(vox: Vox) -> None:
     with vox.running("up", "--no-http") as process:
-        assert "no HTTP" in heard(process, " is up (")
+        assert "url=none" in heard(process, "node up: ")
         (node,) = vox("nodes", "--json").document
         assert node["control_addr"] is None
 
@@ -157,7 +157,7 @@ def test_without_http_nothing_listens(vox: Vox) -> None:
 def test_without_the_switch_it_runs_for_itself_and_says_so(vox: Vox) -> None:
     with vox.having(VOX_MESH_ENABLED="0").running("up") as process:
         assert "shares nothing; set VOX_MESH_ENABLED=1" in heard(process, "warning: ")
-        assert "(memory, no HTTP)" in heard(process, " is up (")
+        assert "home=memory url=none" in heard(process, "node up: ")
         assert _ended(process) == 0
     assert not (vox.folder / ".vox").exists()
 
@@ -170,13 +170,13 @@ def test_every_setting_is_an_option_but_for_the_secrets(vox: Vox) -> None:
     for name in Settings.model_fields:
         is_secret = "token" in name
         assert (f"--{name.replace('_', '-')} " in told) is not is_secret, name
-        assert (f"As {variable_of(name)}" in " ".join(told.split())) is not is_secret, name
+        assert (f"Value of {variable_of(name)}" in " ".join(told.split())) is not is_secret, name
 
 
 def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:
     having = vox.having(VOX_MESH_NODE_ID="from-variable", VOX_MESH_HTTP="1")
     with having.running("up", "--node-id", "from-option", "--no-http") as process:
-        assert "from-option is up (file, no HTTP)" in heard(process, " is up (")
+        assert "node_id=from-option home=file url=none" in heard(process, "node up: ")
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,9 @@ def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:
     [
         ("--tick soon", "VOX_MESH_TICK: 'soon' is not a duration"),
         ("--db-url postgres://x", "VOX_DB_URL: the scheme 'postgres' is not known"),
-        ("--no-worker --handlers example:handlers", "--handlers are of no use with --no-worker"),
+        ("--no-worker --handlers example:handlers", "--handlers and --no-worker can't be combined"),
         ("--handlers nowhere:handlers", "module nowhere not found"),
-        (
-            "--worker-exec --worker-exec-allow bin/echo",
-            "VOX_WORKER_EXEC_ALLOW: each program must be a name or an absolute path",
-        ),
+        ("--worker-exec --worker-exec-allow bin/echo", "VOX_WORKER_EXEC_ALLOW: each program must be"),
         ("--log-format xml", "VOX_LOG_FORMAT: input should be 'text' or 'json'"),
     ],
 )
@@ -213,7 +210,7 @@ def test_a_port_that_is_taken_ends_it_with_one_line(vox: Vox) -> None:
 def test_a_read_token_alone_ends_it_with_one_line(vox: Vox) -> None:
     ended = vox.having(VOX_MESH_TOKEN="", VOX_MESH_READ_TOKEN="look-only")("up")
     assert ended.code == 2, ended
-    assert "VOX_MESH_READ_TOKEN: it is for those who may only read" in ended.err
+    assert "VOX_MESH_READ_TOKEN must be used with another VOX_MESH_TOKEN" in ended.err
     assert "look-only" not in ended.err
 
 
@@ -222,7 +219,7 @@ def test_a_node_that_was_replaced_ends_with_a_line_that_says_so(vox: Vox) -> Non
         shutil.copytree(vox.folder / ".vox", vox.folder / "copy", symlinks=True)
         _forget_place(vox)
         with vox.running("up", "--node-id", "one", "--home-dir", "copy", "--no-http") as heir:
-            heard(heir, " is up (")
+            heard(heir, "node up: ")
             assert process.wait(_PATIENCE_S) == 1
             assert process.stderr is not None
             rest = process.stderr.read()
@@ -246,7 +243,7 @@ def test_the_service_manager_is_told_when_it_is_ready_alive_and_stopping(vox: Vo
         with vox.having(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="300000").running("up") as node:
             said = manager.recv(4_096).decode()
             assert said.startswith("READY=1\nSTATUS=")
-            assert " is up (file, http://127.0.0.1:" in said
+            assert " home=file url=http://127.0.0.1:" in said
             assert [manager.recv(4_096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
             node.send_signal(signal.SIGTERM)
             while (said := manager.recv(4_096).decode()) == "WATCHDOG=1":
@@ -257,5 +254,5 @@ def test_the_service_manager_is_told_when_it_is_ready_alive_and_stopping(vox: Vo
 
 def test_a_service_manager_that_is_gone_is_no_reason_to_stop(vox: Vox, tmp_path: Path) -> None:
     with vox.having(NOTIFY_SOCKET=str(tmp_path / "gone"), WATCHDOG_USEC="100000").running("up") as node:
-        assert "the service manager can't be told" in heard(node, "warning: ")
+        assert "service manager not notified" in heard(node, "warning: ")
         assert _ended(node) == 0

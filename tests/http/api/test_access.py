@@ -12,8 +12,8 @@ import pytest
 from tests.support.messages.relaying import TOKEN, assert_problem
 from tests.support.nodes.serving import READ_TOKEN, Served
 from vox_mesh.http.access import Scope
+from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
-from vox_mesh.http.api.table import ALL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,9 +30,9 @@ _STRANGE_VALUES: Final[tuple[Any, ...]] = (
     *([], {}, [None], [[]], ["x"] * 1_000, {"": ""}, {"cls": 1, "self": 2}),
 )
 
-each_operation = pytest.mark.parametrize("operation", ALL, ids=lambda each: each.name)
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
 each_with_a_body = pytest.mark.parametrize(
-    "operation", [each for each in ALL if each.body is not None], ids=lambda each: each.name
+    "operation", [each for each in OPERATIONS if each.body is not None], ids=lambda each: each.name
 )
 
 
@@ -87,7 +87,7 @@ async def test_the_token_for_reading_is_good_for_that_only(served: Served, opera
 
 
 async def test_what_is_asked_by_get_is_for_readers_and_all_else_is_not_unless_it_says_so() -> None:
-    for operation in ALL:
+    for operation in OPERATIONS:
         if operation.method == "GET":
             assert operation.scope is Scope.READ
         elif operation.method in ("PUT", "PATCH", "DELETE"):

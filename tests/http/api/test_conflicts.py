@@ -13,7 +13,7 @@ from tests.support.nodes.printing import printed
 from tests.support.nodes.serving import Served
 from tests.support.oplog.rivals import MEMORIES, at, row
 from vox_mesh import Written
-from vox_mesh.http.api.conflicts import Resolving
+from vox_mesh.http.api.conflicts import ResolveRequest
 from vox_mesh.occ.conflicts import Take
 from vox_mesh.store.script import new_key
 
@@ -109,4 +109,4 @@ async def test_what_can_not_be_is_refused(served: Served, name: str) -> None:
 
 async def test_every_side_can_be_taken() -> None:
     for side in Take:
-        assert Resolving(take=side.value).take == side
+        assert ResolveRequest(take=side.value).take == side

@@ -43,8 +43,8 @@ class WorkerRun:
 
     def __init__(self, run: Run, first: str) -> None:
         self.run = run
-        self.node_id, _, rest = first.removeprefix("info: ").partition(" works on ")
-        self.kinds, _, self.room = rest.partition(", up to ")
+        fields = dict(each.split("=", 1) for each in first.partition("worker started: ")[2].split())
+        self.node_id, self.kinds, self.room = fields["node_id"], fields["kinds"], fields["concurrency"]
 
     async def said(self, words: str) -> str:
         """Wait until it says so on stderr; the line."""
@@ -89,7 +89,7 @@ async def _said(run: Run, words: str) -> str:
 async def worker_run(settings: Settings, *arguments: str) -> AsyncIterator[WorkerRun]:
     """A worker that takes jobs; whatever becomes of the test, it is gone at the end."""
     async with command_run(settings, "worker", "run", *arguments) as run:
-        yield WorkerRun(run, await _said(run, " works on "))
+        yield WorkerRun(run, await _said(run, "worker started: "))
 
 
 async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bool]) -> None:
@@ -132,7 +132,7 @@ async def test_handlers_come_from_the_folder_and_commands_are_run_only_with_exec
             assert (await mesh.jobs.wait(registered, timeout=PATIENCE_S)).state == "succeeded"
             assert "example.echo" in worker.kinds
             assert "exec" not in worker.kinds
-            assert worker.room == "3 at a time"
+            assert worker.room == "3"
             (node,) = await mesh.nodes.live_nodes_from_db()
             assert (node.node_id, node.capacity) == (worker.node_id, 3)
             assert (await worker.stopped())[0] == 0
@@ -223,7 +223,7 @@ async def test_what_ends_within_the_grace_is_finished(on_file: Settings, tmp_pat
         async with worker_run(on_file, "--exec", "--grace", "1m") as worker:
             await _until(mesh, lambda counts: counts["exec"].get("running") == 1)
             worker.send(signal.SIGTERM)
-            await worker.said("takes no more jobs")
+            await worker.said("draining: ")
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.to_thread((tmp_path / "go").write_text, "now\n")
             assert (await worker.run.ended())[0] == 0
@@ -240,7 +240,7 @@ async def test_a_second_signal_ends_it_at_once_and_its_commands_with_it(
         async with worker_run(on_file, "--exec", "--grace", "1h") as worker:
             await worker.meet(pids)
             worker.send(signal.SIGTERM)
-            await worker.said("takes no more jobs")
+            await worker.said("draining: ")
             assert (await worker.stopped(signal.SIGINT))[0] == 128 + signal.SIGINT
             await worker.run.gone()
         assert (await mesh.jobs.find(job)).claimer == worker.node_id  # until its lease is over
@@ -266,7 +266,7 @@ async def test_a_handler_that_blocks_the_process_is_cut_off_when_its_time_is_ove
         async with worker_run(on_file, *_HANDLERS, "--grace", "100ms") as worker:
             await _until(mesh, lambda counts: counts["example.block"].get("running") == 1)
             code, said = await worker.stopped()
-            assert (code, "not all work could be given back in time" in said) == (1, True)
+            assert (code, "shutdown timed out" in said) == (1, True)
         assert (await mesh.jobs.find(job)).claimer == worker.node_id
 
 

@@ -114,7 +114,7 @@ async def test_a_history_of_locks_under_faults_is_linearizable_for_each_key(
         reports += [each for process in processes for each in process.reports]
         found = await histories(mesh.store, table, reports)
         sizes = {key: len(operations) for key, operations in found.items()}
-        unknown = sum(each.told is Step.UNKNOWN for operations in found.values() for each in operations)
+        unknown = sum(each.step is Step.UNKNOWN for operations in found.values() for each in operations)
         print(f"{case}: {sizes} operations, {unknown} of unknown outcome, under {done}")
         print(f"{case}: the service accepted {len(service.accepted)} and refused {len(service.refused)}")
         assert faults(found) == []

@@ -178,7 +178,7 @@ async def test_exit_codes_are_passed_on_and_every_way_out_releases(on_file: Sett
     for (command, code), (got, said, heard) in zip(ways.items(), found, strict=True):
         assert (got, heard) == (code, ""), command
         assert said.count("\n") == (code in (126, 127)), command
-        assert said.startswith(f"vox-mesh: can't run {command[0]}: ") or not said
+        assert said.startswith(f"vox-mesh: command {command[0]} can't be run: ") or not said
     async with Mesh.open_command(on_file) as mesh:
         assert await mesh.locks.holders() == []
 

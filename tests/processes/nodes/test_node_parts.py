@@ -62,7 +62,7 @@ class Asked:
 
     async def begin_work(self) -> None:
         """Have it take jobs."""
-        await NodeRun(self.settings, None, 1.0)._begin_work(self.node, Work(handlers, 1, 0.0))
+        await NodeRun(self.settings, None, 1.0)._start_work(self.node, Work(handlers, 1, 0.0))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_a_handler_of_a_loaded_set_runs_no_more_jobs_at_a_time_than_it_may
     node = asked.node
     manifests = [Manifest.of(kind="narrow", payload=number) for number in range(4)]
     jobs = await node.jobs.schedule_all(manifests)
-    await NodeRun(asked.settings, None, 1.0)._begin_work(node, Work(loaded, 4, 0.0))
+    await NodeRun(asked.settings, None, 1.0)._start_work(node, Work(loaded, 4, 0.0))
     for job in jobs:
         assert (await node.jobs.wait(job, timeout=_PATIENCE_S)).state == "succeeded"
     assert most == 1

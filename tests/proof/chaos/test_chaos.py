@@ -22,9 +22,9 @@ _FIXED = 23
 @pytest.mark.parametrize("is_new", [False, True], ids=["the same seed", "a new seed"])
 @pytest.mark.parametrize("store", StoreKind)
 def test_all_promises_hold_under_chaos(store: StoreKind, is_new: bool, tmp_path: Path, seed: int) -> None:
-    asked = ("--seconds", str(_SECONDS), "--seed", str(seed if is_new else _FIXED), "--store", store)
-    played = run("proof.chaos", *asked, "--out", str(tmp_path / "run"), within_s=_PATIENCE_S)
-    assert played.status == 0, f"{played.out}\n{played.err}"
+    args = ("--seconds", str(_SECONDS), "--seed", str(seed if is_new else _FIXED), "--store", store)
+    run_calmly = run("proof.chaos", *args, "--out", str(tmp_path / "run"), within_s=_PATIENCE_S)
+    assert run_calmly.status == 0, f"{run_calmly.out}\n{run_calmly.err}"
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"stage.jsonl", "ann-1.jsonl", "schedule.json", "verdicts.json", "chaos.svg"} <= written
     assert all(each["holds"] for each in json.loads((tmp_path / "run" / "verdicts.json").read_bytes()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from proof.chaos.picture import drawn
-from proof.chaos.schedule import StoreKind
-from proof.chaos.schedule import drawn as schedule_of
+from proof.chaos.picture import draw_picture
+from proof.chaos.schedule import StoreKind, draw_schedule
 from proof.history import Event, History, Step
 from proof.verdicts import Verdict
 
@@ -19,7 +18,7 @@ def _note(at: float, what: str, **data: object) -> Event:
 
 
 def _history() -> History:
-    deed = (
+    operation = (
         Event(3.0, "ann", 1, "lock.take", Step.CALL, 1, {}),
         Event(4.0, "ann", 1, "lock.take", Step.OK, 1, {}),
     )
@@ -27,7 +26,7 @@ def _history() -> History:
         [
             _note(1.0, "life.began", player="ann", life=1, node_id="ann"),
             _note(2.0, "storm.began"),
-            *deed,
+            *operation,
             _note(5.0, "fault.began", kind="kill-at-point", id=1, player="ann", point='<after> & "before"'),
             _note(5.1, "life.ended", player="ann", life=1, how="killed"),
             _note(6.0, "life.began", player="ann", life=2, node_id="ann"),
@@ -40,9 +39,9 @@ def _history() -> History:
 
 
 def test_the_picture_is_well_formed_and_names_seed_faults_players_and_what_broke(tmp_path: Path) -> None:
-    schedule = schedule_of(7, 10.0, StoreKind.FILE, ("ann", "ben"))
+    schedule = draw_schedule(7, 10.0, StoreKind.FILE, ("ann", "ben"))
     said = [Verdict("one-end", "…", 1, (), 0), Verdict("no-5xx", "…", 1, ("a fault",), 1)]
-    root = Xml.fromstring(drawn(_history(), schedule, said))
+    root = Xml.fromstring(draw_picture(_history(), schedule, said))
     assert root.tag == f"{_SVG}svg"
     words = {text.text for text in root.iter(f"{_SVG}text")}
     assert {"ann", "ben", "kill-at-point", "healed", "done", "unknown", "deeds/s"} <= words

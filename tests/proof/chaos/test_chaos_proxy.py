@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proof.chaos.proxy import FAIR, Proxy, Weather
+from proof.chaos.proxy import HEALTHY, NetworkConditions, Proxy
 
 _PATIENCE_S = 10.0
 
@@ -94,29 +94,29 @@ async def _took_s(line: Line, words: bytes) -> float:
 
 
 async def test_a_delay_is_added_both_ways_and_ends_with_the_weather(proxy: Proxy, line: Line) -> None:
-    proxy.turn(Weather(delay_s=0.05))
+    proxy.set_conditions(NetworkConditions(delay_s=0.05))
     assert await _took_s(line, b"slow") >= 0.1
-    proxy.turn(FAIR)
+    proxy.set_conditions(HEALTHY)
     line.say(b"quick")
     assert await line.answer() == b"QUICK"
 
 
 async def test_a_throttled_line_takes_the_time_that_its_bytes_take(proxy: Proxy, line: Line) -> None:
-    proxy.turn(Weather(bytes_per_s=20_000))
+    proxy.set_conditions(NetworkConditions(bytes_per_s=20_000))
     assert await _took_s(line, bytes(1_000)) >= 0.1
 
 
 async def test_on_a_half_open_line_nothing_comes_and_afterwards_it_is_closed(
     proxy: Proxy, line: Line, echo: Echo
 ) -> None:
-    proxy.turn(Weather(is_half_open=True))
+    proxy.set_conditions(NetworkConditions(is_half_open=True))
     line.say(b"anybody?")
     fresh = await Line.to(proxy)
     fresh.say(b"nobody")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await line.answer()
-    proxy.turn(FAIR)
+    proxy.set_conditions(HEALTHY)
     assert await line.answer() == b""
     assert await fresh.answer() == b""
     assert echo.heard == [b"hello"]
@@ -126,7 +126,7 @@ async def test_on_a_half_open_line_nothing_comes_and_afterwards_it_is_closed(
 async def test_a_doubled_request_is_heard_twice_on_its_line_or_as_that_of_another(
     proxy: Proxy, line: Line, echo: Echo
 ) -> None:
-    proxy.turn(Weather(is_doubling=True))
+    proxy.set_conditions(NetworkConditions(is_doubling=True))
     line.say(b"again")
     await echo.heard_times(2)
     line.say(b"POST / HTTP/1.1")
@@ -153,7 +153,7 @@ async def test_a_line_that_is_cut_while_its_client_is_slow_is_closed_like_any_ot
 
 
 async def test_answers_alone_can_be_late(proxy: Proxy, line: Line, echo: Echo) -> None:
-    proxy.turn(Weather(answer_s=_PATIENCE_S))
+    proxy.set_conditions(NetworkConditions(answer_s=_PATIENCE_S))
     line.say(b"slow")
     await echo.heard_times(2)
     with pytest.raises(TimeoutError):
@@ -164,10 +164,10 @@ async def test_answers_alone_can_be_late(proxy: Proxy, line: Line, echo: Echo) -
 async def test_connections_that_are_dropped_are_closed_and_others_can_be_made(
     proxy: Proxy, line: Line
 ) -> None:
-    proxy.turn(Weather(answer_s=_PATIENCE_S))
+    proxy.set_conditions(NetworkConditions(answer_s=_PATIENCE_S))
     line.say(b"on its way")
     await proxy.drop()
-    proxy.turn(FAIR)
+    proxy.set_conditions(HEALTHY)
     assert await line.answer() == b""
     fresh = await Line.to(proxy)
     fresh.say(b"again")

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
+from proof.final_state import TABLES
 from proof.history import Event, History, Recorder, Step
-from proof.moves import WITNESSES
-from proof.reading import TABLES
-from proof.verdicts import Check, judged
+from proof.verdicts import Check, evaluate
+from proof.witness import WITNESSES
 
 _COLUMNS = {table.name: {**dict.fromkeys(table.key + table.others), "id": 0} for table in TABLES}
 _WITNESSES = {witness.name for witness in WITNESSES}
@@ -23,19 +23,19 @@ class Story:
         self._seconds = count(1)
         self._ids = count(1)
 
-    def player(self, who: str, life: int = 1) -> Recorder:
+    def node(self, who: str, incarnation: int = 1) -> Recorder:
         """Writes what a player does."""
-        return Recorder(who, life, lambda: float(next(self._seconds)), self.events.append)
+        return Recorder(who, incarnation, lambda: float(next(self._seconds)), self.events.append)
 
-    def did(self, who: str, what: str, asked: dict[str, Any], step: Step = Step.OK, **got: Any) -> None:
+    def did(self, who: str, what: str, args: dict[str, Any], step: Step = Step.OK, **result: Any) -> None:
         """A deed and its end."""
-        with self.player(who).deed(what, **asked) as doing:
-            {Step.OK: doing.ok, Step.NO: doing.no, Step.UNKNOWN: doing.unknown}[step](**got)
+        with self.node(who).operation(what, **args) as record:
+            {Step.OK: record.ok, Step.NO: record.no, Step.UNKNOWN: record.unknown}[step](**result)
 
     def final(self, table: str, **row: Any) -> None:
         """A row that was there in the end; those of a witness are numbered, and mostly updates."""
         told = {"id": next(self._ids), "deed": "update"} if table in _WITNESSES else {}
-        self.player("stage").note("final", table=table, row={**_COLUMNS[table], **told, **row})
+        self.node("stage").note("final", table=table, row={**_COLUMNS[table], **told, **row})
 
     def history(self) -> History:
         """All of it."""
@@ -45,6 +45,6 @@ class Story:
 def faults(checks: Iterable[Check], name: str, story: Story) -> list[str]:
     """What a check finds in a story. It must have looked at something."""
     (check,) = [each for each in checks if each.name == name]
-    verdict = judged(check, story.history())
+    verdict = evaluate(check, story.history())
     assert verdict.looks or verdict.faults
     return list(verdict.faults)

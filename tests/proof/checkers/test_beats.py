@@ -14,7 +14,7 @@ def _told(*beats: tuple[int, int], policy: str = "p") -> Story:
     """Downbeats, each with what the node's clock showed; a second passes from one to the next."""
     story = Story()
     for epoch_ms, now_ms in beats:
-        story.player("ada").note(
+        story.node("ada").note(
             "beat.down", epoch_ms=epoch_ms, now_ms=now_ms, bar_ms=_BAR_MS, policy=policy, is_set=True
         )
     return story
@@ -26,14 +26,14 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
     del beats[3]
     beats[-1].data.update(epoch_ms=2_000, now_ms=2_050)  # by more than a bar: beats are told anew
     again = {"epoch_ms": 2_000, "now_ms": 2_000, "bar_ms": _BAR_MS, "policy": "p", "is_set": True}
-    story.player("ada", life=2).note("beat.down", **again)
+    story.node("ada", incarnation=2).note("beat.down", **again)
     assert faults(BEAT_CHECKS, "downbeats-once", story) == []
 
 
 @pytest.mark.parametrize(
     ("second", "fault"),
     [
-        ((1_000, 2_000), "downbeat 1000 was told at 2.000, after 1000"),
+        ((1_000, 2_000), "downbeat 1000 was reported at 2.000, after 1000"),
         ((3_000, 2_000), "came 3000"),
         ((2_500, 2_000), "came 2500"),
     ],

@@ -10,9 +10,9 @@ import pytest
 
 from proof.checkers.counters import COUNTER_CHECKS
 from proof.history import Step
-from proof.judge import verdicts
+from proof.judge import evaluate_all
 from proof.workloads.counters import COUNTERS
-from tests.proof.calm import played
+from tests.proof.calm import run_calmly
 from tests.proof.checkers.timed import Lines, did, faults, final, noted
 
 _KEY = "counter:1"
@@ -28,19 +28,19 @@ def _wrote(
     values: dict[str, Any],
     step: Step = Step.OK,
     strategy: str = "TakeRight",
-    **got: Any,
+    **result: Any,
 ) -> Lines:
-    told = {"over": base} if step is Step.OK else {}
-    asked = {"key": _KEY, "base": base, "values": values, "strategy": strategy}
-    return did(who, "counter.write", times, asked, step, **(told | got))
+    text = {"over": base} if step is Step.OK else {}
+    args = {"key": _KEY, "base": base, "values": values, "strategy": strategy}
+    return did(who, "counter.write", times, args, step, **(text | result))
 
 
-def _added(who: str, times: tuple[float, float], base: Row, step: Step = Step.OK, **got: Any) -> Lines:
-    return _wrote(who, times, base, {"importance": base[0] + 1, "content": who}, step, **got)
+def _added(who: str, times: tuple[float, float], base: Row, step: Step = Step.OK, **result: Any) -> Lines:
+    return _wrote(who, times, base, {"importance": base[0] + 1, "content": who}, step, **result)
 
 
-def _updated(who: str, times: tuple[float, float], step: Step, **got: Any) -> Lines:
-    return did(who, "counter.update", times, {"key": _KEY, "mark": who}, step, **got)
+def _updated(who: str, times: tuple[float, float], step: Step, **result: Any) -> Lines:
+    return did(who, "counter.update", times, {"key": _KEY, "mark": who}, step, **result)
 
 
 def _read(began: float, row: Row) -> Lines:
@@ -49,8 +49,8 @@ def _read(began: float, row: Row) -> Lines:
 
 def _end(row: Row) -> Lines:
     importance, content, agent_id = row
-    told = {"memory_key": _KEY, "importance": importance, "content": content, "agent_id": agent_id}
-    return final("memories", told)
+    text = {"memory_key": _KEY, "importance": importance, "content": content, "agent_id": agent_id}
+    return final("memories", text)
 
 
 _BY_ADA: Row = [1, "ada", None]
@@ -123,19 +123,19 @@ def test_what_can_not_have_been_told_of_a_row_is_found(name: str) -> None:
 
 @pytest.mark.parametrize(("count", "is_possible"), [(0, False), (1, True), (2, True), (3, False)])
 def test_a_counter_counts_what_was_told_and_at_most_what_may_have_been(count: int, is_possible: bool) -> None:
-    told = [_added("ada", (1, 2), _NEW), _updated("bob", (3, math.inf), Step.UNKNOWN)]
+    text = [_added("ada", (1, 2), _NEW), _updated("bob", (3, math.inf), Step.UNKNOWN)]
     refused = _added("cyd", (5, 6), _NEW, Step.NO, row=_BY_ADA)
-    found = faults(COUNTER_CHECKS, "no-lost-update", *told, refused, _end([count, "", None]))
+    found = faults(COUNTER_CHECKS, "no-lost-update", *text, refused, _end([count, "", None]))
     assert (found == []) is is_possible
 
 
 def test_a_calm_run_of_counters_breaks_no_promise(tmp_path: Path) -> None:
-    history = played(tmp_path, COUNTERS, seconds=120.0)
-    said = verdicts(history)
+    history = run_calmly(tmp_path, COUNTERS, seconds=120.0)
+    said = evaluate_all(history)
     assert [str(each) for each in said if not each.holds] == []
     looks = {each.name: each.looks for each in said}
     assert all(looks[check.name] > 10 for check in COUNTER_CHECKS), looks
-    assert {deed.asked["strategy"] for deed in history.deeds("counter.write")} >= {
+    assert {operation.args["strategy"] for operation in history.operations("counter.write")} >= {
         "TakeLeft",
         "Merge",
         "Manual",

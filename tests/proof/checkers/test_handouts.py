@@ -19,10 +19,10 @@ def _handed(who: str, at: float, consumer: int = 1, left_s: float = _LEASE_S) ->
     return noted(who, "message.handed", at, **about, expires_ms=None, now_ms=0, left_s=left_s)
 
 
-def _acked(who: str, at: float, step: Step = Step.OK, consumer: int = 1, **got: Any) -> Lines:
-    asked = {"key": "m", "owner": f"{who}#1:x", "consumer": consumer}
+def _acked(who: str, at: float, step: Step = Step.OK, consumer: int = 1, **result: Any) -> Lines:
+    args = {"key": "m", "owner": f"{who}#1:x", "consumer": consumer}
     told = {"spooled": False} if step is Step.OK else {}
-    return did(who, "message.ack", (at, at + 0.1), asked, step, **(told | got))
+    return did(who, "message.ack", (at, at + 0.1), args, step, **(told | result))
 
 
 def _let_go(who: str, at: float) -> Lines:

@@ -31,10 +31,15 @@ GOOD: list[Move] = [
 
 def _tell(story: Story, moves: list[Move], job_id: str = "j", **more: Any) -> None:
     for at_ms, state, token, claimer, until_ms, op in moves:
-        deed = "insert" if op == "submit" else "update"
+        operation = "insert" if op == "submit" else "update"
         where = {"job_id": job_id, "state": state, "claim_token": token, "claimer": claimer}
         story.final(
-            "proof_job_moves", **where, at_ms=at_ms, lease_until_ms=until_ms, last_op=op + job_id, deed=deed
+            "proof_job_moves",
+            **where,
+            at_ms=at_ms,
+            lease_until_ms=until_ms,
+            last_op=op + job_id,
+            deed=operation,
         )
     manifest = orjson.dumps({"payload": {"key": f"key of {job_id}"}}).decode()
     story.final("jobs", job_id=job_id, **_end(moves), manifest=manifest, **more)
@@ -52,9 +57,9 @@ def _op(story: Story, op_id: str, kind: str, node: str, **item: Any) -> None:
 
 def _story(moves: list[Move] = GOOD) -> Story:
     story = Story()
-    story.player("ada").note("job.began", job="j", token=1)
-    story.player("bob").note("job.began", job="j", token=2)
-    story.player("bob").note("job.done", job="j", token=2)
+    story.node("ada").note("job.began", job="j", token=1)
+    story.node("bob").note("job.began", job="j", token=2)
+    story.node("bob").note("job.done", job="j", token=2)
     story.did("ada", "job.submit", {"key": "key of j", "needs": []}, Step.UNKNOWN)
     story.did("ada", "job.submit", {"key": "key of j", "needs": []}, job="j", is_new=False)
     story.did("ada", "job.submit", {"key": "of another", "needs": []}, Step.NO)
@@ -92,10 +97,10 @@ def test_a_completion_under_an_old_claim_is_found() -> None:
     assert any("by ada under 1: it was running under 2 of bob" in each for each in found)
 
 
-def test_a_success_of_nobody_is_found() -> None:
+def test_a_success_without_an_attempt_is_found() -> None:
     story = _story()
     story.events = [each for each in story.events if each.what != "job.done"]
-    assert "nobody had done it" in faults(JOB_CHECKS, "one-completion", story)[0]
+    assert "no attempt had completed" in faults(JOB_CHECKS, "one-completion", story)[0]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_claims_that_overlap_are_found(place: int, move: Move, fault: str) -> No
 
 def test_an_attempt_that_is_begun_twice_is_found() -> None:
     story = _story()
-    story.player("cyd").note("job.began", job="j", token=2)
+    story.node("cyd").note("job.began", job="j", token=2)
     assert "begun 2 times" in faults(JOB_CHECKS, "claims-apart", story)[0]
 
 
@@ -134,7 +139,7 @@ def test_a_key_that_became_two_jobs_none_or_one_against_its_word_is_found() -> N
 
 def test_a_job_waits_for_what_it_needs() -> None:
     story = _story()
-    story.player("ada").note("job.began", job="after", token=1)
+    story.node("ada").note("job.began", job="after", token=1)
     _tell(
         story, [(50, "pending", 0, None, None, "submit"), (4_000, "claimed", 1, "ada", 9_000, "c")], "after"
     )
@@ -144,7 +149,7 @@ def test_a_job_waits_for_what_it_needs() -> None:
 
 def test_a_job_that_did_not_wait_is_found() -> None:
     story = Story()
-    story.player("ada").note("job.began", job="after", token=1)
+    story.node("ada").note("job.began", job="after", token=1)
     _tell(story, [(50, "pending", 0, None, None, "submit"), (60, "claimed", 1, "ada", 9_000, "c")], "after")
     _tell(story, GOOD)
     story.did("ada", "job.submit", {"key": "key of after", "needs": ["key of j"]}, job="after", is_new=True)
@@ -153,9 +158,9 @@ def test_a_job_that_did_not_wait_is_found() -> None:
     assert "was begun at" in told
 
 
-def _cron(story: Story, deed: str, at_ms: int, next_ms: int, last_ms: int | None = None) -> None:
+def _cron(story: Story, operation: str, at_ms: int, next_ms: int, last_ms: int | None = None) -> None:
     what = {"name": "c", "expression": "* * * * *", "timezone": "UTC", "last_job": "j"}
-    story.final("proof_cron_moves", **what, deed=deed, at_ms=at_ms, next_ms=next_ms, last_ms=last_ms)
+    story.final("proof_cron_moves", **what, deed=operation, at_ms=at_ms, next_ms=next_ms, last_ms=last_ms)
 
 
 def _crons(*fired: tuple[int, int, int]) -> Story:
@@ -164,7 +169,7 @@ def _crons(*fired: tuple[int, int, int]) -> Story:
     _cron(story, "insert", 1_000, _MINUTE)
     for at_ms, last_ms, next_ms in fired:
         _cron(story, "update", at_ms, next_ms, last_ms)
-    story.player("stage").note("final.clock", now_ms=5 * _MINUTE)
+    story.node("stage").note("final.clock", now_ms=5 * _MINUTE)
     return story
 
 

@@ -10,10 +10,10 @@ import pytest
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.history import Step
-from proof.judge import verdicts
+from proof.judge import evaluate_all
 from proof.workloads.looks import LOOKS
 from proof.workloads.writes import WRITES
-from tests.proof.calm import played
+from tests.proof.calm import run_calmly
 from tests.proof.checkers.timed import Lines, did, faults, final, noted
 
 _PACE = noted("ada", "pace", 0.0, tick_s=1.0, ttl_s=5.0, rest_s=1.0)
@@ -70,8 +70,8 @@ def test_a_node_that_writes_and_is_told_as_dead_is_found() -> None:
 def test_a_node_that_could_not_be_heard_may_be_told_as_dead(lines: list[Lines]) -> None:
     good = [_life("cyd", 0.0), _wrote("cyd", *_ALL_THE_TIME)]
     looked = noted("ada", "nodes.seen", 40.5, since=40.5, states={"node-cyd": "alive"})
-    scene = [*_SCENE, *good, looked, _life("bob", 0.0)]
-    assert faults(LIVENESS_CHECKS, "live-never-dead", *scene, *lines) == []
+    context = [*_SCENE, *good, looked, _life("bob", 0.0)]
+    assert faults(LIVENESS_CHECKS, "live-never-dead", *context, *lines) == []
 
 
 def test_who_has_not_written_for_long_may_not_know_who_lives() -> None:
@@ -164,8 +164,8 @@ def test_what_nobody_foresaw_is_found() -> None:
 
 
 def test_a_calm_run_is_seen_by_all_as_it_is(tmp_path: Path) -> None:
-    history = played(tmp_path, WRITES, LOOKS, seconds=200.0)
-    said = verdicts(history)
+    history = run_calmly(tmp_path, WRITES, LOOKS, seconds=200.0)
+    said = evaluate_all(history)
     assert [str(each) for each in said if not each.holds] == []
     looks = {each.name: each.looks for each in said}
     assert looks["live-never-dead"] > 10

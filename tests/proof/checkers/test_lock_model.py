@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proof.checkers import lock_model
-from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.checkers.lock_model import Kind, LockAction, lock_fault
 from proof.history import Step
 
 _TTL_S = 1.0
 
 
-def _did(kind: Kind, began: float, ended: float, token: int | None, told: Step = Step.OK) -> Operation:
-    return Operation(kind, told, began, ended, token, _TTL_S)
+def _did(kind: Kind, began: float, ended: float, token: int | None, step: Step = Step.OK) -> LockAction:
+    return LockAction(kind, step, began, ended, token, _TTL_S)
 
 
-def _acquired(token: int, began: float, ended: float) -> Operation:
+def _acquired(token: int, began: float, ended: float) -> LockAction:
     return _did(Kind.ACQUIRE, began, ended, token)
 
 
 _HELD = _acquired(5, 0.0, 0.1)
-_NEVER_TOLD = Operation(Kind.ACQUIRE, Step.UNKNOWN, 0.0, ttl=_TTL_S)
+_NEVER_TOLD = LockAction(Kind.ACQUIRE, Step.UNKNOWN, 0.0, ttl=_TTL_S)
 
 _POSSIBLE = {
     "one after another": [_HELD, _did(Kind.RELEASE, 0.2, 0.3, 5), _acquired(6, 0.4, 0.5)],
@@ -79,7 +79,7 @@ _IMPOSSIBLE = {
 
 
 @st.composite
-def _histories(draw: st.DrawFn) -> list[Operation]:
+def _histories(draw: st.DrawFn) -> list[LockAction]:
     """A few holds, and some that was done to them, much of which nobody knows of."""
     moments = st.integers(0, 40).map(lambda tenths: tenths / 10)
     done = [_HELD]
@@ -88,13 +88,13 @@ def _histories(draw: st.DrawFn) -> list[Operation]:
         began = draw(moments)
         is_known = kind in (Kind.WRITE, Kind.ACQUIRE) or draw(st.booleans())
         ended = began + draw(moments) / 4 if is_known else math.inf
-        told = Step.OK if is_known else Step.UNKNOWN
-        done.append(_did(kind, began, ended, len(done) + 5 if kind is Kind.ACQUIRE else 5, told))
+        step = Step.OK if is_known else Step.UNKNOWN
+        done.append(_did(kind, began, ended, len(done) + 5 if kind is Kind.ACQUIRE else 5, step))
     return done
 
 
 @given(_histories())
-def test_what_does_the_same_need_not_be_tried_in_every_order(done: list[Operation]) -> None:
+def test_what_does_the_same_need_not_be_tried_in_every_order(done: list[LockAction]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lock_model._Lock, "effect", lambda *_: None)
         whole = lock_fault(done)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from proof import tables
-from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.checkers.lock_model import Kind, LockAction, lock_fault
 from proof.checkers.locks import LOCK_CHECKS, NOTICED_S, SETTLED
 from proof.history import Step
-from proof.judge import verdicts
+from proof.judge import evaluate_all
 from proof.workloads.locks import LOCKS
-from tests.proof.calm import played
+from tests.proof.calm import run_calmly
 from tests.proof.checkers.timed import Lines, did, faults, final, noted
 
 _TTL_S = 1.0
@@ -28,27 +28,27 @@ def _about(token: int, *keys: str, **more: Any) -> dict[str, Any]:
 
 
 def _took(who: str, began: float, ended: float, token: int, *keys: str) -> Lines:
-    asked = {"keys": list(keys or (_KEY,)), "ttl": _TTL_S, "wait": 0.0}
-    return did(who, "lock.take", (began, ended), asked, token=token)
+    args = {"keys": list(keys or (_KEY,)), "ttl": _TTL_S, "wait": 0.0}
+    return did(who, "lock.take", (began, ended), args, token=token)
 
 
 def _asked_in_vain(who: str, began: float, step: Step, ended: float = math.inf) -> Lines:
     return did(who, "lock.take", (began, ended), {"keys": [_KEY], "ttl": _TTL_S, "wait": 0.0}, step)
 
 
-def _released(who: str, began: float, ended: float, token: int, step: Step = Step.OK, **got: Any) -> Lines:
-    return did(who, "lock.release", (began, ended), _about(token), step, **got)
+def _released(who: str, began: float, ended: float, token: int, step: Step = Step.OK, **result: Any) -> Lines:
+    return did(who, "lock.release", (began, ended), _about(token), step, **result)
 
 
 def _put(who: str, at: float, token: int, highest: int = 0, *, is_taken: bool = True) -> Lines:
     """A write outside of the database."""
-    told = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
-    return told + did(who, "lock.put", (at - 0.01, at + 0.01), _about(token, cell=_KEY), taken=is_taken)
+    lines = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
+    return lines + did(who, "lock.put", (at - 0.01, at + 0.01), _about(token, cell=_KEY), taken=is_taken)
 
 
-def _wrote(who: str, began: float, token: int, step: Step = Step.OK, **got: Any) -> Lines:
-    asked = _about(token, cell=_KEY)
-    return did(who, "lock.write", (began, began + 0.1), asked, step, **got)
+def _wrote(who: str, began: float, token: int, step: Step = Step.OK, **result: Any) -> Lines:
+    args = _about(token, cell=_KEY)
+    return did(who, "lock.write", (began, began + 0.1), args, step, **result)
 
 
 def _looked(began: float, *tokens: int) -> Lines:
@@ -182,36 +182,36 @@ def test_what_can_not_have_been_told_of_a_lock_is_found(name: str) -> None:
     assert _found("locks-linearizable", *IMPOSSIBLE[name])
 
 
-def _long(rounds: int) -> Iterator[Operation]:
+def _long(rounds: int) -> Iterator[LockAction]:
     """Many want one lock, and look at it, all the time; now and then a renewal or a release gets lost."""
     for n in range(rounds):
         at, token = float(n), n + 1
-        yield Operation(Kind.ACQUIRE, Step.OK, at - 3, at + 0.2, token, 30.0)
+        yield LockAction(Kind.ACQUIRE, Step.OK, at - 3, at + 0.2, token, 30.0)
         for look in range(4):
-            yield Operation(Kind.LOOK, Step.OK, at + 0.2 + look / 100, at + 0.5, token)
+            yield LockAction(Kind.LOOK, Step.OK, at + 0.2 + look / 100, at + 0.5, token)
         if n % 7:
-            yield Operation(Kind.RENEW, Step.OK, at + 0.3, at + 0.6, token, 30.0)
+            yield LockAction(Kind.RENEW, Step.OK, at + 0.3, at + 0.6, token, 30.0)
         else:
-            yield Operation(Kind.RENEW, Step.UNKNOWN, at + 0.3, math.inf, token, 30.0)
+            yield LockAction(Kind.RENEW, Step.UNKNOWN, at + 0.3, math.inf, token, 30.0)
         if n % 10:
-            yield Operation(Kind.RELEASE, Step.OK, at + 0.7, at + 0.9, token)
+            yield LockAction(Kind.RELEASE, Step.OK, at + 0.7, at + 0.9, token)
         else:
-            yield Operation(Kind.RELEASE, Step.UNKNOWN, at + 0.7, math.inf, token)
+            yield LockAction(Kind.RELEASE, Step.UNKNOWN, at + 0.7, math.inf, token)
 
 
 def test_a_long_history_of_one_lock_is_judged_and_a_fault_at_its_end_is_found() -> None:
-    operations = list(_long(500))
-    assert lock_fault(operations) is None
-    last = operations[-1].ended
-    assert lock_fault([*operations, Operation(Kind.WRITE, Step.OK, last + 0.1, last + 0.2, 500)])
+    actions = list(_long(500))
+    assert lock_fault(actions) is None
+    last = actions[-1].ended
+    assert lock_fault([*actions, LockAction(Kind.WRITE, Step.OK, last + 0.1, last + 0.2, 500)])
 
 
 def test_a_history_that_is_too_much_to_be_explained_is_told_as_a_fault() -> None:
     unknown = [
-        Operation(Kind.RENEW, Step.UNKNOWN, 0.2 + n / 1_000, math.inf, 5, 100.0 + n) for n in range(30)
+        LockAction(Kind.RENEW, Step.UNKNOWN, 0.2 + n / 1_000, math.inf, 5, 100.0 + n) for n in range(30)
     ]
-    taken = Operation(Kind.ACQUIRE, Step.OK, 0.0, 0.1, 5, 100.0)
-    fault = lock_fault([taken, *unknown, Operation(Kind.ACQUIRE, Step.OK, 50.0, 50.1, 6, 100.0)])
+    taken = LockAction(Kind.ACQUIRE, Step.OK, 0.0, 0.1, 5, 100.0)
+    fault = lock_fault([taken, *unknown, LockAction(Kind.ACQUIRE, Step.OK, 50.0, 50.1, 6, 100.0)])
     assert fault is not None
     assert "too many" in fault
 
@@ -219,8 +219,8 @@ def test_a_history_that_is_too_much_to_be_explained_is_told_as_a_fault() -> None
 # --- under the guard ---------------------------------------------------------------------------------
 
 
-def _row(token: int, player: str = "ada") -> dict[str, Any]:
-    return {"cell": _KEY, "token": token, "player": player}
+def _row(token: int, node: str = "ada") -> dict[str, Any]:
+    return {"cell": _KEY, "token": token, "player": node}
 
 
 def test_what_was_written_under_a_lock_is_compared_with_what_was_told() -> None:
@@ -238,8 +238,8 @@ def test_what_was_written_under_a_lock_is_compared_with_what_was_told() -> None:
 
 
 def test_a_calm_run_of_locks_breaks_no_promise(tmp_path: Path) -> None:
-    history = played(tmp_path, LOCKS, seconds=120.0)
-    said = verdicts(history)
+    history = run_calmly(tmp_path, LOCKS, seconds=120.0)
+    said = evaluate_all(history)
     assert [str(each) for each in said if not each.holds] == []
     looks = {each.name: each.looks for each in said}
     assert all(looks[check.name] > 10 for check in LOCK_CHECKS), looks

@@ -30,14 +30,14 @@ BACK = _back(10.0, 14.0, 15.0)
 
 
 def _took(who: str, at: float, token: int) -> Lines:
-    asked = {"keys": [_KEY], "ttl": 5.0, "wait": 0.0}
-    return did(who, "lock.take", (at, at + 0.1), asked, token=token)
+    args = {"keys": [_KEY], "ttl": 5.0, "wait": 0.0}
+    return did(who, "lock.take", (at, at + 0.1), args, token=token)
 
 
 def _put(who: str, at: float, token: int, highest: int, *, is_taken: bool) -> Lines:
     about = {"keys": [_KEY], "token": token, "ttl": 5.0, "cell": _KEY}
-    told = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
-    return told + did(who, "lock.put", (at - 0.01, at + 0.01), about, taken=is_taken)
+    lines = noted(who, "outside.write", at, key=_KEY, token=token, highest=highest, taken=is_taken)
+    return lines + did(who, "lock.put", (at - 0.01, at + 0.01), about, taken=is_taken)
 
 
 # --- locks: strict across it --------------------------------------------------------------------------
@@ -73,21 +73,21 @@ def test_two_who_hold_a_lock_at_once_are_found_before_and_after_a_rollback() -> 
 def test_an_effect_that_is_gone_is_a_fault_unless_it_was_told_in_the_window(
     at: float, is_fault: bool
 ) -> None:
-    told = did("ada", "effect", (at, at + 0.1), {"key": "e", "number": 1}, spooled=False, repeated=False)
+    lines = did("ada", "effect", (at, at + 0.1), {"key": "e", "number": 1}, spooled=False, repeated=False)
     other = (
         final(tables.EFFECTS, {"effect": "f", "part": 1}),
         did("ada", "effect", (1.0, 1.1), {"key": "f"}, Step.UNKNOWN),
     )
-    assert bool(faults(EFFECT_CHECKS, "effect-none-lost", BACK, told, *other)) is is_fault
+    assert bool(faults(EFFECT_CHECKS, "effect-none-lost", BACK, lines, *other)) is is_fault
 
 
 def test_what_was_spooled_before_the_window_may_have_been_written_in_it() -> None:
-    told = did("ada", "effect", (8.0, 8.1), {"key": "e", "number": 1}, spooled=True, repeated=False)
+    lines = did("ada", "effect", (8.0, 8.1), {"key": "e", "number": 1}, spooled=True, repeated=False)
     other = (
         final(tables.EFFECTS, {"effect": "f", "part": 1}),
         did("ada", "effect", (1.0, 1.1), {"key": "f"}, Step.UNKNOWN),
     )
-    assert faults(EFFECT_CHECKS, "effect-none-lost", BACK, told, *other) == []
+    assert faults(EFFECT_CHECKS, "effect-none-lost", BACK, lines, *other) == []
 
 
 def test_an_effect_outside_may_be_had_again_only_if_its_first_time_was_lost() -> None:
@@ -101,13 +101,13 @@ def test_an_effect_outside_may_be_had_again_only_if_its_first_time_was_lost() ->
 
 
 def _counted(who: str, at: float, over: list[Any]) -> Lines:
-    asked = {
+    args = {
         "key": _COUNTER,
         "base": over,
         "strategy": "TakeRight",
         "values": {"importance": over[0] + 1, "content": who},
     }
-    return did(who, "counter.write", (at, at + 0.1), asked, over=over)
+    return did(who, "counter.write", (at, at + 0.1), args, over=over)
 
 
 def test_a_counter_may_go_back_with_the_store_and_no_further() -> None:

@@ -67,9 +67,9 @@ def _good() -> Story:
 @pytest.mark.parametrize("name", [check.name for check in MESSAGE_CHECKS])
 def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None:
     story = _good()
-    story.player("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
+    story.node("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
     story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
-    story.player("stage").note("monitor.expired", key="7")
+    story.node("stage").note("monitor.expired", key="7")
     assert faults(MESSAGE_CHECKS, name, story) == []
 
 
@@ -79,7 +79,7 @@ def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None
         ({"state": "delivered"}, "no more was to come"),
         ({"state": "dead", "delivery_attempts": 1, "max_attempts": 2}, "is dead after 1 of 2"),
         ({"state": "expired", "ended_ms": 600}, "before its time"),
-        ({"state": "acked"}, "nobody acknowledged it"),
+        ({"state": "acked"}, "no consumer acknowledged it"),
     ],
 )
 def test_a_message_that_ended_otherwise_is_found(row: dict[str, Any], fault: str) -> None:
@@ -109,7 +109,7 @@ def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> No
     _row(story, "6", "acked")
     told = " ".join(faults(MESSAGE_CHECKS, "messages-once", story))
     assert "the key 1 has become 2 messages" in told
-    assert "message 6 is there, and was not sent" in told
+    assert "message 6 is there, and every send was refused" in told
 
 
 def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
@@ -120,7 +120,7 @@ def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
     _move(story, "2", 100, "delivered", ADA)
     _move(story, "2", 1_200, "acked", ADA)
     told = " ".join(faults(MESSAGE_CHECKS, "acked-by-holder", story))
-    assert "message 2 was acknowledged at 1200, when nobody had it" in told
+    assert "message 2 was acknowledged at 1200, without a holder" in told
     assert "r acknowledged 1 of bob#1:y" in told
 
 
@@ -158,7 +158,7 @@ def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() ->
 def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
     story = Story()
     _move(story, "1", 700, "delivered", ADA, expires_ms=500)
-    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
+    story.node("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
     told = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
     assert "message 1 was claimed at 700" in told
     assert "bob was handed 2" in told
@@ -166,17 +166,17 @@ def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
 
 def test_who_was_stopped_may_tell_late_what_it_was_handed() -> None:
     story = _good()
-    story.player("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
-    story.player("stage").note("resumed", player="bob")
+    story.node("bob").note("message.handed", key="2", expires_ms=500, now_ms=9_000)
+    story.node("stage").note("resumed", player="bob")
     assert faults(MESSAGE_CHECKS, "never-after-expiry", story) == []
 
 
 def test_a_message_that_expires_before_its_time_has_truly_passed_is_found() -> None:
     story = Story()
     story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 3.0}, spooled=False)
-    story.player("stage").note("monitor.expired", key="1")
+    story.node("stage").note("monitor.expired", key="1")
     assert "before its time" in faults(MESSAGE_CHECKS, "never-before-expiry", story)[0]
     story = Story()
     story.did("s", "message.send", {"key": "1", "to": "r", "ttl": 1.0}, spooled=False)
-    story.player("stage").note("monitor.expired", key="1")
+    story.node("stage").note("monitor.expired", key="1")
     assert faults(MESSAGE_CHECKS, "never-before-expiry", story) == []

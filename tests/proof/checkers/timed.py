@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from proof.history import Event, History, Step
-from proof.verdicts import Check, judged
+from proof.verdicts import Check, evaluate
 
 _numbers = count(1)
 
@@ -19,21 +19,21 @@ def did(
     who: str,
     what: str,
     times: tuple[float, float],
-    asked: dict[str, Any],
+    args: dict[str, Any],
     step: Step = Step.OK,
     *,
-    life: int = 1,
-    **got: Any,
+    incarnation: int = 1,
+    **result: Any,
 ) -> Lines:
     """A deed and its end, if it has one."""
     number, (began, ended) = next(_numbers), times
-    call = Event(began, who, life, what, Step.CALL, number, asked)
-    return [call] if ended == math.inf else [call, Event(ended, who, life, what, step, number, got)]
+    call = Event(began, who, incarnation, what, Step.CALL, number, args)
+    return [call] if ended == math.inf else [call, Event(ended, who, incarnation, what, step, number, result)]
 
 
-def noted(who: str, what: str, at: float, life: int = 1, /, **data: Any) -> Lines:
+def noted(who: str, what: str, at: float, incarnation: int = 1, /, **data: Any) -> Lines:
     """A remark."""
-    return [Event(at, who, life, what, Step.NOTE, 0, data)]
+    return [Event(at, who, incarnation, what, Step.NOTE, 0, data)]
 
 
 def final(table: str, *rows: dict[str, Any]) -> Lines:
@@ -49,6 +49,6 @@ def final(table: str, *rows: dict[str, Any]) -> Lines:
 def faults(checks: Iterable[Check], name: str, *lines: Lines) -> list[str]:
     """What a check finds in these lines. It must have looked at something."""
     (check,) = [each for each in checks if each.name == name]
-    verdict = judged(check, History(line for each in lines for line in each))
+    verdict = evaluate(check, History(line for each in lines for line in each))
     assert verdict.looks or verdict.faults
     return list(verdict.faults)

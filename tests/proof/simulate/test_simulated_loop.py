@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proof.simulate.loop import House, SimulatedLoop, Stuck, new_loop
+from proof.simulate.loop import SimulatedLoop, SimulatedProcess, Stuck, new_loop
 
 _SEEDS = range(20)
 
@@ -24,16 +24,18 @@ def loop() -> Iterator[SimulatedLoop]:
     made.close()
 
 
-def played(seed: int, *ways: Coroutine[Any, Any, None]) -> None:
+def run_scenario(seed: int, *ways: Coroutine[Any, Any, None]) -> None:
     """Play each in a house of its own."""
 
-    drawn = new_loop(random.Random(seed).random)
+    loop = new_loop(random.Random(seed).random)
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(drawn.begin(House(f"house {place}"), way) for place, way in enumerate(ways)))
+        await asyncio.gather(
+            *(loop.begin(SimulatedProcess(f"house {place}"), channel) for place, channel in enumerate(ways))
+        )
 
-    drawn.run_until_complete(all_of_them())
-    drawn.close()
+    loop.run_until_complete(all_of_them())
+    loop.close()
 
 
 async def told(say: list[str], word: str) -> None:
@@ -45,7 +47,7 @@ async def told(say: list[str], word: str) -> None:
 def test_houses_take_turns_in_every_order_and_each_seed_has_its_own() -> None:
     def order(seed: int) -> tuple[str, ...]:
         said: list[str] = []
-        played(seed, told(said, "a"), told(said, "b"))
+        run_scenario(seed, told(said, "a"), told(said, "b"))
         return tuple(said)
 
     orders = [order(seed) for seed in _SEEDS]
@@ -65,7 +67,7 @@ def test_within_a_house_what_was_begun_first_comes_first(seed: int) -> None:
             loop.call_soon(said.append, number)
         await asyncio.gather(*(asyncio.sleep(0) for _ in range(3)))
 
-    played(seed, many(), many())
+    run_scenario(seed, many(), many())
     assert sorted(said) == sorted([*range(10), *range(10)])
     firsts = {number: said.index(number) for number in range(10)}
     assert list(firsts.values()) == sorted(firsts.values())
@@ -135,13 +137,13 @@ def test_a_paused_house_stands_still_and_goes_on_where_it_was(loop: SimulatedLoo
             seen.append(round(loop.now, 2))
 
     async def main() -> None:
-        house = House("paused")
-        loop.begin(house, tick())
+        process = SimulatedProcess("paused")
+        loop.begin(process, tick())
         await asyncio.sleep(2.5)
-        loop.pause(house)
+        loop.pause(process)
         await asyncio.sleep(10)
         assert seen == [1.0, 2.0]
-        loop.resume(house)
+        loop.resume(process)
         await asyncio.sleep(1.2)
 
     loop.run_until_complete(main())
@@ -153,7 +155,7 @@ def test_a_razed_house_does_nothing_more_not_even_at_its_end(
 ) -> None:
     said: list[str] = []
 
-    async def life() -> None:
+    async def incarnation() -> None:
         try:
             await asyncio.sleep(1)
             said.append("lived")
@@ -163,12 +165,12 @@ def test_a_razed_house_does_nothing_more_not_even_at_its_end(
             await asyncio.sleep(1)
 
     async def main() -> None:
-        house = House("razed")
-        living = loop.begin(house, life())
-        loop.begin(house, life())
+        process = SimulatedProcess("razed")
+        living = loop.begin(process, incarnation())
+        loop.begin(process, incarnation())
         await asyncio.sleep(2)
-        loop.raze(house)
-        loop.begin(house, life())
+        loop.kill(process)
+        loop.begin(process, incarnation())
         gc.collect()
         await asyncio.sleep(100)
         assert not living.done()
@@ -181,25 +183,25 @@ def test_a_razed_house_does_nothing_more_not_even_at_its_end(
 
 
 def test_a_coroutine_passed_to_a_task_that_never_starts_is_closed_with_it() -> None:
-    drawn = new_loop(random.Random(1).random)
+    loop = new_loop(random.Random(1).random)
 
     async def passed_on(inner: Coroutine[Any, Any, None]) -> None:
         await inner
 
-    async def life() -> None:
+    async def incarnation() -> None:
         try:
             await asyncio.sleep(60)
         finally:
             asyncio.create_task(passed_on(asyncio.sleep(1)))  # noqa: RUF006 - it never starts
 
     async def main() -> None:
-        drawn.begin(House("razed"), life())
+        loop.begin(SimulatedProcess("razed"), incarnation())
         await asyncio.sleep(1)
 
-    drawn.run_until_complete(main())
+    loop.run_until_complete(main())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        drawn.close()
+        loop.close()
         gc.collect()
     assert [str(each.message) for each in caught] == []
 
@@ -208,9 +210,9 @@ def test_a_fuse_razes_a_house_in_the_middle_of_what_it_does(loop: SimulatedLoop)
     said: list[str] = []
 
     async def main() -> None:
-        house = House("lit")
-        loop.begin(house, told(said, "a"))
-        house.fuse = 1, lambda: loop.raze(house)
+        process = SimulatedProcess("lit")
+        loop.begin(process, told(said, "a"))
+        process.fuse = 1, lambda: loop.kill(process)
         await asyncio.sleep(10)
 
     loop.run_until_complete(main())
@@ -226,9 +228,9 @@ def test_what_begins_from_nothing_belongs_to_the_house_it_was_begun_in(loop: Sim
         await begun
 
     async def main() -> None:
-        house = House("here")
-        loop.begin(house, begin())
-        house.fuse = 0, lambda: loop.raze(house)
+        process = SimulatedProcess("here")
+        loop.begin(process, begin())
+        process.fuse = 0, lambda: loop.kill(process)
         await asyncio.sleep(10)
 
     loop.run_until_complete(main())
@@ -243,8 +245,8 @@ def test_each_house_goes_by_its_own_clock(loop: SimulatedLoop) -> None:
         return loop.now
 
     async def main() -> list[float]:
-        houses = House("slow", rate=0.5), House("fast", rate=2.0, ahead_s=1_000)
-        return list(await asyncio.gather(*(loop.begin(house, nap()) for house in houses)))
+        houses = SimulatedProcess("slow", rate=0.5), SimulatedProcess("fast", rate=2.0, ahead_s=1_000)
+        return list(await asyncio.gather(*(loop.begin(process, nap()) for process in houses)))
 
     assert loop.run_until_complete(main()) == pytest.approx([20, 5], abs=0.01)
 
@@ -256,7 +258,7 @@ def test_who_waits_for_nothing_is_told_so(loop: SimulatedLoop) -> None:
 
 def test_an_error_that_nobody_takes_is_told_with_its_house(loop: SimulatedLoop) -> None:
     failures: list[tuple[str, str]] = []
-    loop.failed = lambda house, error: failures.append((house.name, str(error)))
+    loop.failed = lambda process, error: failures.append((process.name, str(error)))
 
     def fail() -> None:
         raise ValueError("wrong")
@@ -265,7 +267,7 @@ def test_an_error_that_nobody_takes_is_told_with_its_house(loop: SimulatedLoop) 
         async def begin() -> None:
             asyncio.get_running_loop().call_soon(fail)
 
-        await loop.begin(House("here"), begin())
+        await loop.begin(SimulatedProcess("here"), begin())
         await asyncio.sleep(1)
 
     loop.run_until_complete(main())

@@ -11,52 +11,52 @@ from pathlib import Path
 
 import pytest
 
-from proof import plot
+from proof import suite
 from proof.history import History
-from proof.judge import verdicts
-from proof.scene import Part, Scene
+from proof.judge import evaluate_all
 from proof.simulate import __main__ as command
-from proof.simulate import faults as fate
-from proof.simulate.trial import tried
+from proof.simulate.faults import DEFAULT_FAULTS, Kind, draw_plan
+from proof.simulate.trial import run_seed
 from proof.verdicts import Check
+from proof.workload import FunctionWorkload, WorkloadContext
 
 _SEEDS = 200
 _CASES = 8
 _A_CASE = _SEEDS // _CASES
 _OFTEN_CANCELLED = 32_902
-_ELSEWHERE = "from proof.simulate.trial import tried; print(tried(7).digest)"
+_ELSEWHERE = "from proof.simulate.trial import run_seed; print(run_seed(7).digest)"
 
 
 @pytest.mark.parametrize("first", range(1, _SEEDS, _A_CASE))
 def test_seeds_keep_every_promise(first: int) -> None:
-    trials = [tried(seed) for seed in range(first, first + _A_CASE)]
+    trials = [run_seed(seed) for seed in range(first, first + _A_CASE)]
     broken = {trial.seed: [str(verdict) for verdict in trial.broken] for trial in trials if not trial.holds}
     assert broken == {}, "play one again: python -m proof.simulate --seed SEED --history FOLDER"
     assert all(trial.faults for trial in trials)
 
 
 def test_a_seed_is_the_same_play_every_time_and_everywhere() -> None:
-    digest = tried(7).digest
-    assert tried(7).digest == digest
-    assert tried(8).digest != digest
-    assert tried(_OFTEN_CANCELLED).digest == tried(_OFTEN_CANCELLED).digest
+    digest = run_seed(7).digest
+    assert run_seed(7).digest == digest
+    assert run_seed(8).digest != digest
+    assert run_seed(_OFTEN_CANCELLED).digest == run_seed(_OFTEN_CANCELLED).digest
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     ran = subprocess.run([sys.executable, "-c", _ELSEWHERE], env=environment, capture_output=True, check=True)
     assert ran.stdout.decode().strip() == digest
 
 
 def test_a_slow_play_keeps_every_promise_over_a_longer_time() -> None:
-    usual, slow = tried(12, only=["locks", "beats"]), tried(12, only=["locks", "beats"], slowness=10.0)
+    usual, slow = run_seed(12, only=["locks", "beats"]), run_seed(12, only=["locks", "beats"], slowness=10.0)
     assert slow.holds, [str(verdict) for verdict in slow.broken]
     assert slow.faults == usual.faults
     assert slow.seconds > 8 * usual.seconds
 
 
 def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
-    trial = tried(3, folder=tmp_path, only=["locks"])
+    trial = run_seed(3, folder=tmp_path, only=["locks"])
     read = History.read(tmp_path)
     assert trial.workloads == ("locks",)
-    assert [verdict.looks for verdict in verdicts(read)] == [verdict.looks for verdict in trial.verdicts]
+    assert [verdict.looks for verdict in evaluate_all(read)] == [verdict.looks for verdict in trial.verdicts]
 
 
 def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
@@ -66,15 +66,15 @@ def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
         yield 1
         yield f"{len(history.notes('life.began')) > 0} lives were lived"
 
-    monkeypatch.setattr(plot, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
-    asked = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
-    assert _ended(monkeypatch, *asked, "--until-broken") == 1
+    monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
+    args = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
+    assert _ended(monkeypatch, *args, "--until-broken") == 1
     told = capsys.readouterr().out
     assert told.startswith("1 seeds")
     assert "BROKEN  lifeless" in told
     again = "python -m proof.simulate --seed 7 --seconds 5 --slow 2 --with looks --history history"
     assert told.splitlines()[-1] == f"again: {again}"
-    assert _ended(monkeypatch, *asked, "--until", "another", "--json") == 1
+    assert _ended(monkeypatch, *args, "--until", "another", "--json") == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["seeds"], document["broken"]) == (5, ["lifeless"])
     assert document["trials"][0]["again"] == again
@@ -88,13 +88,13 @@ def test_seeds_that_break_nothing_are_counted(
 
 
 def test_an_error_that_is_none_of_the_mesh_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stumble(scene: Scene) -> None:
-        if scene.recorder.life == 1:
+    async def stumble(context: WorkloadContext) -> None:
+        if context.recorder.incarnation == 1:
             raise ValueError("a fault of the program")
-        await scene.over.wait()
+        await context.over.wait()
 
-    monkeypatch.setattr(plot, "WORKLOADS", (Part("stumbling", stumble),))
-    (broken,) = tried(1, seconds=5.0).broken
+    monkeypatch.setattr(suite, "WORKLOADS", (FunctionWorkload("stumbling", stumble),))
+    (broken,) = run_seed(1, seconds=5.0).broken
     assert broken.name == "nothing-unexpected"
     assert "a fault of the program" in broken.faults[0]
 
@@ -108,26 +108,24 @@ def _ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_other_faults_befall_a_world_only_if_they_are_asked_for_and_leave_the_usual_as_they_are() -> None:
-    step = fate.Kind.DATABASE_CLOCK
-    usual_kinds = fate.DEFAULT_FAULTS - {fate.Kind.ROLLBACK, step}
-    usual, more = (fate.drawn(7, 40.0, kinds) for kinds in (usual_kinds, usual_kinds | {step}))
+    step = Kind.DATABASE_CLOCK
+    usual_kinds = DEFAULT_FAULTS - {Kind.ROLLBACK, step}
+    usual, more = (draw_plan(7, 40.0, kinds) for kinds in (usual_kinds, usual_kinds | {step}))
     assert [fault for fault in more.faults if fault.kind is not step] == list(usual.faults)
     assert step in {fault.kind for fault in more.faults}
-    only = fate.drawn(7, 40.0, frozenset((fate.Kind.ROLLBACK,)))
-    assert {fault.kind for fault in only.faults} == {fate.Kind.ROLLBACK}
+    only = draw_plan(7, 40.0, frozenset((Kind.ROLLBACK,)))
+    assert {fault.kind for fault in only.faults} == {Kind.ROLLBACK}
 
 
 def test_a_world_has_rollbacks_or_steps_of_the_clock_and_never_both() -> None:
-    both = {fate.Kind.ROLLBACK, fate.Kind.DATABASE_CLOCK}
-    drawn = [
-        {f.kind for f in fate.drawn(seed, 40.0, frozenset(fate.Kind)).faults} & both for seed in range(40)
-    ]
+    both = {Kind.ROLLBACK, Kind.DATABASE_CLOCK}
+    drawn = [{f.kind for f in draw_plan(seed, 40.0, frozenset(Kind)).faults} & both for seed in range(40)]
     assert all(len(kinds) <= 1 for kinds in drawn)
     assert both == set().union(*drawn)
 
 
 def test_a_play_with_every_fault_is_the_same_every_time() -> None:
-    first, second = (tried(7, only=["locks", "consumers"]) for _ in range(2))
+    first, second = (run_seed(7, only=["locks", "consumers"]) for _ in range(2))
     assert first.digest == second.digest
-    fewer = fate.DEFAULT_FAULTS - {fate.Kind.SLOW, fate.Kind.HELD}
-    assert first.faults > tried(7, only=["locks", "consumers"], faults=fewer).faults
+    fewer = DEFAULT_FAULTS - {Kind.SLOW, Kind.HELD}
+    assert first.faults > run_seed(7, only=["locks", "consumers"], faults=fewer).faults

@@ -25,7 +25,7 @@ from vox_mesh.rhythm import help as helping
 from vox_mesh.rhythm.context import RhythmContext, Times
 from vox_mesh.rhythm.help import ANSWER, EXPIRED, PROMISE, REQUEST, WITHDRAWN, Help
 from vox_mesh.store.schema.statements import named
-from vox_mesh.testing import Town
+from vox_mesh.testing import MeshHarness
 
 BPM: Final = 12.0
 BEAT_S: Final = 5
@@ -43,8 +43,8 @@ def help_of(node: Mesh, bpm: float = BPM) -> Help:
 class Two:
     """One who asks, on a node, and one who helps, on another."""
 
-    def __init__(self, town: Town, asking: MeshNode, helping: MeshNode) -> None:
-        self.town = town
+    def __init__(self, harness: MeshHarness, asking: MeshNode, helping: MeshNode) -> None:
+        self.harness = harness
         self.asking, self.helping = asking, helping
         self.asker, self.helper = help_of(asking), help_of(helping)
 
@@ -54,9 +54,9 @@ class Two:
         (request,) = await self.helping.messages.poll_inbox_from_db("helper")
         return thread, request
 
-    async def turn(self, beats: float) -> None:
+    async def advance(self, beats: float) -> None:
         """Let so many beats pass."""
-        await self.town.clock.turn(f"{round(beats * BEAT_S * 1_000)}ms")
+        await self.harness.clock.advance(f"{round(beats * BEAT_S * 1_000)}ms")
         for side in (self.asker, self.helper):
             side._context.times.notify_clock_set()
 
@@ -75,9 +75,9 @@ class Two:
 
 @pytest.fixture
 async def two() -> AsyncIterator[Two]:
-    """Two nodes in a town."""
-    async with Town() as town:
-        yield Two(town, await town.node("asker"), await town.node("helper"))
+    """Two nodes in a harness."""
+    async with MeshHarness() as harness:
+        yield Two(harness, await harness.node("asker"), await harness.node("helper"))
 
 
 # --- the rules ------------------------------------------------------------------------------------
@@ -112,16 +112,16 @@ def test_a_promise_is_sent_with_the_address_of_its_thread_and_read_with_or_witho
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"promise_beats": 0}, "promise_beats is 0"),
-        ({"promise_beats": True}, "promise_beats is True"),
+        ({"promise_beats": 0}, "got 0"),
+        ({"promise_beats": True}, "got True"),
         ({"fail_after_beats": 1}, "an integer from 2 to"),
         ({"confidence": 1.1}, "a number from 0 to 1"),
         ({"confidence": True}, "a number from 0 to 1"),
         ({"confidence": float("nan")}, "a number from 0 to 1"),
-        ({"on_fail": None}, "on_fail is None"),
-        ({"thread_id": "hmmm://thread/abc"}, "is no thread of help"),
-        ({"thread_id": 7}, "is no thread of help"),
-        ({"beats": 1}, "a promise has no 'beats'"),
+        ({"on_fail": None}, "on_fail must be a text"),
+        ({"thread_id": "hmmm://thread/abc"}, "help thread must be"),
+        ({"thread_id": 7}, "help thread must be"),
+        ({"beats": 1}, "got 'beats'"),
     ],
 )
 def test_what_is_no_promise_is_refused(wrong: dict[str, Any], said: str) -> None:
@@ -130,9 +130,9 @@ def test_what_is_no_promise_is_refused(wrong: dict[str, Any], said: str) -> None
         HelpPromise.parse(right | wrong)
     assert said in caught.value.line
     for name in wrong.keys() & right.keys() - {"on_fail"}:
-        with pytest.raises(BadValue, match=f"the promise has no {name}"):
+        with pytest.raises(BadValue, match=f"promise must have the field {name}"):
             HelpPromise.parse({key: value for key, value in right.items() if key != name})
-    with pytest.raises(BadValue, match="is no promise"):
+    with pytest.raises(BadValue, match="promise must be an object"):
         HelpPromise.parse([])
 
 
@@ -145,7 +145,7 @@ async def test_an_answer_in_time_keeps_the_promise(two: Two) -> None:
     assert await two.asker.state(thread) == thread, "what asking returned is what is stored"
     assert (thread.asker, thread.task_id, thread.state) == ("asker", "ucxl://a/b", "asked")
     promised = await two.helper.promise(request, promise_beats=2, confidence=0.7, fail_after_beats=3)
-    await two.turn(1)
+    await two.advance(1)
     waiting = asyncio.create_task(two.asker.wait(thread))
     said = await two.helper.answer(request, {"it": 42})
     async with asyncio.timeout(PATIENCE_S):
@@ -172,7 +172,7 @@ async def said_in(two: Two, thread: HelpThread, msg_type: str) -> list[Message]:
 async def test_a_late_answer_breaks_the_promise_and_arrives_all_the_same(two: Two) -> None:
     thread, request = await two.asked()
     await two.helper.promise(request, promise_beats=1, fail_after_beats=4)
-    await two.turn(2)
+    await two.advance(2)
     await two.helper.answer(thread.address, "late")
     assert await two.state(thread) == "broken"
     assert [(each.msg_type, each.body) for each in await two.inbox()][1:] == [(ANSWER, "late")]
@@ -190,7 +190,7 @@ async def test_an_answer_that_nobody_had_promised_is_help_too(two: Two) -> None:
 
 async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(two: Two) -> None:
     thread, request = await two.asked()
-    with pytest.raises(NotHelper, match="nobody has promised"):
+    with pytest.raises(NotHelper, match="no promise to withdraw"):
         await two.helper.withdraw(request)
     await two.helper.promise(request, promise_beats=2, fail_after_beats=4, on_fail="plan-b")
     waiting = asyncio.create_task(two.asker.wait(thread))
@@ -210,12 +210,12 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
     thread, request = await two.asked(task="ucxl://a/b")
     await two.helper.promise(request, promise_beats=2, fail_after_beats=3, on_fail="plan-b")
     waiting = asyncio.create_task(two.asker.wait(thread))
-    await two.turn(2.5)
+    await two.advance(2.5)
     assert await two.asker.close_due() == 0, "it is late, but still open"
     assert not waiting.done()
-    await two.turn(1)
+    await two.advance(1)
     async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises(ThreadClosed, match="what was promised did not come") as caught:
+        with pytest.raises(ThreadClosed, match="the promise expired") as caught:
             await waiting
     assert (caught.value.state, caught.value.on_fail) == ("expired", "plan-b")
     assert "plan-b" in caught.value.hint
@@ -239,7 +239,7 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
 
 async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
-    await two.turn(2)
+    await two.advance(2)
     assert await two.helping.messages.poll_inbox_from_db("helper") == []
     for late in (
         two.helper.answer(thread.thread_id, "too late"),
@@ -278,7 +278,7 @@ async def test_of_those_who_have_a_role_one_promises_and_only_that_one_answers(t
     helper = (await two.asker.state(thread)).helper
     assert [isinstance(each, HelpPromise) for each in done].index(True) == "abc".index(helper or "")
     for refused in (two.helper.answer(request, 1, sender="d"), two.helper.withdraw(request, sender="d")):
-        with pytest.raises(NotHelper, match=f"{helper} has promised"):
+        with pytest.raises(NotHelper, match=f"{helper} promised first"):
             await refused
     await two.helper.answer(request, 2, sender=helper)
     assert (await two.asker.wait(thread)).body == 2
@@ -311,9 +311,9 @@ async def test_what_is_no_thread_of_help_is_not_known(two: Two) -> None:
         with pytest.raises(NotKnown):
             await said
     thread, request = await two.asked()
-    with pytest.raises(BadValue, match="somebody did not ask"):
+    with pytest.raises(BadValue, match="got somebody"):
         await two.helper.answer(request._replace(sender_agent="somebody"), "for whom?")
-    with pytest.raises(BadValue, match="is no thread of help"):
+    with pytest.raises(BadValue, match="help thread must be"):
         await two.asker.state("abc")
     assert await two.state(thread) == "asked"
 
@@ -345,9 +345,9 @@ async def test_commands_ask_answer_and_wait_too(tmp_path: Path) -> None:
 
 
 async def test_many_nodes_that_close_at_the_same_time_tell_each_asker_once(two: Two) -> None:
-    third = help_of(await two.town.node("third"))
+    third = help_of(await two.harness.node("third"))
     threads = [await two.asker.ask("helper", n, sender=f"s{n}", within_beats=1) for n in range(5)]
-    await two.turn(1)
+    await two.advance(1)
     closed = await asyncio.gather(
         *(each.close_due() for each in (two.asker, two.helper, third) for _ in range(2))
     )
@@ -364,14 +364,14 @@ async def test_all_whose_time_is_over_are_closed_however_many_they_are(
     monkeypatch.setattr(helping, "_BATCH_SIZE", 2)
     for number in range(5):
         await two.asker.ask("helper", number, within_beats=1)
-    await two.turn(1)
+    await two.advance(1)
     assert await two.helper.close_due() == 5
     assert await two.counts() == (0, 0, 0, 5)
 
 
 async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
     own, other = [await two.asker.ask("helper", number, within_beats=1) for number in range(2)]
-    await two.turn(1)
+    await two.advance(1)
     with pytest.raises(ThreadClosed):
         await two.asker.wait(own)
     assert await two.state(other) == "asked", "whoever waits for that one closes it, or the next bar does"
@@ -379,7 +379,7 @@ async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
 
 async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
-    later = Dependencies(wall_ms=lambda: two.town.clock.now_ms + 3 * BEAT_S * 1_000)
+    later = Dependencies(wall_ms=lambda: two.harness.clock.now_ms + 3 * BEAT_S * 1_000)
     two.helper._context.times = Times(MeshClock(later))
     assert await two.helper.close_due() == 0
     assert await two.state(thread) == "asked"
@@ -391,13 +391,13 @@ async def test_an_answer_and_the_close_that_race_leave_one_of_the_two(two: Two) 
         thread = await two.asker.ask("helper", number, sender=f"s{number}", within_beats=1)
         (request,) = await two.helping.messages.poll_inbox_from_db("helper")
         left_ms = thread.closes_ms - await database_ms(two.helping)
-        two.town.clock._ahead_ms += left_ms - 2 * number  # a moment before, and nobody ticks
+        two.harness.clock._ahead_ms += left_ms - 2 * number  # just before the deadline, without a heartbeat
         answering, *closing = await asyncio.gather(
             two.helper.answer(request, number),
             *(each.close_due() for each in (two.asker, two.helper)),
             return_exceptions=True,
         )
-        await two.turn(1)
+        await two.advance(1)
         await two.helper.close_due()
         assert all(isinstance(each, int) for each in closing), "none of them failed"
         ended = await two.asker.state(thread)

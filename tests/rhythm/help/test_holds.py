@@ -19,7 +19,7 @@ from vox_mesh.model.rhythm.policy import PHASES, TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo, Until, end_of
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.beat_locks import BeatLock
-from vox_mesh.testing import Town
+from vox_mesh.testing import MeshHarness
 
 _PATIENCE_S: Final = 30.0
 _KEY: Final = "task:42"
@@ -29,20 +29,20 @@ _WORK_MS: Final = 30_000
 
 
 @pytest.fixture
-async def town() -> AsyncIterator[Town]:
-    """A town without anybody."""
-    async with Town() as town:
-        yield town
+async def harness() -> AsyncIterator[MeshHarness]:
+    """A harness without nodes."""
+    async with MeshHarness() as harness:
+        yield harness
 
 
-async def _turn_into_bar(town: Town, into_ms: int) -> int:
+async def _advance_into_bar(harness: MeshHarness, into_ms: int) -> int:
     """Turn the clock so far into the next bar; when that began."""
-    await town.clock.turn(f"{_BAR_MS - town.clock.now_ms % _BAR_MS + into_ms}ms")
-    return town.clock.now_ms // _BAR_MS * _BAR_MS
+    await harness.clock.advance(f"{_BAR_MS - harness.clock.now_ms % _BAR_MS + into_ms}ms")
+    return harness.clock.now_ms // _BAR_MS * _BAR_MS
 
 
-async def _turn_to(town: Town, at_ms: int) -> None:
-    await town.clock.turn(f"{at_ms - town.clock.now_ms}ms")
+async def _advance_to(harness: MeshHarness, at_ms: int) -> None:
+    await harness.clock.advance(f"{at_ms - harness.clock.now_ms}ms")
 
 
 # --- where a boundary is ---------------------------------------------------------------------------
@@ -76,30 +76,30 @@ def test_a_phase_ends_where_another_begins_and_the_last_one_with_its_bar(
     ],
 )
 async def test_a_lock_is_held_until_the_phase_or_the_bar_ends_and_then_anybodys(
-    town: Town, into_ms: int, until: str, ends_ms: int
+    harness: MeshHarness, into_ms: int, until: str, ends_ms: int
 ) -> None:
-    one, two = await town.node("one"), await town.node("two")
-    bar_ms = await _turn_into_bar(town, into_ms)
+    one, two = await harness.node("one"), await harness.node("two")
+    bar_ms = await _advance_into_bar(harness, into_ms)
     lock = await one.rhythm.holds.acquire(_KEY, until)
     assert (lock.until, lock.ends_ms) == (until, bar_ms + ends_ms)
     with pytest.raises(LockHeld):
         await two.locks.acquire(_KEY)
-    await _turn_to(town, bar_ms + ends_ms + 1_000)
+    await _advance_to(harness, bar_ms + ends_ms + 1_000)
     assert (await two.locks.acquire(_KEY)).fence_token > lock.fence_token
     with pytest.raises(StaleFence):
         await one.rhythm.holds.renew(lock, beats_left=3)
 
 
-async def test_right_before_a_boundary_it_is_for_the_phase_that_comes(town: Town) -> None:
-    holds = (await town.node()).rhythm.holds
+async def test_right_before_a_boundary_it_is_for_the_phase_that_comes(harness: MeshHarness) -> None:
+    holds = (await harness.node()).rhythm.holds
     assert holds.ends_ms("phase", _PLAN_MS - 100) == _PLAN_MS
     assert holds.ends_ms("phase", _PLAN_MS - 99) == _WORK_MS
     assert holds.ends_ms("bar", _BAR_MS - 1) == 2 * _BAR_MS
 
 
-async def test_a_body_is_stopped_at_the_boundary_and_nothing_renews_its_lock(town: Town) -> None:
-    node = await town.node()
-    bar_ms = await _turn_into_bar(town, 0)
+async def test_a_body_is_stopped_at_the_boundary_and_nothing_renews_its_lock(harness: MeshHarness) -> None:
+    node = await harness.node()
+    bar_ms = await _advance_into_bar(harness, 0)
     inside, never = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -110,18 +110,18 @@ async def test_a_body_is_stopped_at_the_boundary_and_nothing_renews_its_lock(tow
     working = asyncio.create_task(work())
     async with asyncio.timeout(_PATIENCE_S):
         await inside.wait()
-        await _turn_to(town, bar_ms + 7_000)  # a hold in time would be renewed now
+        await _advance_to(harness, bar_ms + 7_000)  # a hold in time would be renewed now
         assert [holder.left_s < 6 for holder in await node.locks.holders(_KEY)] == [True]
-        await _turn_to(town, bar_ms + _PLAN_MS + 1_000)
+        await _advance_to(harness, bar_ms + _PLAN_MS + 1_000)
         with pytest.raises(LockLost):
             await working
 
 
 async def test_with_beats_left_it_goes_on_until_the_next_boundary_however_often_that_is_said(
-    town: Town,
+    harness: MeshHarness,
 ) -> None:
-    node = await town.node()
-    bar_ms = await _turn_into_bar(town, 0)
+    node = await harness.node()
+    bar_ms = await _advance_into_bar(harness, 0)
     inside, never = asyncio.Event(), asyncio.Event()
     held: list[BeatLock] = []
 
@@ -137,29 +137,31 @@ async def test_with_beats_left_it_goes_on_until_the_next_boundary_however_often_
         for _ in range(3):
             await node.rhythm.holds.renew(held[0], beats_left=1)
             assert held[0].ends_ms == bar_ms + _WORK_MS
-        await _turn_to(town, bar_ms + _PLAN_MS + 5_000)
+        await _advance_to(harness, bar_ms + _PLAN_MS + 5_000)
         assert [each.fence_token for each in await node.locks.holders(_KEY)] == [held[0].fence_token]
         assert not working.done()
-        with pytest.raises(BadValue, match="with 0 beats left"):
+        with pytest.raises(BadValue, match="got 0"):
             await node.rhythm.holds.renew(held[0], beats_left=0)
         assert held[0].ends_ms == bar_ms + _WORK_MS
-        await _turn_to(town, bar_ms + _WORK_MS + 1_000)
+        await _advance_to(harness, bar_ms + _WORK_MS + 1_000)
         with pytest.raises(LockLost):
             await working
 
 
-async def test_a_body_that_ends_before_the_boundary_lets_go_of_its_lock(town: Town) -> None:
-    node = await town.node()
-    await _turn_into_bar(town, 0)
+async def test_a_body_that_ends_before_the_boundary_lets_go_of_its_lock(harness: MeshHarness) -> None:
+    node = await harness.node()
+    await _advance_into_bar(harness, 0)
     async with node.rhythm.holds.hold([_KEY, "task:43"], until="bar", agent="coder", shared=True) as lock:
         assert (lock.holder_agent, lock.is_shared) == ("coder", True)
         assert len(await node.locks.holders()) == 2
     assert await node.locks.holders() == []
 
 
-async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_was_served(town: Town) -> None:
-    one, two = await town.node("one"), await town.node("two")
-    bar_ms = await _turn_into_bar(town, 0)
+async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_was_served(
+    harness: MeshHarness,
+) -> None:
+    one, two = await harness.node("one"), await harness.node("two")
+    bar_ms = await _advance_into_bar(harness, 0)
     first = await one.locks.acquire(_KEY, ttl=3_600)
     waiting = asyncio.create_task(two.rhythm.holds.acquire(_KEY, "bar", wait=_PATIENCE_S))
     async with asyncio.timeout(_PATIENCE_S):
@@ -167,20 +169,20 @@ async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_wa
             async for found in changes:
                 if found[0].waiting:
                     break
-        await _turn_to(town, bar_ms + _BAR_MS + 30_000)
+        await _advance_to(harness, bar_ms + _BAR_MS + 30_000)
         await one.locks.release(first)
         lock = await waiting
     assert lock.ends_ms == bar_ms + 2 * _BAR_MS
     assert (await one.locks.holders(_KEY))[0].left_s < 20, "it was not for a whole bar"
 
 
-async def test_only_phases_and_bars_end(town: Town) -> None:
-    with pytest.raises(BadValue, match="nothing is held until the end of 'week'"):
-        await (await town.node()).rhythm.holds.acquire(_KEY, "week")
+async def test_only_phases_and_bars_end(harness: MeshHarness) -> None:
+    with pytest.raises(BadValue, match="until must be phase or bar, got 'week'"):
+        await (await harness.node()).rhythm.holds.acquire(_KEY, "week")
 
 
-async def test_the_phases_are_those_of_the_policy_in_force(town: Town) -> None:
-    node = await town.node()
+async def test_the_phases_are_those_of_the_policy_in_force(harness: MeshHarness) -> None:
+    node = await harness.node()
     said = {"cluster_id": "c", "initial_bpm": 12, "phases": {"work": 7, "rest": 1}}
     entry = await node.rhythm.policies.set(TempoPolicy.of_document(said))
     holds = node.rhythm.holds
@@ -219,10 +221,10 @@ async def _lease_end(node: MeshNode, job_id: str) -> int:
 
 
 async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_while_its_worker_lives(
-    town: Town,
+    harness: MeshHarness,
 ) -> None:
-    one, two = await town.node("one"), await town.node("two")
-    bar_ms = await _turn_into_bar(town, 0)
+    one, two = await harness.node("one"), await harness.node("two")
+    bar_ms = await _advance_into_bar(harness, 0)
     begun: asyncio.Queue[str] = asyncio.Queue()
 
     async def hang(context: JobContext) -> None:
@@ -239,24 +241,24 @@ async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_whi
     soon_ms = 5_000  # it is counted from when the claim arrives
     first_ms = await _lease_end(one, job_id)
     assert bar_ms + _PLAN_MS <= first_ms < bar_ms + _PLAN_MS + soon_ms
-    await _turn_to(town, bar_ms + 6_000)
-    one.worker._leases._wake.set()  # its timer knows nothing of the turned clock
+    await _advance_to(harness, bar_ms + 6_000)
+    one.worker._leases._wake.set()  # its timer does not follow the manual clock
     async with asyncio.timeout(_PATIENCE_S):
         seen = one.store.change_count
         while await _lease_end(one, job_id) == first_ms:
             await one.store.changed(seen)
             seen = one.store.change_count
     assert bar_ms + _WORK_MS <= await _lease_end(one, job_id) < bar_ms + _WORK_MS + soon_ms
-    await town.kill("one")
+    await harness.kill("one")
     await two.worker.start()
-    await _turn_to(town, bar_ms + _WORK_MS + soon_ms)
+    await _advance_to(harness, bar_ms + _WORK_MS + soon_ms)
     async with asyncio.timeout(_PATIENCE_S):
         assert await begun.get() == job_id, "nobody has renewed it"
     await two.worker.stop(grace=0.0)
 
 
-async def test_a_job_that_is_done_again_has_the_same_lease(town: Town) -> None:
-    node = await town.node()
+async def test_a_job_that_is_done_again_has_the_same_lease(harness: MeshHarness) -> None:
+    node = await harness.node()
     first = await node.jobs.schedule("work", lease=Until.BAR)
     await node.jobs.abort(first.job_id)
     again = await node.jobs.retry(first.job_id)

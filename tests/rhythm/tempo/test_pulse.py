@@ -12,7 +12,7 @@ from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
-from vox_mesh.testing import Town
+from vox_mesh.testing import MeshHarness
 
 FAST = "{cluster_id: east, initial_bpm: 600, bar_len_beats: 4}"
 PATIENCE_S = 30.0
@@ -80,13 +80,13 @@ async def test_with_the_node_its_beats_end(tempo_file: Path) -> None:
 async def test_a_clock_that_jumps_has_the_downbeats_that_it_left_out_told(
     tempo_file: Path, jump_s: int
 ) -> None:
-    async with asyncio.timeout(PATIENCE_S), Town() as town:
-        node = await town.node(tempo_policy=tempo_file)
+    async with asyncio.timeout(PATIENCE_S), MeshHarness() as harness:
+        node = await harness.node(tempo_policy=tempo_file)
         beats = node.rhythm.beats()
         last = (await anext(beats)).epoch_ms
-        turning = asyncio.create_task(town.clock.turn(f"{jump_s}s"))
+        advancing = asyncio.create_task(harness.clock.advance(f"{jump_s}s"))
         heard = [frame async for frame in _until(beats, last + jump_s * 1_000)]
-        await turning
+        await advancing
         bars = [frame.epoch_ms for frame in heard if frame.downbeat]
         assert bars == list(range(bars[0], bars[-1] + 1, 400))
         assert len(bars) >= jump_s * 1_000 // 400

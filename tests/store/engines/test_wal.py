@@ -13,7 +13,7 @@ import pytest
 from tools.homes import FILE
 from vox_mesh import Script, Settings, Statement, open_store
 from vox_mesh.cli.doctor import database_checks
-from vox_mesh.cli.doctor.checks import Patient
+from vox_mesh.cli.doctor.checks import CheckContext
 from vox_mesh.store.engines.file import FileEngine
 
 _BOUND: Final = 200_000
@@ -57,8 +57,8 @@ async def test_a_log_that_a_foreign_reader_pins_is_warned_of_once_and_shown(
         assert not status.is_pinned
 
 
-def _patient(settings: Settings, engine: FileEngine) -> Patient:
-    patient = Patient(settings, {})
+def _patient(settings: Settings, engine: FileEngine) -> CheckContext:
+    patient = CheckContext(settings, {})
     patient.engine = engine
     return patient
 

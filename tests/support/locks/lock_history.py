@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from proof.checkers.lock_model import Kind, Operation, lock_fault
+from proof.checkers.lock_model import Kind, LockAction, lock_fault
 from proof.history import Step
 from vox_mesh import Mesh, MeshError, Script, Statement, Store
 from vox_mesh.errors import LockHeld, StaleFence
@@ -59,7 +59,7 @@ class Recorder:
         """Let go of it."""
         async with self._telling(Kind.RELEASE, lock.keys[0], token=lock.fence_token) as facts:
             if not await self._locks.release(lock):
-                facts["told"] = Step.NO
+                facts["step"] = Step.NO
 
     async def write(self, lock: Lock) -> None:
         """Write a row under it."""
@@ -88,15 +88,15 @@ class Recorder:
     @asynccontextmanager
     async def _telling(self, kind: Kind, key: str, **facts: Any) -> AsyncIterator[Facts]:
         """Tell of an operation, which may change the facts; what goes wrong with it is one of them."""
-        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "told": Step.UNKNOWN}
+        facts |= {"id": new_key(), "kind": kind, "key": key, "actor": self._actor, "step": Step.UNKNOWN}
         self._tell(**facts, began=time.monotonic())
-        facts["told"] = Step.OK
+        facts["step"] = Step.OK
         try:
             yield facts
         except _REFUSALS:
-            facts["told"] = Step.NO
+            facts["step"] = Step.NO
         except MeshError as error:
-            facts |= {"told": Step.UNKNOWN, "error": error.line}
+            facts |= {"step": Step.UNKNOWN, "error": error.line}
         self._tell(**facts, ended=time.monotonic())
 
 
@@ -122,17 +122,17 @@ async def roam(
         await asyncio.sleep(random.random() * _PACE_S)
 
 
-async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str, list[Operation]]:
+async def histories(store: Store, table: str, reports: Iterable[Facts]) -> dict[str, list[LockAction]]:
     """What was done to each key; of the writes it is known what became of them, by their rows."""
     rows = await store.read(f"SELECT id FROM {table}", fresh=True)
     written = {row["id"] for row in rows}
     facts: dict[str, Facts] = {}
-    for each in told:
+    for each in reports:
         if "id" in each:
             facts.setdefault(each["id"], {}).update(each)
-    found: dict[str, list[Operation]] = defaultdict(list)
+    found: dict[str, list[LockAction]] = defaultdict(list)
     for each in facts.values():
-        kind, answer = Kind(each["kind"]), Step(each["told"])
+        kind, answer = Kind(each["kind"]), Step(each["step"])
         is_known = answer is not Step.UNKNOWN
         if kind is Kind.WRITE:
             is_written = each["id"] in written
@@ -140,19 +140,19 @@ async def histories(store: Store, table: str, told: Iterable[Facts]) -> dict[str
             answer = Step.OK if is_written else answer
         if answer is Step.UNKNOWN and kind in (Kind.WRITE, Kind.LOOK):
             continue  # it changed nothing, and told nothing
-        operation = Operation(
+        action = LockAction(
             *(kind, answer, each["began"], each["ended"] if is_known else math.inf),
             *(each.get("token"), each.get("ttl", 0.0)),
             actor=each["actor"],
             id=each["id"],
         )
-        found[each["key"]].append(operation)
+        found[each["key"]].append(action)
     return found
 
 
-def faults(found: dict[str, list[Operation]]) -> list[str]:
+def faults(found: dict[str, list[LockAction]]) -> list[str]:
     """What can't have been so, of each key."""
-    checked = {key: lock_fault(operations) for key, operations in found.items()}
+    checked = {key: lock_fault(actions) for key, actions in found.items()}
     return [f"{key}: {fault}" for key, fault in checked.items() if fault is not None]
 
 

@@ -1,4 +1,4 @@
-"""`vox-mesh db`: the database itself."""
+"""`vox-mesh db`: create, inspect, migrate, back up and restore the database."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import click
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
 from vox_mesh.cli.database.replicas import replica_reports, sync_replica
-from vox_mesh.cli.support.output import json_option, show_lines, show_one
-from vox_mesh.cli.support.progress import ProgressBar
-from vox_mesh.cli.support.start import opened_engine, start, start_shared
+from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one
+from vox_mesh.cli.support.session import engine_session, start, start_shared
+from vox_mesh.cli.support.terminal import ProgressBar
 from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.homes import Home
@@ -32,9 +32,9 @@ from vox_mesh.store.schema.shape import differences_at
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def db() -> None:
-    """Create, look at, migrate, back up and restore the database."""
+    """Create, inspect, migrate, back up and restore the database."""
 
 
 db.add_command(migrate)
@@ -44,9 +44,9 @@ db.add_command(lost)
 @db.command()
 @json_option
 def init(as_json: bool) -> None:
-    """Create the schema, or check the one that is there.
+    """Create the schema, or check the existing one.
 
-    Safe to run at any time, from any number of machines.
+    Safe to run at any time, on any number of machines.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def init(as_json: bool) -> None:
 
 
 async def _init(settings: Settings) -> dict[str, Any]:
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         found, _ = await versions_at(engine.query)
         schema_version = await ensure_schema(engine)
         facts = await engine.facts()
@@ -72,7 +72,9 @@ async def _init(settings: Settings) -> dict[str, Any]:
 @db.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show where the data lives, its versions and row counts, the replicas, the spool and the breaker.
+    """Show the state of the database, replicas and spool.
+
+    Also shows versions, row counts and the circuit breaker.
 
     \b
     Example:
@@ -84,12 +86,12 @@ def status(as_json: bool) -> None:
     if fault is not None:
         raise fault
     if settings.home is Home.MEMORY and not as_json:
-        show_lines(["nothing is shared: all data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
+        show_lines(["memory backend: data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
 
 
 async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
-    """What is known; with the database away that is less, but the spool matters most just then."""
-    here = {
+    """Return the known state; without the database it is incomplete, but the spool matters most then."""
+    local = {
         "home": settings.home.value,
         "shared": settings.home is not Home.MEMORY,
         "package_version": version("vox-mesh"),
@@ -105,23 +107,24 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]
             rows = await row_counts(store)
             differences = await differences_at(lambda asked: store.read(asked.sql, asked.params, fresh=True))
     except DatabaseUnavailable as fault:
-        return here | kept, fault
+        return local | kept, fault
     except SchemaDiffers as fault:
         differs = [{"difference": each} for each in fault.differences]
-        return here | {"schema_version": VERSION, "differences": differs} | kept, fault
+        return local | {"schema_version": VERSION, "differences": differs} | kept, fault
     facts = {} if status.engine is None else asdict(status.engine)
-    there = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
+    remote = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
     if status.schema_version == VERSION:
         kept["differences"] = [{"difference": str(each)} for each in differences]
-    return here | there | kept | {"rows": rows}, None
+    return local | remote | kept | {"rows": rows}, None
 
 
 @db.command()
 @json_option
 def sync(as_json: bool) -> None:
-    """Bring this node's replica up to date, or wait until the node that runs has done so.
+    """Bring this node's replica up to date.
 
-    For a first copy before a node starts, and to know that reads there miss nothing.
+    If a node that runs owns the replica, wait until that has caught up. Use it to make the first copy before
+    a node starts, or to make sure that later reads miss nothing.
 
     \b
     Example:
@@ -137,9 +140,9 @@ def sync(as_json: bool) -> None:
 @_FILE
 @json_option
 def backup(file: Path, as_json: bool) -> None:
-    """Copy the whole database, at one moment, to a new SQLite file.
+    """Copy the whole database to a new SQLite file.
 
-    Others may go on writing meanwhile. The file must not exist yet.
+    The copy is a consistent snapshot; nodes may keep writing meanwhile. The file must not exist yet.
 
     \b
     Example:
@@ -150,7 +153,7 @@ def backup(file: Path, as_json: bool) -> None:
 
 
 async def _backup(settings: Settings, file: Path) -> dict[str, Any]:
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         done = await back_up(engine, file)
     return {"file": str(done.path), "tables": done.tables, "rows": done.rows, "bytes": done.bytes}
 
@@ -159,10 +162,10 @@ async def _backup(settings: Settings, file: Path) -> dict[str, Any]:
 @_FILE
 @json_option
 def restore(file: Path, as_json: bool) -> None:
-    """Copy a backup into an empty database, of this home or any other.
+    """Copy a backup into an empty database.
 
-    Every fence counter and every incarnation is raised by 2^32, so that nothing handed out after the
-    backup was taken is ever handed out again. Cut off, it is finished by running it again.
+    The backup may come from any backend. Every fencing token and incarnation is raised by 2^32, so that none
+    issued after the backup is issued again. If it is interrupted, run it again to finish.
 
     \b
     Example:
@@ -177,8 +180,8 @@ def restore(file: Path, as_json: bool) -> None:
 
 
 async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, Any], MeshError | None]:
-    """What was restored; and what kept it from being logged, if anything did: it is restored all the same."""
-    async with opened_engine(settings) as engine:
+    """Restore the backup; return what was restored, and the error if the op log could not record it."""
+    async with engine_session(settings) as engine:
         done = await restore_backup(engine, backup, timeout=settings.db_deadline)
         facts = await engine.facts()
     record = {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}

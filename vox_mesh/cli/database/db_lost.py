@@ -1,4 +1,4 @@
-"""`vox-mesh db lost`: what the database lost when it went back to an earlier state."""
+"""`vox-mesh db lost`: acknowledged writes that a rollback of the database lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import orjson
 
 from vox_mesh.cli.support.output import json_option, show_lines, show_one, table
-from vox_mesh.cli.support.start import opened_engine, start_shared
+from vox_mesh.cli.support.session import engine_session, start_shared
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask
@@ -22,7 +22,7 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
 
 _EPOCHS: Final = named("rollback")["epochs"]
-_MOST: Final = 10_000
+_MAX_ROWS: Final = 10_000
 
 
 @click.command()
@@ -31,9 +31,9 @@ _MOST: Final = 10_000
 def lost(discard: bool, as_json: bool) -> None:
     """List acknowledged work that a rollback lost.
 
-    Each rollback that was found is listed with the range of log entries that are known to be lost. Where a
-    node here has set its replica aside, every row that the replica has and the database has not, or has
-    otherwise, is listed too. Run it on each machine that has a node, before you discard the copies.
+    Lists each detected rollback with the range of lost log entries. If a node on this machine has set its
+    replica aside, also lists every row that is in the replica and not, or not the same, in the database. Run
+    it on every machine that has a node before you discard the copies.
 
     \b
     Example:
@@ -52,7 +52,7 @@ def lost(discard: bool, as_json: bool) -> None:
         found = record[name]
         show_lines([f"{name}: {len(found)}", *(table([_flat(each) for each in found]) if found else ())])
     if record["truncated"]:
-        show_lines([f"only the first {_MOST} rows are shown"])
+        show_lines([f"only the first {_MAX_ROWS} rows are shown"])
 
 
 def _discard(settings: Settings) -> int:
@@ -65,15 +65,15 @@ def _discard(settings: Settings) -> int:
 async def _lost(settings: Settings) -> dict[str, Any]:
     mesh = (settings.scope_id, settings.repository_id)
     copies = overtaken_copies(settings.db_path)
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         await ensure_schema(engine)
         epochs = await engine.query(Statement(_EPOCHS, mesh))
         rows = [row for copy in copies for row in await _rows(copy, mesh, engine.query)]
     return {
         "rollbacks": [_rollback(row) for row in epochs],
         "copies": [{"file": str(copy), "bytes": copy.stat().st_size} for copy in copies],
-        "rows": [row._asdict() for row in rows[:_MOST]],
-        "truncated": len(rows) > _MOST,
+        "rows": [row._asdict() for row in rows[:_MAX_ROWS]],
+        "truncated": len(rows) > _MAX_ROWS,
     }
 
 
@@ -81,13 +81,13 @@ async def _rows(copy: Path, mesh: tuple[str, str], ask: Ask) -> list[LostRow]:
     found: list[LostRow] = []
     async for row in lost_rows(copy, *mesh, ask):
         found.append(row)
-        if len(found) > _MOST:
+        if len(found) > _MAX_ROWS:
             break
     return found
 
 
 def _rollback(row: Row) -> dict[str, Any]:
-    """What is known of a rollback without a replica: which log entries, of which chains."""
+    """Return a rollback's record: the lost log entries, by chain."""
     detail = orjson.loads(row["detail"])
     log = detail.get("log", {})
     return {

@@ -1,4 +1,4 @@
-"""`vox-mesh db migrate`: what will change in the database, and the change itself."""
+"""`vox-mesh db migrate`: show and apply schema migrations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.support.output import json_option, show_one, show_several
-from vox_mesh.cli.support.start import opened_engine, start_shared
+from vox_mesh.cli.support.session import engine_session, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.migrations import migrations
@@ -19,20 +19,20 @@ from vox_mesh.store.schema.schema import migrate as apply_migrations
 from vox_mesh.store.schema.shape import SchemaDifference
 
 REPAIRABLE: Final = "run `vox-mesh db migrate`"
-NOT_REPAIRABLE: Final = "restore a backup, or bring the table to its shape by hand"
+NOT_REPAIRABLE: Final = "restore a backup, or fix the table by hand"
 _NOTHING: Final = RepairPlan((), (), ())
 
 
 @click.command()
-@click.option("--status", is_flag=True, help="Only show versions, pending migrations and differences.")
-@click.option("--dry-run", is_flag=True, help="Only show the statements that would run.")
+@click.option("--status", is_flag=True, help="Show versions, pending migrations and differences only.")
+@click.option("--dry-run", is_flag=True, help="Show the statements without running them.")
 @json_option
 def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
-    """Bring the schema to the version of this code.
+    """Migrate the schema to the version of this code.
 
-    Nodes and commands do the same when they open a database that is behind. This command also creates
-    indexes, triggers, views and tables that are missing in a database of the right version. Each migration
-    is one transaction: it is applied whole or not at all, once, however many processes try. Back up first.
+    Nodes and commands do the same when they open an older database. This command also creates indexes,
+    triggers, views and tables that are missing in a database of the right version. Each migration is one
+    transaction and is applied once, however many processes try. Back up first.
 
     \b
     Example:
@@ -54,12 +54,12 @@ def migrate(status: bool, dry_run: bool, as_json: bool) -> None:
 
 
 async def _rehearse(settings: Settings) -> list[PlannedStatement]:
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         return await rehearse(engine.query)
 
 
 async def _status(settings: Settings) -> dict[str, Any]:
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         version, oldest_code = await versions_at(engine.query)
         applied = await applied_at(engine.query)
         plan = await repair_plan(engine.query) if version == VERSION else _NOTHING
@@ -92,7 +92,7 @@ def _difference(each: SchemaDifference, advice: str) -> dict[str, str]:
 
 
 async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[SchemaDifference]]:
-    async with opened_engine(settings) as engine:
+    async with engine_session(settings) as engine:
         found, _ = await versions_at(engine.query)
         reached = await apply_migrations(engine)
         plan = await repair_plan(engine.query) if reached == VERSION else _NOTHING
@@ -107,5 +107,5 @@ async def _migrate(settings: Settings) -> tuple[dict[str, Any], list[SchemaDiffe
 
 
 def _names(version: int, reached: int) -> list[dict[str, str]]:
-    """The migrations between two versions; none for a database that was created just now."""
+    """Return the migrations between two versions; none for a database that was just created."""
     return [{"migration": each.file_name} for each in migrations() if 0 < version < each.number <= reached]

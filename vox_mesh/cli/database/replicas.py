@@ -1,4 +1,4 @@
-"""Replicas as commands see them: those of other processes by their marks, one of their own while it syncs."""
+"""Replicas as commands see them: those of other processes through their marks, their own while it syncs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from vox_mesh.cli.support.start import opened_engine
+from vox_mesh.cli.support.session import engine_session
 from vox_mesh.errors import BadSettings, MeshError, NoAnswer, ReplicaOff, SlotInUse
 from vox_mesh.model.base.homes import Home, ReplicaChoice
 from vox_mesh.runtime.open_store import open_slot_replica, primary_log
@@ -17,22 +17,22 @@ from vox_mesh.store.replica.report import ReplicaReport, reports
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.slots import slot_folder, take_command_slot
 
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _HELLO_S: Final = 2.0
 
 
 async def replica_reports(settings: Settings) -> list[ReplicaReport]:
-    """How the replicas beside `VOX_DB_PATH` stand, as far as that can be known now."""
+    """Return the states of the replicas next to `VOX_DB_PATH`, as far as they are known."""
     hello = await _hello(settings)
     return reports(settings.db_path, settings.endpoint, hello, settings.db_max_stale_ms)
 
 
 async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
-    """Bring the replica of this node up to date, or see that the process which owns it does."""
+    """Bring this node's replica up to date, or wait until the process that owns it has done so."""
     if settings.home is not Home.MESH or settings.db_replica is ReplicaChoice.OFF:
         raise BadSettings(
-            "there is no replica to sync: the database itself answers reads",
-            hint="a replica needs VOX_DB_URL, and VOX_DB_REPLICA other than off",
+            "no replica to sync: the database itself answers reads",
+            hint="set VOX_DB_URL, and VOX_DB_REPLICA to a value other than off",
         )
     name = slot_folder(settings.home_dir, settings.node_id).name
     try:
@@ -41,7 +41,7 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
         await _wait_for_owner(settings, name, progress)
     else:
         try:
-            async with opened_engine(settings) as engine:
+            async with engine_session(settings) as engine:
                 replica = open_slot_replica(settings, slot, engine.query)
                 try:
                     await replica.wait_until_caught_up(progress, settings.db_deadline)
@@ -52,11 +52,11 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
     for report in await replica_reports(settings):
         if report.slot == name:
             return report
-    raise ReplicaOff(f"the replica of {name} was removed meanwhile", hint="run `vox-mesh db sync` again")
+    raise ReplicaOff(f"replica of {name} was removed during the sync", hint="run `vox-mesh db sync` again")
 
 
 async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> None:
-    """Wait until the replica that another process keeps holds all that is committed now."""
+    """Wait until the replica of another process holds everything committed by now."""
     began_ms = time.time_ns() // 1_000_000
     hello = await _hello(settings)
     path = replica_path(settings.db_path, name)
@@ -67,9 +67,9 @@ async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> 
             deadline, seen = loop.time() + settings.db_deadline, record.next_frame
             progress(seen, seen if hello is None else hello.next_frame)
         if loop.time() > deadline:
-            reason = record.error if record is not None else "there is none"
-            raise NoAnswer(f"the replica of {name} does not get on: {reason or 'it stands still'}")
-        await asyncio.sleep(_LOOK_S)  # it is another process's: there is no event to wait for
+            reason = record.error if record is not None else "it does not exist"
+            raise NoAnswer(f"replica of {name} makes no progress: {reason or 'no error reported'}")
+        await asyncio.sleep(_POLL_S)  # another process owns it: there is no event to wait for
 
 
 def _holds(record: Record, hello: Hello | None, began_ms: int) -> bool:
@@ -79,7 +79,7 @@ def _holds(record: Record, hello: Hello | None, began_ms: int) -> bool:
 
 
 async def _hello(settings: Settings) -> Hello | None:
-    """Where the primary stands; `None` if it is away or does not tell."""
+    """Return the primary's log position; `None` if it is away or does not report it."""
     log = primary_log(settings)
     try:
         return await log.hello(min(_HELLO_S, settings.db_request_timeout))

@@ -1,4 +1,4 @@
-"""`vox-mesh token`: make what lets others in, at a server of one's own and at the HTTP service."""
+"""`vox-mesh token`: tokens for a self-hosted database server and for the HTTP service."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from typing import Final
 import click
 
 from vox_mesh.cli.support.options import seconds
-from vox_mesh.cli.support.output import json_option, show_one
-from vox_mesh.cli.support.start import start
+from vox_mesh.cli.support.output import CommandGroup, json_option, show_one
+from vox_mesh.cli.support.session import start
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.access_tokens import access_token, public_pem
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.nodes.key_file import kept_key
+from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.store.files import make_private, publish
 
 _KEY_FILE: Final = "sqld.pem"
 _RANDOM_BYTES: Final = 32
-_LONGEST_S: Final = 3_650 * 86_400
+_MAX_TTL_S: Final = 3_650 * 86_400
 _READABLE: Final = 0o644
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def token() -> None:
-    """Make tokens: for a database server of one's own, and for the HTTP service."""
+    """Make tokens for database servers and the HTTP service."""
 
 
 def _lifetime(text: str) -> int:
     lifetime = int(seconds(text))
-    if not 1 <= lifetime <= _LONGEST_S:
-        raise click.BadParameter("a token is good for 1s to 3650d")
+    if not 1 <= lifetime <= _MAX_TTL_S:
+        raise click.BadParameter(f"must be between 1s and 3650d, got {text}")
     return lifetime
 
 
 @token.command()
-@click.option("--read-only", is_flag=True, help="It may read and not write.")
-@click.option("--ttl", type=_lifetime, metavar="DURATION", required=True, help="How long it is good for.")
+@click.option("--read-only", is_flag=True, help="Make a token that can't write.")
+@click.option("--ttl", type=_lifetime, metavar="DURATION", required=True, help="Lifetime of the token.")
 @click.option(
     "--key",
     "key_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The private key, made if it is not there; by default {_KEY_FILE} in VOX_MESH_HOME.",
+    help="Private key; created if it does not exist.",
+    show_default=f"{_KEY_FILE} in VOX_MESH_HOME",
 )
 @json_option
 def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> None:
-    """Make a token for a self-hosted database server: a value for VOX_DB_TOKEN.
+    """Make a token for a self-hosted database server.
 
-    The first one also makes the key, and beside it NAME.pub.pem: the public half, which the server is started
-    with (SQLD_KEY). Whoever has the private one can make tokens: keep it, and not on the server.
+    It is a value for VOX_DB_TOKEN. The first call also creates the private key, and next to it NAME.pub.pem:
+    the public key, which the server is started with (SQLD_KEY). The private key can make tokens: keep it
+    secret, and not on the server.
 
     \b
     Example:
@@ -61,7 +63,7 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
     """
     key_file = key_file or start().home_dir / _KEY_FILE
     is_new = not key_file.exists()
-    key, public = _kept(key_file)
+    key, public = _load_or_create(key_file)
     now = int(time.time())
     made = access_token(key, read_only=read_only, now_s=now, expires_s=now + ttl)
     expires_at = datetime.fromtimestamp(now + ttl, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -71,39 +73,39 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
         show_one({"token": made, **shown, **files}, as_json=True)
         return
     if is_new:
-        click.echo(f"made the key {key_file}; start the server with its public half {public}", err=True)
-    click.echo(f"good until {expires_at}, to {'read' if read_only else 'read and write'}", err=True)
+        click.echo(f"created {key_file}; start the server with its public key {public}", err=True)
+    click.echo(f"valid until {expires_at}, to {'read' if read_only else 'read and write'}", err=True)
     click.echo(made)
 
 
-def _kept(key_file: Path) -> tuple[SigningKey, Path]:
-    """The key, and the file with its public half."""
+def _load_or_create(key_file: Path) -> tuple[SigningKey, Path]:
+    """Return the private key and the file of its public key; create those that are missing."""
     public = key_file.with_name(f"{key_file.stem}.pub.pem")
     try:
         make_private(key_file.absolute().parent)
         if public.exists() and not key_file.exists():
-            raise _taken(public, key_file)
-        key = kept_key(key_file, hint="name another file with --key: there a new key is made")
+            raise _mismatch(public, key_file)
+        key = load_or_create_key(key_file, hint="pass another file with --key: a new key is created there")
         if not public.exists():
             _publish(public_pem(key), public)
-        elif public_pem(key) not in public.read_bytes():  # there may be others beside it, for the server
-            raise _taken(public, key_file)
+        elif public_pem(key) not in public.read_bytes():  # the file may have several keys, for the server
+            raise _mismatch(public, key_file)
         return key, public
     except OSError as error:
         raise BadSettings(
-            f"--key: {key_file} can't be used: {error.strerror}", hint="for example --key sqld.pem"
+            f"key file {key_file} can't be used: {error.strerror}", hint="pass another file with --key"
         ) from None
 
 
-def _taken(public: Path, key_file: Path) -> BadSettings:
+def _mismatch(public: Path, key_file: Path) -> BadSettings:
     return BadSettings(
-        f"{public} is of another key than {key_file}",
-        hint="name another file with --key, or move that one away",
+        f"{public} does not belong to {key_file}",
+        hint="pass another file with --key, or move the public key away",
     )
 
 
 def _publish(pem: bytes, path: Path) -> None:
-    """Write the public half to its file, which the server's user may read."""
+    """Write the public key to its file, readable by the server's user."""
     descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
@@ -114,7 +116,9 @@ def _publish(pem: bytes, path: Path) -> None:
 @token.command()
 @json_option
 def random(as_json: bool) -> None:
-    """Make a random token for the HTTP service: a value for VOX_MESH_TOKEN or VOX_MESH_READ_TOKEN.
+    """Make a random token for the HTTP service.
+
+    It is a value for VOX_MESH_TOKEN or VOX_MESH_READ_TOKEN.
 
     \b
     Example:

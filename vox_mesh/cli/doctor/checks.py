@@ -1,9 +1,9 @@
-"""What a check is: a small function that looks at one thing and says how it stands."""
+"""Checks: functions that each examine one thing and return a result."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from vox_mesh.views.rhythm import AgreementView
 
 
 class CheckState(StrEnum):
-    """How a check ended."""
+    """The verdict of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -24,7 +24,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found, and what to do about it."""
+    """The finding of a check, and advice."""
 
     state: CheckState
     found: str
@@ -34,89 +34,64 @@ class CheckResult:
 
     @classmethod
     def of(cls, error: MeshError, check: str = "") -> CheckResult:
-        """A check that ended with an error."""
+        """Return the result of a check that raised an error."""
         return cls(CheckState.FAIL, " ".join(str(error).split()), error.hint, check, error)
 
     def as_record(self) -> dict[str, Any]:
-        """As it is printed."""
+        """Return the record to print."""
         return {"check": self.check, "state": self.state.value, "found": self.found, "advice": self.advice}
 
 
 def ok(found: str) -> CheckResult:
-    """All is well."""
+    """Return a result without a problem."""
     return CheckResult(CheckState.OK, found)
 
 
 def warn(found: str, advice: str) -> CheckResult:
-    """It works, but should be seen to."""
+    """Return a result that works but needs attention."""
     return CheckResult(CheckState.WARN, found, advice)
 
 
 def fail(found: str, advice: str) -> CheckResult:
-    """It does not work."""
+    """Return a result that does not work."""
     return CheckResult(CheckState.FAIL, found, advice)
 
 
 @dataclass
-class Patient:
-    """What is examined."""
+class CheckContext:
+    """The input of checks. Local checks have settings and variables only."""
 
     settings: Settings
     environment: Mapping[str, str]
-    _engine: Engine | None = None
-    _scene: Overview | None = None
-    _agreement: AgreementView | None = None
+    engine: Engine = field(init=False)
+    """The database; set once it is open."""
 
-    @property
-    def engine(self) -> Engine:
-        """The database."""
-        assert self._engine is not None, "local checks have no database"
-        return self._engine
+    overview: Overview = field(init=False)
+    """The state of the mesh; set once the database was reached."""
 
-    @engine.setter
-    def engine(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def scene(self) -> Overview:
-        """The mesh as it was when the examination began."""
-        assert self._scene is not None, "before the database was reached nothing is known of the mesh"
-        return self._scene
-
-    @scene.setter
-    def scene(self, scene: Overview) -> None:
-        self._scene = scene
-
-    @property
-    def agreement(self) -> AgreementView:
-        """Whether nodes go by the same tempo policy."""
-        assert self._agreement is not None, "before the database was reached nothing is known of tempos"
-        return self._agreement
-
-    @agreement.setter
-    def agreement(self, agreement: AgreementView) -> None:
-        self._agreement = agreement
+    agreement: AgreementView = field(init=False)
+    """The agreement of nodes on the tempo policy; set once the database was reached."""
 
 
 class DoctorCheck(Protocol):
-    """Looks at one thing; `None` means that there is nothing to look at on this home."""
+    """Examines one thing; returns `None` if it does not apply to this backend."""
 
     __name__: str
 
-    def __call__(self, patient: Patient) -> Awaitable[CheckResult | None]:
-        """Look."""
+    def __call__(self, context: CheckContext) -> Awaitable[CheckResult | None]:
+        """Run the check."""
 
 
-async def examine(patient: Patient, checks: Iterable[DoctorCheck]) -> list[CheckResult]:
-    """Run the checks one after another; one that raises has failed."""
-    findings: list[CheckResult] = []
+async def run_checks(context: CheckContext, checks: Iterable[DoctorCheck]) -> list[CheckResult]:
+    """Run the checks in order; a check that raises has failed."""
+    results: list[CheckResult] = []
     for check in checks:
         try:
-            finding = await check(patient)
+            result = await check(context)
         except MeshError as error:
-            finding = CheckResult.of(error)
+            result = CheckResult.of(error)
         except OSError as error:
-            finding = fail(str(error), "check that the folder is there and may be read")
-        if finding is not None:
-            findings.append(replace(finding, check=check.__name__))
-    return findings
+            result = fail(str(error), "check that the folder exists and is readable")
+        if result is not None:
+            results.append(replace(result, check=check.__name__))
+    return results

@@ -1,4 +1,4 @@
-"""Checks of the database. The first one tells whether it can be reached; the others follow only then."""
+"""Checks of the database. The others run only if the first one reaches it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 from vox_mesh.cli.database.db_migrate import NOT_REPAIRABLE, REPAIRABLE
-from vox_mesh.cli.doctor.checks import CheckResult, DoctorCheck, Patient, fail, ok, warn
-from vox_mesh.cli.support.start import opened_engine
+from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
+from vox_mesh.cli.support.session import engine_session
 from vox_mesh.contrib.native import require_package
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.base.homes import Home, ReplicaChoice
@@ -29,31 +29,33 @@ _RECENT_MS: Final = 7 * 86_400_000
 _EPOCHS: Final = named("rollback")["epochs"]
 
 
-async def reachability(patient: Patient) -> CheckResult:
-    """Whether the database answers, and how fast."""
-    await probe.ping(patient.engine)  # connects
+async def reachability(context: CheckContext) -> CheckResult:
+    """Check that the database answers, and measure the round trip."""
+    await probe.ping(context.engine)  # connect before measuring
     took: list[float] = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
-        await probe.ping(patient.engine)
+        await probe.ping(context.engine)
         took.append(time.perf_counter() - began)
-    facts = await patient.engine.facts()
+    facts = await context.engine.facts()
     return ok(f"{facts.driver}, {facts.server}, round trip {statistics.median(took) * 1_000:.2f} ms")
 
 
-async def schema(patient: Patient) -> CheckResult:
-    """Whether the database has the schema that this code knows, in the right shape."""
-    version, oldest_code = await versions_at(patient.engine.query)
+async def schema(context: CheckContext) -> CheckResult:
+    """Check the version and the shape of the schema."""
+    version, oldest_code = await versions_at(context.engine.query)
     if oldest_code > VERSION:
-        return fail(f"version {version}, this code knows {VERSION}", "upgrade vox-mesh on this machine")
+        return fail(
+            f"version {version}, newer than this code supports: {VERSION}", "upgrade vox-mesh on this machine"
+        )
     if not version:
-        return warn(f"none, this code creates version {VERSION}", "run `vox-mesh db init`")
+        return warn(f"no schema yet, this code creates version {VERSION}", "run `vox-mesh db init`")
     if version < VERSION:
-        advice = "back up, then run `vox-mesh db migrate`; --dry-run shows what it does"
+        advice = "back up, then run `vox-mesh db migrate`; --dry-run shows the statements"
         return warn(f"version {version}, this code migrates it to {VERSION}", advice)
     if version > VERSION:
-        return ok(f"version {version}, newer than that of this code, {VERSION}")
-    return _judge_shape(await repair_plan(patient.engine.query))
+        return ok(f"version {version}, newer than this code's {VERSION}")
+    return _judge_shape(await repair_plan(context.engine.query))
 
 
 def _judge_shape(plan: RepairPlan) -> CheckResult:
@@ -65,87 +67,87 @@ def _judge_shape(plan: RepairPlan) -> CheckResult:
     return fail(found, advice)
 
 
-async def rollbacks(patient: Patient) -> CheckResult | None:
-    """Whether the database went back to an earlier state in the last seven days."""
-    if (await versions_at(patient.engine.query))[0] < VERSION:
+async def rollbacks(context: CheckContext) -> CheckResult | None:
+    """Check for rollbacks of the database in the last seven days."""
+    if (await versions_at(context.engine.query))[0] < VERSION:
         return None
-    mesh = (patient.settings.scope_id, patient.settings.repository_id)
-    rows = await patient.engine.query(Statement(_EPOCHS, mesh))
+    mesh = (context.settings.scope_id, context.settings.repository_id)
+    rows = await context.engine.query(Statement(_EPOCHS, mesh))
     if not rows:
         return ok("none")
     newest = rows[0]
     by, at = newest["node_id"] or "a restore", iso_of(newest["detected_ms"])
-    found = f"{len(rows)}, the last found by {by} at {at}"
+    found = f"{len(rows)}, the last detected by {by} at {at}"
     if newest["age_ms"] > _RECENT_MS:
         return ok(found)
-    return warn(found, "see what was lost: `vox-mesh db lost`")
+    return warn(found, "run `vox-mesh db lost` to list the lost rows")
 
 
-async def anonymous_access(patient: Patient) -> CheckResult | None:
-    """Whether the server answers a query without a token."""
-    if patient.settings.home is not Home.MESH:
+async def anonymous_access(context: CheckContext) -> CheckResult | None:
+    """Check that the server rejects a query without a token."""
+    if context.settings.home is not Home.MESH:
         return None
-    async with opened_engine(patient.settings.model_copy(update={"db_token": None})) as engine:
+    async with engine_session(context.settings.model_copy(update={"db_token": None})) as engine:
         try:
             await probe.ping(engine)
         except Unauthorized:
-            return ok("refused")
+            return ok("rejected")
         return warn(
-            "the server has no auth: whoever reaches it may read and write everything",
+            "the server has no authentication: every client can read and write everything",
             "start it with --auth-jwt-key-file",
         )
 
 
-async def write_access(patient: Patient) -> CheckResult:
-    """Whether the database lets us write."""
-    await probe.try_to_write(patient.engine)
+async def write_access(context: CheckContext) -> CheckResult:
+    """Check that the database accepts writes."""
+    await probe.try_to_write(context.engine)
     return ok("granted")
 
 
-async def clock(patient: Patient) -> CheckResult:
-    """How far this machine's clock is from the database's, and what the nodes say of that one."""
-    # The answer that took the shortest time says it best.
-    _, distance = min([await _clock_distance(patient) for _ in range(_ROUNDS)])
-    return judge_clock(distance, await probe.clock_report(patient.engine))
+async def clock(context: CheckContext) -> CheckResult:
+    """Check the offset of this machine's clock from the database's, and whether that one was set."""
+    # The fastest answer is the most accurate.
+    _, distance = min([await _clock_distance(context) for _ in range(_ROUNDS)])
+    return judge_clock(distance, await probe.clock_report(context.engine))
 
 
 def judge_clock(distance: float, report: probe.ClockReport = probe.NO_CORRECTION) -> CheckResult:
-    """Judge the clocks: this machine's is so many milliseconds ahead of the database's."""
+    """Judge the clocks; `distance` is how far this machine's is ahead of the database's, in ms."""
     if report.witnesses:
         return fail(
-            f"the database's clock has jumped: {report.witnesses} nodes say so and have not agreed yet",
-            "check the clock of the database's machine, and that most nodes are up",
+            f"the database's clock has jumped: {report.witnesses} nodes report it and have not agreed yet",
+            "check the clock of the database's machine, and that most nodes run",
         )
     found = f"{abs(distance) / 1_000:.3f} s {'ahead of' if distance > 0 else 'behind'} the database"
     if abs(report.correction_ms) >= MAX_STEP_MS:
         return warn(
-            f"{found}, whose clock was set while nodes ran: they correct it by "
+            f"{found}, whose clock was set while nodes ran: nodes correct it by "
             f"{report.correction_ms / 1_000:+.3f} s",
-            "set the clock of the database's machine, or leave it if it is right: the correction fades",
+            "set the clock of the database's machine if it is wrong; the correction fades by itself",
         )
     if abs(distance) > _TOO_FAR_MS:
-        return fail(found, "set the clock that is wrong, here or there: until then nothing new is written")
+        return fail(found, "set the wrong clock, here or there: until then writes are rejected")
     if abs(distance) > _FAR_MS:
         return warn(found, "synchronise this machine's clock (NTP)")
     return ok(found)
 
 
-async def _clock_distance(patient: Patient) -> tuple[float, float]:
-    """How long the question took, and by how much we are ahead, in milliseconds."""
+async def _clock_distance(context: CheckContext) -> tuple[float, float]:
+    """Return the duration of a query in seconds, and how far our clock is ahead in milliseconds."""
     began, asked = time.perf_counter(), time.time()
-    theirs = await probe.now_ms(patient.engine)
+    theirs = await probe.now_ms(context.engine)
     took = time.perf_counter() - began
     return took, (asked + took / 2) * 1_000 - theirs
 
 
-async def server_flags(patient: Patient) -> CheckResult | None:
-    """Whether the server checkpoints on commit, which can wedge it."""
-    if patient.settings.home is not Home.MESH:
+async def server_flags(context: CheckContext) -> CheckResult | None:
+    """Check that the server does not checkpoint on commit, which can wedge it."""
+    if context.settings.home is not Home.MESH:
         return None
     try:
-        pages = await probe.checkpoint_pages(patient.engine)
+        pages = await probe.checkpoint_pages(context.engine)
     except MeshError:
-        return ok("the server does not tell")
+        return ok("unknown: the server does not report its flags")
     if pages:
         return warn(
             f"the server checkpoints on commit, every {pages} pages: many short-lived clients can wedge it",
@@ -154,23 +156,23 @@ async def server_flags(patient: Patient) -> CheckResult | None:
     return ok("checkpoints by interval")
 
 
-async def write_ahead_log(patient: Patient) -> CheckResult | None:
-    """Whether a reader keeps the write-ahead log of the file home from being emptied."""
-    if not isinstance(patient.engine, FileEngine):
+async def write_ahead_log(context: CheckContext) -> CheckResult | None:
+    """Check that no reader keeps the write-ahead log of the file backend from being checkpointed."""
+    if not isinstance(context.engine, FileEngine):
         return None
-    status = await patient.engine.wal_status()
-    told = f"{status.bytes / 2**20:.1f} MB"
+    status = await context.engine.wal_status()
+    size = f"{status.bytes / 2**20:.1f} MB"
     if status.is_pinned:
         return warn(
-            f"{told}: a program keeps a read transaction open, and the log grows until it ends",
-            "find it with `lsof` on the database file, and end it",
+            f"{size}: a program keeps a read transaction open, and the log grows until it ends",
+            "find the program with `lsof` on the database file, and stop it",
         )
-    return ok(told)
+    return ok(size)
 
 
-async def replica(patient: Patient) -> CheckResult | None:
-    """Which embedded replica a node here can keep."""
-    settings = patient.settings
+async def replica(context: CheckContext) -> CheckResult | None:
+    """Check which kind of replica a node on this machine can keep."""
+    settings = context.settings
     if settings.home is not Home.MESH:
         return None
     if settings.db_replica is ReplicaChoice.OFF:
@@ -185,7 +187,7 @@ async def replica(patient: Patient) -> CheckResult | None:
         if settings.db_replica is ReplicaChoice.PUSHED:
             raise
         require_package()
-        return ok("native: the server does not push its log, the package libsql pulls from it")
+        return ok("native: the server does not push its log, so the package libsql pulls it")
     finally:
         await log.close()
     return ok(f"pushed: the server's log has {hello.next_frame} frames")

@@ -1,4 +1,4 @@
-"""`vox-mesh doctor`: is everything as it should be, and if not, what to do."""
+"""`vox-mesh doctor`: check settings, database and mesh, and give advice."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 import click
 
 from vox_mesh.cli.doctor import database_checks, local_checks, mesh_checks
-from vox_mesh.cli.doctor.checks import CheckResult, CheckState, DoctorCheck, Patient, examine
+from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, CheckState, DoctorCheck, run_checks
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import json_option, show_lines, show_several, table
-from vox_mesh.cli.support.start import opened_engine, start
+from vox_mesh.cli.support.session import engine_session, start
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
 from vox_mesh.views.overview import overview
 from vox_mesh.views.rhythm import agreement_of
 
-_HERE: Final[tuple[DoctorCheck, ...]] = local_checks.CHECKS
-_AT_THE_DATABASE: Final[tuple[DoctorCheck, ...]] = database_checks.CHECKS
-_OF_THE_MESH: Final[tuple[DoctorCheck, ...]] = mesh_checks.CHECKS
+_LOCAL_CHECKS: Final[tuple[DoctorCheck, ...]] = local_checks.CHECKS
+_DATABASE_CHECKS: Final[tuple[DoctorCheck, ...]] = database_checks.CHECKS
+_MESH_CHECKS: Final[tuple[DoctorCheck, ...]] = mesh_checks.CHECKS
 _HOME: Final = local_checks.home.__name__
 _SCHEMA: Final = database_checks.schema.__name__
 
@@ -29,59 +29,59 @@ _SCHEMA: Final = database_checks.schema.__name__
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check that all is well, and say what to do.
+    """Check settings, database and nodes, and give advice.
 
-    Looks at the settings, files, disk, database, clock and nodes, and at what waits for somebody.
+    Also checks files, disk space and the clock, and looks for failed jobs, dead letters and open conflicts.
 
-    Ends with 0 if nothing fails, 1 if something does, 3 if the database is unreachable.
+    Ends with 0 if no check fails, 1 if one does, 3 if the database is unreachable.
 
     \b
     Example:
       vox-mesh doctor --json
     """
-    findings = asyncio.run(_examine(start()))
-    records = [finding.as_record() for finding in findings]
+    results = asyncio.run(_run_all(start()))
+    records = [result.as_record() for result in results]
     if as_json:
         show_several(records, as_json=True)
     else:
-        show_lines(_with_advice(findings))
-    if any(isinstance(finding.cause, DatabaseUnavailable) for finding in findings):
+        show_lines(_with_advice(results))
+    if any(isinstance(result.cause, DatabaseUnavailable) for result in results):
         return ExitCode.DATABASE_AWAY
-    return ExitCode.NO if any(finding.state is CheckState.FAIL for finding in findings) else ExitCode.DONE
+    return ExitCode.NO if any(result.state is CheckState.FAIL for result in results) else ExitCode.DONE
 
 
-async def _examine(settings: Settings) -> list[CheckResult]:
-    patient = Patient(settings, dict(os.environ))
-    findings = await examine(patient, _HERE)
-    if any(finding.check == _HOME and finding.state is not CheckState.OK for finding in findings):
-        return findings  # there is no database, and looking for it would create one
+async def _run_all(settings: Settings) -> list[CheckResult]:
+    context = CheckContext(settings, dict(os.environ))
+    results = await run_checks(context, _LOCAL_CHECKS)
+    if any(result.check == _HOME and result.state is not CheckState.OK for result in results):
+        return results  # there is no database, and opening it would create one
     try:
-        async with opened_engine(settings) as engine:
-            patient.engine = engine
-            first, *others = _AT_THE_DATABASE
-            reached = await examine(patient, (first,))
-            findings += reached
-            if any(finding.state is CheckState.FAIL for finding in reached):
-                return findings
-            findings += await examine(patient, others)
-        if any(finding.check == _SCHEMA and finding.state is not CheckState.OK for finding in findings):
-            return findings  # to open the mesh would migrate it, and to look is not to change
+        async with engine_session(settings) as engine:
+            context.engine = engine
+            first, *others = _DATABASE_CHECKS
+            reached = await run_checks(context, (first,))
+            results += reached
+            if any(result.state is CheckState.FAIL for result in reached):
+                return results
+            results += await run_checks(context, others)
+        if any(result.check == _SCHEMA and result.state is not CheckState.OK for result in results):
+            return results  # opening the mesh would migrate the schema, and a check must not change anything
         async with Mesh.open_command(settings) as mesh:
-            patient.scene = await overview(mesh)
-            patient.agreement = await agreement_of(mesh)
-        findings += await examine(patient, _OF_THE_MESH)
+            context.overview = await overview(mesh)
+            context.agreement = await agreement_of(mesh)
+        results += await run_checks(context, _MESH_CHECKS)
     except MeshError as error:
-        findings.append(CheckResult.of(error, "database"))
-    return findings
+        results.append(CheckResult.of(error, "database"))
+    return results
 
 
-def _with_advice(findings: list[CheckResult]) -> list[str]:
+def _with_advice(results: list[CheckResult]) -> list[str]:
     heading, *lines = table(
-        [{"state": each.state.value, "check": each.check, "found": each.found} for each in findings]
+        [{"state": each.state.value, "check": each.check, "found": each.found} for each in results]
     )
-    told = [heading]
-    for line, finding in zip(lines, findings, strict=True):
-        told.append(line)
-        if finding.advice:
-            told.append(f"      -> {finding.advice}")
-    return told
+    shown = [heading]
+    for line, result in zip(lines, results, strict=True):
+        shown.append(line)
+        if result.advice:
+            shown.append(f"      -> {result.advice}")
+    return shown

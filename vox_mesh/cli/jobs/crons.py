@@ -1,4 +1,4 @@
-"""`vox-mesh cron`: jobs that come again and again."""
+"""`vox-mesh cron`: recurring jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import click
 import orjson
 
-from vox_mesh.cli.jobs.job_options import AskedJob, job_options
-from vox_mesh.cli.support.options import TakesCommand
-from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import run_beside
+from vox_mesh.cli.jobs.job_options import JobSource, job_options
+from vox_mesh.cli.support.options import TrailingCommand
+from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
+from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.model.jobs.cron import iso
@@ -18,36 +18,40 @@ from vox_mesh.model.jobs.manifest import EXEC
 from vox_mesh.views.jobs import CronView, RemovedCronView
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def cron() -> None:
-    """Have jobs scheduled again and again, each time once, by whichever node is first."""
+    """Add, list and remove recurring jobs.
+
+    Each occurrence is scheduled once, by any node.
+    """
 
 
-@cron.command(cls=TakesCommand)
+@cron.command(cls=TrailingCommand)
 @click.argument("name")
 @click.argument("expression", metavar="EXPRESSION")
 @job_options
 @click.option(
-    "--timezone", metavar="ZONE", default="UTC", show_default=True, help="Where its times of day are."
+    "--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of the expression."
 )
 @json_option
 def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) -> None:
-    """Schedule a job whenever EXPRESSION says so: minute, hour, day of the month, month, day of the week.
+    """Schedule a job at the times of a cron expression.
 
-    The job is in a file, of a kind for a handler, or a command after `--`. A cron that is there already, with
-    all of this the same, stays as it is; with anything else, it is refused.
+    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. The job is in a file,
+    a kind for a handler, or a command after `--`. Adding an identical cron again changes nothing; a different
+    cron of the same name is refused.
 
     \b
     Example:
       vox-mesh cron add report '0 8 * * MON-FRI' --timezone Europe/Berlin -- make report
     """
     try:
-        manifests = AskedJob(**asked).manifests()
+        manifests = JobSource(**asked).manifests()
         if len(manifests) != 1:
             raise BadValue(
-                f"there are {len(manifests)} manifests", hint="a cron has one: add a cron for each"
+                f"a cron must have 1 manifest, got {len(manifests)}", hint="add a cron for each manifest"
             )
-        added = run_beside("cron add", lambda mesh: mesh.crons.add(name, expression, manifests[0], timezone))
+        added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifests[0], timezone))
     except BadManifest as bad:
         bad.hint = "see `vox-mesh cron add --help`"
         raise
@@ -57,13 +61,13 @@ def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) 
 @cron.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the crons: when each is due next, and the job of its last time.
+    """List the crons with their next time and last job.
 
     \b
     Example:
       vox-mesh cron list
     """
-    found = run_beside("cron list", lambda mesh: mesh.crons.listed())
+    found = run_command("cron list", lambda mesh: mesh.crons.listed())
     show_several([vars(CronView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
@@ -71,18 +75,18 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def remove(name: str, as_json: bool) -> None:
-    """Have no more jobs come of a cron; those that have come stay.
+    """Remove a cron; jobs that it has scheduled stay.
 
     \b
     Example:
       vox-mesh cron remove report
     """
-    run_beside("cron remove", lambda mesh: mesh.crons.remove(name))
+    run_command("cron remove", lambda mesh: mesh.crons.remove(name))
     show_one(vars(RemovedCronView(name)), as_json=as_json)
 
 
 def _line(cron: CronJob) -> Record:
-    """A cron as people want to see it."""
+    """Return a cron's row of the table."""
     core = orjson.loads(cron.manifest)
     what = core["kind"] if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
     return {

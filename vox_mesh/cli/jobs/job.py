@@ -1,24 +1,26 @@
-"""`vox-mesh job`: schedule work, see where it stands, and wait for it."""
+"""`vox-mesh job`: schedule, show and wait for jobs."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
-from vox_mesh.cli.jobs.job_choice import job_argument, kind_option, limit_option
-from vox_mesh.cli.jobs.job_options import AskedJob, job_options
+from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
 from vox_mesh.cli.jobs.job_output import show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_proof import bundle, verify
 from vox_mesh.cli.jobs.job_views import dead, graph, logs, ready, rebuild
-from vox_mesh.cli.jobs.job_wait import has_succeeded, wait
-from vox_mesh.cli.support.documents import tell_faults
+from vox_mesh.cli.support.documents import print_faults
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.options import Function, TakesCommand, seconds
-from vox_mesh.cli.support.output import json_option, show_lines, show_one, show_several
-from vox_mesh.cli.support.session import run_beside
+from vox_mesh.cli.support.options import Function, TrailingCommand, seconds
+from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
+from vox_mesh.cli.support.session import run_command
+from vox_mesh.cli.support.terminal import ProgressBar
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
@@ -28,13 +30,19 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
 
 _STATES: Final = [state.value for state in JobState]
+_MIN_INTERVAL_S: Final = 0.05
+_WHOLE: Final = 1_000
+"""The progress of a job that has ended."""
+
+_MAX_PROGRESS_READS: Final = 20
+"""How many running jobs are asked for their progress."""
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def job() -> None:
-    """Schedule jobs, look at them, wait for them, end them, and check what they left.
+    """Schedule, inspect, wait for, abort and verify jobs.
 
-    JOB is a job's id, at least the first 6 digits of it, or its ULID.
+    JOB is a job's id, at least its first 6 digits, or its ULID.
     """
 
 
@@ -47,32 +55,47 @@ for _command in (abort, retry, yield_, logs, graph, ready, dead, verify, bundle,
 
 def _scheduling_options(function: Function) -> Function:
     for option in (
-        click.option("--ulid", help="A name of your own for it."),
+        click.option("--ulid", help="ULID of the job, chosen by you."),
         click.option(
-            "--lease", metavar="DURATION|phase|bar", help="How long a claim of it holds, or until what ends."
+            "--lease",
+            metavar="DURATION|phase|bar",
+            help="Lease of a claim: a time, or until the phase or bar ends.",
         ),
-        click.option("--backoff", metavar="DURATION", help="How long a failed attempt holds back the next."),
-        click.option("--max-attempts", type=int, metavar="N", help="After so many failures it has failed."),
-        click.option("--run-at", metavar="TIME", help="Not before that, such as 2030-01-31T08:00:00Z."),
-        click.option("--priority", type=int, metavar="0-3", help="0 can wait, 3 is urgent; by default 1."),
+        click.option("--backoff", metavar="DURATION", help="Delay after a failed attempt."),
+        click.option("--max-attempts", type=int, metavar="N", help="Maximum number of failed attempts."),
+        click.option("--run-at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z."),
+        click.option(
+            "--priority",
+            type=int,
+            metavar="0-3",
+            help="Priority, from 0 (low) to 3 (urgent).",
+            show_default="1",
+        ),
         click.option(
             "--after",
             multiple=True,
             metavar="JOB",
-            help="A job that must have succeeded before; JOB:end, ended; op:ULID, an op. Repeatable.",
+            help="Predecessor that must succeed; JOB:end, must end; op:ULID, an op. Repeatable.",
         ),
-        click.option("--cwd", metavar="FOLDER", help="Where the command runs: an absolute path."),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help="What the command sees; repeatable."),
+        click.option("--cwd", metavar="FOLDER", help="Working folder of the command: an absolute path."),
+        click.option(
+            "--env",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Environment variable of the command; repeatable.",
+        ),
     ):
         function = option(function)
     return function
 
 
-@job.command(cls=TakesCommand)
+@job.command(cls=TrailingCommand)
 @job_options
 @_scheduling_options
-@click.option("--new", is_flag=True, help="Another job, even if there is one with the same manifest.")
-@click.option("--wait", "waits", is_flag=True, help="Wait until it has ended: 1 if it has not succeeded.")
+@click.option("--new", is_flag=True, help="Schedule a new job even if one with this manifest exists.")
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait until it has ended; end with 1 unless it succeeded."
+)
 @json_option
 def schedule(
     file: str | None,
@@ -85,10 +108,11 @@ def schedule(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Schedule a job of a kind for a handler, a command after `--`, or the jobs in a file.
+    """Schedule a job: a kind, a command or a file of manifests.
 
-    The same manifest is the same job: scheduled again, it is the one that is there. A file may hold several
-    manifests, which are all scheduled or none; what is wrong with them is told line by line, and ends with 2.
+    A kind runs in a handler, a command follows `--`. The same manifest is the same job: scheduling it again
+    returns the existing one. The manifests of a file are scheduled all or none; their faults are listed line
+    by line, and end with 2.
 
     \b
     Example:
@@ -97,26 +121,26 @@ def schedule(
     fields = _fields(**options)
     if file is not None and fields:
         raise click.UsageError(
-            f"a file says all of its jobs: leave out --{next(iter(fields)).replace('_', '-')}",
+            f"--{next(iter(fields)).replace('_', '-')} can't be combined with --file: set it in the file",
             click.get_current_context(),
         )
     try:
-        manifests = AskedJob(file, kind, payload, timeout, command).manifests(**fields)
-        scheduled, ended = run_beside(
+        manifests = JobSource(file, kind, payload, timeout, command).manifests(**fields)
+        scheduled, ended = run_command(
             "job schedule", lambda mesh: _schedule(mesh, manifests, new=new, waits=waits, as_json=as_json)
         )
     except BadManifest as bad:
         if file is None:
             bad.hint = "see `vox-mesh job schedule --help`"
             raise
-        tell_faults(bad, file)
+        print_faults(bad, file)
         return ExitCode.USAGE
     if as_json and waits:
-        told = [
+        records = [
             {**vars(JobView.of(each)), "is_new": new.is_new}
             for new, each in zip(scheduled, ended, strict=True)
         ]
-        show_several(told, as_json=True) if file is not None else show_one(told[0], as_json=True)
+        show_several(records, as_json=True) if file is not None else show_one(records[0], as_json=True)
     elif as_json or not waits:
         show_scheduled(scheduled, as_json=as_json, is_one=file is None)
     else:
@@ -125,13 +149,13 @@ def schedule(
 
 
 def _fields(after: Sequence[str], env: Sequence[str], priority: int | None, **texts: Any) -> dict[str, Any]:
-    """The fields of a manifest that the options stand for; what is wrong with them, the manifest tells."""
+    """Return the manifest fields of the options; the manifest validates them."""
     variables = dict(map(_variable, env))
-    fields = {"priority": priority, "after": [*map(_awaited, after)], "env": variables, **texts}
+    fields = {"priority": priority, "after": [*map(_predecessor, after)], "env": variables, **texts}
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def _awaited(text: str) -> str | dict[str, str]:
+def _predecessor(text: str) -> str | dict[str, str]:
     name, _, when = text.partition(":")
     if name == "op":
         return {"op": when}
@@ -141,14 +165,14 @@ def _awaited(text: str) -> str | dict[str, str]:
 def _variable(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--env")
+        raise click.BadParameter(f"must be NAME=VALUE, got {text!r}", param_hint="--env")
     return name, value
 
 
 async def _schedule(
     mesh: Mesh, manifests: Sequence[Any], *, new: bool, waits: bool, as_json: bool
 ) -> tuple[list[Scheduled], list[Job]]:
-    """Schedule them, and wait for their end if that is wanted."""
+    """Schedule jobs; with `waits`, wait until they have ended."""
     scheduled = await mesh.jobs.schedule_all(manifests, new=new)
     if not waits:
         return scheduled, []
@@ -163,18 +187,18 @@ async def _schedule(
 
 
 @job.command(name="list")
-@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--state", type=click.Choice(_STATES), help="State of the jobs.")
 @kind_option
-@click.option("--node", metavar="NODE", help="Only those that this node has, or had last.")
-@click.option("--counts", is_flag=True, help="How many there are of each kind, by state.")
+@click.option("--node", metavar="NODE", help="Node that runs the jobs, or ran them last.")
+@click.option("--counts", is_flag=True, help="Count the jobs of each kind by state.")
 @limit_option
 @json_option
 def list_(
     state: str | None, kind: str | None, node: str | None, counts: bool, limit: int, as_json: bool
 ) -> None:
-    """List jobs, the newest first; or count them.
+    """List or count jobs, newest first.
 
-    With --counts, `oldest` is since when the longest waiting job of a kind could have been claimed.
+    With --counts, `oldest` is the time since which the oldest ready job of a kind waits.
 
     \b
     Example:
@@ -182,38 +206,40 @@ def list_(
     """
     if counts:
         if state is not None or node is not None:
-            raise click.UsageError("--counts goes with --kind only", click.get_current_context())
-        _show_counts(run_beside("job list", lambda mesh: job_counts(mesh, kind)), as_json=as_json)
+            raise click.UsageError("--counts can be combined with --kind only", click.get_current_context())
+        _show_counts(run_command("job list", lambda mesh: job_counts(mesh, kind)), as_json=as_json)
         return
     states = [None if state is None else JobState(state)]
 
-    async def look(mesh: Mesh) -> list[Job]:
+    async def read(mesh: Mesh) -> list[Job]:
         pages = list_pages(mesh.jobs, states, kind=kind, claimer=node, limit=limit)
         return [each async for page in pages for each in page]
 
-    show_jobs(run_beside("job list", look), as_json=as_json)
+    show_jobs(run_command("job list", read), as_json=as_json)
 
 
 def _show_counts(counts: Sequence[CountView], *, as_json: bool) -> None:
-    told = [{**vars(each)} for each in counts]
+    records = [{**vars(each)} for each in counts]
     if not as_json:
-        for each in told:
+        for each in records:
             since_ms = each.pop("oldest_ms")
             each["oldest"] = None if since_ms is None else iso_time(since_ms)
-    show_several(told, as_json=as_json)
+    show_several(records, as_json=as_json)
 
 
 @job.command()
 @job_argument
 @json_option
 def show(reference: str, as_json: bool) -> None:
-    """Show all of a job: its state, manifest, attempts, progress, what it waits for, and what it left.
+    """Show a job in full.
+
+    Shows its state, manifest, attempts, progress, predecessors, successors and outputs.
 
     \b
     Example:
       vox-mesh job show 298aaf4c
     """
-    view = run_beside("job show", lambda mesh: show_whole_job(mesh, reference))
+    view = run_command("job show", lambda mesh: show_whole_job(mesh, reference))
     if as_json:
         show_one(vars(view), as_json=True)
     else:
@@ -222,12 +248,12 @@ def show(reference: str, as_json: bool) -> None:
 
 @job.command(name="wait")
 @click.argument("references", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", type=seconds, metavar="DURATION", help="How long; by default until they end.")
+@click.option("--timeout", type=seconds, metavar="DURATION", help="Time to wait.", show_default="no limit")
 @json_option
 def wait_(references: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
-    """Wait until jobs have ended; in a terminal, with a progress bar.
+    """Wait until jobs have ended.
 
-    Ends with 0 if all have succeeded, 1 if one has not, or the time is over.
+    A terminal shows a progress bar. Ends with 0 if all jobs succeeded, with 1 if not or after the timeout.
 
     \b
     Example:
@@ -237,8 +263,67 @@ def wait_(references: tuple[str, ...], timeout: float | None, as_json: bool) -> 
     async def work(mesh: Mesh) -> list[Job]:
         return await wait(mesh, await find_named(mesh.jobs, references), timeout)
 
-    jobs = run_beside("job wait", work)
+    jobs = run_command("job wait", work)
     show_jobs(jobs, as_json=as_json)
     if left := sum(not each.has_ended for each in jobs):
-        click.echo(f"vox-mesh: {left} of {len(jobs)} jobs have not ended in time", err=True)
+        click.echo(f"vox-mesh: {left} of {len(jobs)} jobs have not ended within the timeout", err=True)
     return ExitCode.DONE if has_succeeded(jobs) else ExitCode.NO
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+async def wait(mesh: Mesh, jobs: Sequence[Job], timeout: float | None = None) -> list[Job]:
+    """Wait until all jobs have ended, or for `timeout` seconds; return their last known state."""
+    waiting = _Waiting(mesh, jobs)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await waiting.run()
+    return waiting.jobs
+
+
+class _Waiting:
+    """Waits until jobs have ended, and shows their progress."""
+
+    def __init__(self, mesh: Mesh, jobs: Sequence[Job]) -> None:
+        self._mesh = mesh
+        self._by_id = {job.job_id: job for job in jobs}
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The last known state of the jobs."""
+        return list(self._by_id.values())
+
+    @property
+    def _open(self) -> list[Job]:
+        return [job for job in self.jobs if not job.has_ended]
+
+    async def run(self) -> None:
+        """Wait until all jobs have ended."""
+        with ProgressBar("waiting") as bar:
+            bar.show(0, _WHOLE * len(self.jobs))
+            async for turn in self._mesh.store.changes():
+                if not self._open:
+                    return
+                with turn.retry_if_unavailable():
+                    for job in await find_existing(self._mesh.jobs, [job.job_id for job in self._open]):
+                        self._by_id[job.job_id] = job
+                    if sys.stderr.isatty():
+                        bar.show(await self._done(), _WHOLE * len(self.jobs))
+                if not self._open:
+                    return
+                await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time
+
+    async def _done(self) -> int:
+        """Return the progress of all jobs together."""
+        running = [job for job in self._open if job.state == JobState.RUNNING]
+        notes = [
+            await self._mesh.jobs.notes.of(job.job_id, fresh=True) for job in running[:_MAX_PROGRESS_READS]
+        ]
+        ended = len(self.jobs) - len(self._open)
+        return _WHOLE * ended + sum(round(_WHOLE * (note.progress or 0)) for note in notes)
+
+
+def has_succeeded(jobs: Sequence[Job]) -> bool:
+    """Return whether all jobs succeeded."""
+    return all(job.state == JobState.SUCCEEDED for job in jobs)

@@ -1,4 +1,4 @@
-"""How a job is told of on the command line: in a file, as a kind with a payload, or as a command."""
+"""Options that name or describe jobs: in a file, as a kind with a payload, or as a command."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ from vox_mesh.cli.support.documents import read_file
 from vox_mesh.cli.support.options import Function, seconds
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
+job_argument: Final = click.argument("reference", metavar="JOB")
+kind_option: Final = click.option(
+    "--kind", metavar="PATTERN", help="Kind of the jobs, or a pattern such as 'cortex.*'."
+)
+limit_option: Final = click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Maximum number of jobs.",
+)
+
+
 _TIMEOUT: Final = "1h"
 
 
-class AskedJob(NamedTuple):
-    """A job as the command line asks for it. `command` is what stands after `--`."""
+class JobSource(NamedTuple):
+    """A job as the command line describes it. `command` follows `--`."""
 
     file: str | None
     kind: str | None
@@ -24,19 +38,19 @@ class AskedJob(NamedTuple):
     command: list[str]
 
     def manifests(self, **fields: Any) -> list[Manifest]:
-        """The manifests that are meant; those that are not from a file have these fields, too."""
+        """Return the manifests; `fields` are added to a manifest that is not from a file."""
         ways = [self.file is not None, self.kind is not None, bool(self.command)]
         if sum(ways) != 1:
-            raise click.UsageError("name a job in one way: -f FILE, --kind KIND or -- COMMAND")
+            raise click.UsageError("pass exactly one of -f FILE, --kind KIND and -- COMMAND")
         if self.payload is not None and self.kind is None:
-            raise click.UsageError("--payload goes with --kind")
+            raise click.UsageError("--payload needs --kind")
         if self.file is not None:
             if self.timeout is not None:
-                raise click.UsageError("--timeout goes with --kind or a command; a file has its own")
+                raise click.UsageError("--timeout can't be combined with --file: set it in the file")
             return parse_manifests(*read_file(self.file))
         if self.timeout is not None:
             if self.timeout % 1:
-                raise click.UsageError("--timeout is in whole seconds")
+                raise click.UsageError(f"--timeout must be in whole seconds, got {self.timeout:g}")
             fields["timeout"] = int(self.timeout)
         if self.kind is not None:
             payload = None if self.payload is None else _json(self.payload)
@@ -45,17 +59,20 @@ class AskedJob(NamedTuple):
 
 
 def job_options(function: Function) -> Function:
-    """The options of a command that is told of a job; together they are an `AskedJob`."""
+    """Add the options of a `JobSource`."""
     for option in (
         click.option(
             "--timeout",
             type=seconds,
             metavar="DURATION",
-            help=f"How long an attempt may take, 0 for ever; by default {_TIMEOUT} for a command.",
+            help="Time limit of an attempt; 0 for none.",
+            show_default=f"{_TIMEOUT} for a command, none for a kind",
         ),
-        click.option("--payload", metavar="JSON", help="What its handler is given."),
-        click.option("--kind", help="Its kind, for which a worker has a handler."),
-        click.option("-f", "--file", metavar="FILE", help="A manifest in YAML or JSON; - is stdin."),
+        click.option("--payload", metavar="JSON", help="Payload for the handler."),
+        click.option("--kind", help="Kind of the job; a worker needs a handler for it."),
+        click.option(
+            "-f", "--file", metavar="FILE", help="File with manifests in YAML or JSON; - for stdin."
+        ),
     ):
         function = option(function)
     return function
@@ -65,4 +82,6 @@ def _json(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise click.BadParameter(f"{error}; text must be in quotes", param_hint="--payload") from None
+        raise click.BadParameter(
+            f"must be JSON, with text in quotes: {error}", param_hint="--payload"
+        ) from None

@@ -1,29 +1,32 @@
-"""Jobs as commands print them: by column, on a line, or in full."""
+"""Jobs as commands print them: in a table, in full, or as a graph."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from vox_mesh.cli.support.output import Record, fields, printable, show_one, show_several
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.views.job_graph import OP, Graph, Vertex
 from vox_mesh.views.jobs import JobView, ScheduledView, WholeJobView
 
 _SHORT_ID: Final = 12
 _SHORT: Final = 60
 _TIMES: Final = ("created_ms", "not_before_ms", "lease_until_ms", "started_ms", "ended_ms", "noted_ms")
+_COLOURS: Final = {"succeeded": "green", "failed": "red", "aborted": "gray", "running": "blue"}
 
 
 def short_id(job_id: str) -> str:
-    """As much of a job's id as people need to name it."""
+    """Return the prefix of a job's id that tables show."""
     return job_id[:_SHORT_ID]
 
 
 def line(job: Job, **more: Any) -> Record:
-    """A job as people want to see it among others."""
+    """Return a job's row of the table."""
     reason = " ".join((job.reason or "").split())
     return {
         "job_id": short_id(job.job_id),
@@ -45,7 +48,7 @@ def show_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
 
 
 def show_scheduled(scheduled: Sequence[Scheduled], *, as_json: bool, is_one: bool) -> None:
-    """Print what was scheduled; `is_one` if it can only be one."""
+    """Print scheduled jobs; with `is_one`, JSON is an object instead of an array."""
     records = [vars(ScheduledView.of(each)) for each in scheduled]
     if as_json and is_one:
         show_one(records[0], as_json=True)
@@ -55,22 +58,74 @@ def show_scheduled(scheduled: Sequence[Scheduled], *, as_json: bool, is_one: boo
 
 
 def whole_lines(view: WholeJobView) -> list[str]:
-    """All that is known of a job, as people want to see it."""
+    """Return everything known about a job as lines of text."""
     about = {**vars(view)}
     manifest, outputs = about.pop("manifest"), about.pop("output_artifacts")
     predecessors, successors = about.pop("predecessors"), about.pop("successors")
     checkpoint, progress = about.pop("checkpoint"), about.pop("progress")
-    told = dict(_with_time(*each) for each in about.items())
-    told["progress"] = None if progress is None else f"{progress:.0%}"
-    told["checkpoint"] = None if checkpoint is None else json.dumps(checkpoint, ensure_ascii=False)
-    told["predecessors"] = [vars(each) for each in predecessors] or None
-    told["successors"] = [{"job_id": each} for each in successors] or None
-    told["outputs"] = outputs or None
+    shown = dict(_with_time(*each) for each in about.items())
+    shown["progress"] = None if progress is None else f"{progress:.0%}"
+    shown["checkpoint"] = None if checkpoint is None else json.dumps(checkpoint, ensure_ascii=False)
+    shown["predecessors"] = [vars(each) for each in predecessors] or None
+    shown["successors"] = [{"job_id": each} for each in successors] or None
+    shown["outputs"] = outputs or None
     text = json.dumps(manifest, ensure_ascii=False, indent=2)
-    return [*fields(told), "manifest", *(f"  {printable(each)}" for each in text.splitlines())]
+    return [*fields(shown), "manifest", *(f"  {printable(each)}" for each in text.splitlines())]
 
 
 def _with_time(name: str, value: Any) -> tuple[str, Any]:
     if name not in _TIMES:
         return name, value
     return name.removesuffix("_ms"), None if value is None else iso_time(value)
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def _label(node: Vertex) -> str:
+    """Return the label of a vertex."""
+    return f"op {node.name}" if node.kind == OP else f"{short_id(node.name)} {node.kind} {node.state}"
+
+
+def tree(graph: Graph) -> list[str]:
+    """Draw jobs without predecessors, and below each its successors; each is unfolded once."""
+    below: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    waiting = set()
+    for edge in graph.edges:
+        below[edge.predecessor].append((edge.job_id, edge.awaited))
+        waiting.add(edge.job_id)
+    roots = [name for name in graph.nodes if name not in waiting]
+    return [printable(each) for each in _tree_lines(graph, roots, below)] or ["none"]
+
+
+def _tree_lines(graph: Graph, roots: Iterable[str], below: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    unfolded: set[str] = set()
+    # The stack of pending lines: name, edge kind, own prefix, and prefix of the lines below.
+    left = [(name, "", "", "") for name in reversed([*roots])]
+    while left:
+        name, awaited, own, inner = left.pop()
+        after = [] if name in unfolded else below[name]
+        marks = " (after its end)" if awaited == "end" else ""
+        again = " (see above)" if name in unfolded and below[name] else ""
+        yield f"{own}{_label(graph.nodes[name])}{marks}{again}"
+        unfolded.add(name)
+        for place, (each, how) in enumerate(reversed(after)):
+            branch, rest = ("└─ ", "   ") if place == 0 else ("├─ ", "│  ")
+            left.append((each, how, inner + branch, inner + rest))
+
+
+def dot(graph: Graph) -> list[str]:
+    """Draw the graph in Graphviz's format, with arrows from predecessor to successor."""
+    lines = ["digraph jobs {", "  rankdir=LR;", "  node [shape=box];"]
+    for node in graph.nodes.values():
+        colour = _COLOURS.get(node.state, "black")
+        lines.append(f"  {_quoted(node.name)} [label={_quoted(_label(node))}, color={colour}];")
+    for edge in graph.edges:
+        style = "" if edge.awaited == "success" else f" [label={_quoted(edge.awaited)}, style=dashed]"
+        lines.append(f"  {_quoted(edge.predecessor)} -> {_quoted(edge.job_id)}{style};")
+    return [*lines, "}"]
+
+
+def _quoted(text: str) -> str:
+    escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

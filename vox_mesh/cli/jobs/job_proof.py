@@ -1,4 +1,4 @@
-"""`vox-mesh job verify` and `job bundle`: proofs of execution, checked here or anywhere."""
+"""`vox-mesh job verify` and `job bundle`: verify proofs of execution, also without the mesh."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from vox_mesh.cli.jobs.job_choice import job_argument
+from vox_mesh.cli.jobs.job_options import job_argument
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import Record, fields, json_option, printable, show_lines, show_one
-from vox_mesh.cli.support.session import run_beside
+from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadValue, ExportRefused
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.proof import check_bundle
@@ -21,31 +21,33 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("reference", required=False, metavar="[JOB]")
-@click.option("--file", type=_FILE, help="A file that `vox-mesh job bundle` wrote.")
-@click.option("--key", metavar="ed25519:HEX", help="With --file: the worker who must have signed it.")
+@click.option("--file", type=_FILE, help="File written by `vox-mesh job bundle`.")
+@click.option(
+    "--key", metavar="ed25519:HEX", help="With --file: public key of the worker that must have signed."
+)
 @json_option
 def verify(reference: str | None, file: Path | None, key: str | None, as_json: bool) -> int:
-    """Check the proof of a job: its signature, what it says, and what the job left.
+    """Verify the proof of a job and its outputs.
 
-    Ends with 0 if it holds, 1 if not, and says what failed. With --file nothing else is needed: no database
-    and no settings. Name the worker's key, as you know it, with --key.
+    Ends with 0 if the proof holds; otherwise with 1 and a list of faults. --file needs no database and no
+    settings: pass the worker's key, as you know it, with --key.
 
     \b
     Example:
       vox-mesh job verify --file bundle.json --key ed25519:3b6a...
     """
     if (reference is None) == (file is None):
-        raise click.UsageError("name a JOB, or a --file", click.get_current_context())
+        raise click.UsageError("pass either JOB or --file", click.get_current_context())
     if key is not None and file is None:
-        raise click.UsageError("--key goes with --file", click.get_current_context())
+        raise click.UsageError("--key needs --file", click.get_current_context())
     if key is not None and not is_public_key(key):
-        raise click.BadParameter(f"{key!r} is not ed25519: and 64 hex digits", param_hint="--key")
+        raise click.BadParameter(f"must be ed25519: and 64 hex digits, got {key!r}", param_hint="--key")
     view: Record
     if file is not None:
         faults, remarks = check_bundle(_read(file), worker_key=key)
         view = {"file": str(file), "valid": not faults, "faults": faults, "remarks": remarks}
     else:
-        view = vars(run_beside("job verify", lambda mesh: verify_proof(mesh, str(reference))))
+        view = vars(run_command("job verify", lambda mesh: verify_proof(mesh, str(reference))))
     is_valid, faults, remarks = view["valid"], view["faults"], view["remarks"]
     if as_json:
         show_one(view, as_json=True)
@@ -61,24 +63,25 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise BadValue(f"{file} can't be read: {error.strerror}", hint="name another file") from None
+        raise BadValue(f"{file} can't be read: {error.strerror}", hint="pass another file") from None
 
 
 @click.command()
 @job_argument
-@click.option("-o", "--output", "file", type=_FILE, help="A new file to write it to; by default, stdout.")
+@click.option("-o", "--output", "file", type=_FILE, help="New file for the bundle.", show_default="stdout")
 @json_option
 def bundle(reference: str, file: Path | None, as_json: bool) -> int:
-    """Write all that is needed to check a job's proof elsewhere: manifest, proof and what the job left.
+    """Write a bundle to verify a job's proof elsewhere.
 
-    What is not at hand here, or too large, is in it by its hash only. Not even a line break may be added to
-    it. A proof that does not hold is not bundled: it ends with 1, as `vox-mesh job verify` would.
+    It has the manifest, the proof and the outputs; an output that is not here, or too large, is represented
+    by its hash. A bundle must not be changed, not even by a line break. A proof that does not hold is not
+    bundled: it ends with 1, as `vox-mesh job verify` would.
 
     \b
     Example:
       vox-mesh job bundle 298aaf4c -o bundle.json
     """
-    job_id, text, faults = run_beside("job bundle", lambda mesh: bundle_proof(mesh, reference))
+    job_id, text, faults = run_command("job bundle", lambda mesh: bundle_proof(mesh, reference))
     if faults:
         for each in faults:
             click.echo(f"vox-mesh: {printable(each)}", err=True)
@@ -98,6 +101,6 @@ def _write(file: Path, content: bytes) -> None:
         with file.open("xb") as new:
             new.write(content)
     except FileExistsError:
-        raise ExportRefused(f"{file} exists already", hint="name a new file") from None
+        raise ExportRefused(f"{file} already exists", hint="pass a new file") from None
     except OSError as error:
-        raise BadValue(f"{file} can't be written: {error.strerror}", hint="name another file") from None
+        raise BadValue(f"{file} can't be written: {error.strerror}", hint="pass another file") from None

@@ -1,4 +1,4 @@
-"""`vox-mesh job logs`, `graph`, `ready`, `dead` and `rebuild`: looks at jobs from other sides."""
+"""`vox-mesh job logs`, `graph`, `ready`, `dead` and `rebuild`: views of jobs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.jobs.job_choice import job_argument, kind_option, limit_option
-from vox_mesh.cli.jobs.job_graph import dot, tree
-from vox_mesh.cli.jobs.job_output import show_jobs
+from vox_mesh.cli.jobs.job_options import job_argument, kind_option, limit_option
+from vox_mesh.cli.jobs.job_output import dot, show_jobs, tree
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import (
     json_option,
@@ -22,7 +21,7 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.session import run_beside
+from vox_mesh.cli.support.session import run_command
 from vox_mesh.jobs.batches import find_named, list_pages
 from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
@@ -31,21 +30,21 @@ from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, g
 from vox_mesh.views.jobs import PieceView, ready_jobs
 from vox_mesh.views.proofs import rebuild_roster
 
-_PIECES: Final = 100
+_PAGE_SIZE: Final = 100
 
 
-# --- what jobs print -----------------------------------------------------------------------------
+# --- logs ----------------------------------------------------------------------------------------
 
 
 @click.command()
 @job_argument
-@click.option("--follow", is_flag=True, help="Go on with what it prints, until it has ended.")
+@click.option("--follow", is_flag=True, help="Follow the output until the job has ended.")
 @json_option
 def logs(reference: str, follow: bool, as_json: bool) -> None:
-    """Show what a job has printed and logged, in all of its attempts.
+    """Show the output and log of a job, of all attempts.
 
-    Its stdout goes to stdout, everything else to stderr. It is kept up to a bound; all that the last attempt
-    has printed is in its artifacts. With --json and --follow each piece is a document on a line of its own.
+    Its stdout goes to stdout, everything else to stderr. The log has a size limit; the artifacts have the
+    whole output of the last attempt. With --json and --follow each piece is a document on its own line.
 
     \b
     Example:
@@ -55,7 +54,7 @@ def logs(reference: str, follow: bool, as_json: bool) -> None:
     async def work(mesh: Mesh) -> list[Piece]:
         job_id = (await mesh.jobs.find(reference)).job_id
         found: list[Piece] = []
-        async with aclosing(mesh.jobs.notes.follow(job_id) if follow else _logged(mesh, job_id)) as pieces:
+        async with aclosing(mesh.jobs.notes.follow(job_id) if follow else _read_log(mesh, job_id)) as pieces:
             async for piece in pieces:
                 if not as_json:
                     _print(piece)
@@ -65,14 +64,14 @@ def logs(reference: str, follow: bool, as_json: bool) -> None:
                     found.append(piece)
         return found
 
-    found = run_beside("job logs", work)
+    found = run_command("job logs", work)
     if as_json and not follow:
         show_several([vars(PieceView.of(piece)) for piece in found], as_json=True)
 
 
-async def _logged(mesh: Mesh, job_id: str) -> AsyncGenerator[Piece, None]:
+async def _read_log(mesh: Mesh, job_id: str) -> AsyncGenerator[Piece, None]:
     after = 0
-    while pieces := await mesh.jobs.notes.logged(job_id, after=after, limit=_PIECES):
+    while pieces := await mesh.jobs.notes.logged(job_id, after=after, limit=_PAGE_SIZE):
         for piece in pieces:
             yield piece
         after = pieces[-1].n
@@ -85,40 +84,42 @@ def _print(piece: Piece) -> None:
     out.flush()
 
 
-# --- what waits for what -------------------------------------------------------------------------
+# --- dependencies --------------------------------------------------------------------------------
 
 
 @click.command()
 @click.argument("references", nargs=-1, metavar="[JOB...]")
-@click.option("--dot", "as_dot", is_flag=True, help="For Graphviz.")
+@click.option("--dot", "as_dot", is_flag=True, help="Print in the format of Graphviz.")
 @json_option
 def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
-    """Show what waits for what: of these jobs, or of all that are still to be done.
+    """Show the dependencies of jobs.
+
+    Without JOB, shows all open jobs.
 
     \b
     Example:
       vox-mesh job graph 298aaf4c --dot | dot -Tsvg > jobs.svg
     """
     if as_dot and as_json:
-        raise click.UsageError("choose one of --dot and --json", click.get_current_context())
+        raise click.UsageError("--dot and --json can't be combined", click.get_current_context())
 
-    async def look(mesh: Mesh) -> Graph:
+    async def read(mesh: Mesh) -> Graph:
         if references:
             return await graph_around(
                 mesh.jobs, [job.job_id for job in await find_named(mesh.jobs, references)]
             )
         return await graph_of_open(mesh.jobs)
 
-    found = run_beside("job graph", look)
+    found = run_command("job graph", read)
     if as_json:
         show_one(vars(GraphView.of(found)), as_json=True)
     else:
         show_lines(dot(found) if as_dot else tree(found))
     if found.is_cut:
-        click.echo(f"vox-mesh: there are more than {MAX_JOBS} jobs, and the others are not shown", err=True)
+        click.echo(f"vox-mesh: only the first {MAX_JOBS} jobs are shown", err=True)
 
 
-# --- what is to be done, and what went wrong -----------------------------------------------------
+# --- ready and failed jobs -----------------------------------------------------------------------
 
 
 @click.command()
@@ -126,13 +127,13 @@ def graph(references: tuple[str, ...], as_dot: bool, as_json: bool) -> None:
 @limit_option
 @json_option
 def ready(kind: str | None, limit: int, as_json: bool) -> None:
-    """List the jobs that could be claimed now: the most urgent first, then those that wait longest.
+    """List the ready jobs by priority, then age.
 
     \b
     Example:
       vox-mesh job ready --kind exec
     """
-    show_jobs(run_beside("job ready", lambda mesh: ready_jobs(mesh, kind, limit)), as_json=as_json)
+    show_jobs(run_command("job ready", lambda mesh: ready_jobs(mesh, kind, limit)), as_json=as_json)
 
 
 @click.command()
@@ -140,49 +141,49 @@ def ready(kind: str | None, limit: int, as_json: bool) -> None:
 @limit_option
 @json_option
 def dead(kind: str | None, limit: int, as_json: bool) -> None:
-    """List the jobs that have failed, the newest first, and why.
+    """List failed jobs and their reasons, newest first.
 
     \b
     Example:
       vox-mesh job dead --kind 'cortex.*'
     """
 
-    async def look(mesh: Mesh) -> list[Job]:
+    async def read(mesh: Mesh) -> list[Job]:
         pages = list_pages(mesh.jobs, [JobState.FAILED], kind=kind, limit=limit)
         return [job async for page in pages for job in page]
 
-    show_jobs(run_beside("job dead", look), as_json=as_json)
+    show_jobs(run_command("job dead", read), as_json=as_json)
 
 
-# --- the roster and the log ----------------------------------------------------------------------
+# --- rebuild -------------------------------------------------------------------------------------
 
 
 @click.command()
 @click.option("--check", "checks", is_flag=True, help="Compare, and change nothing.")
-@click.option("--repair", "repairs", is_flag=True, help="Make the roster as the log has it.")
+@click.option("--repair", "repairs", is_flag=True, help="Rewrite the job tables from the log.")
 @json_option
 def rebuild(checks: bool, repairs: bool, as_json: bool) -> int:
-    """Follow the log from its beginning, and compare what comes of it with the roster.
+    """Replay the op log and compare it with the job tables.
 
-    Ends with 1 if they differ, or if the log has something that the rules don't allow.
+    Ends with 1 if they differ, or if the log has a transition that the rules don't allow.
 
     \b
     Example:
       vox-mesh job rebuild --check
     """
     if checks == repairs:
-        raise click.UsageError("choose one of --check and --repair", click.get_current_context())
+        raise click.UsageError("pass either --check or --repair", click.get_current_context())
 
-    view = run_beside("job rebuild", lambda mesh: rebuild_roster(mesh, repair=repairs))
+    view = run_command("job rebuild", lambda mesh: rebuild_roster(mesh, repair=repairs))
     if as_json:
         show_one(vars(view), as_json=True)
     else:
-        told = [vars(each) for each in view.differences]
-        lines = table(told) if told else []
+        differences = [vars(each) for each in view.differences]
+        lines = table(differences) if differences else []
         lines += [
             f"op {each.op_id} ({each.kind}) of job {each.job_id}: {each.what}" for each in view.findings
         ]
-        verdict = "mended" if repairs else "found"
-        show_lines([*lines, f"{verdict} {len(told)} differences between the roster and the log"])
+        verdict = "repaired" if repairs else "found"
+        show_lines([*lines, f"{verdict} {len(differences)} differences between the job tables and the log"])
     is_right = not view.findings and (repairs or not view.differences)
     return ExitCode.DONE if is_right else ExitCode.NO

@@ -1,14 +1,20 @@
-"""What git knows: the repository that we are in, what would be committed, and where its hooks are."""
+"""Git: the work tree, the paths that would be committed, and the guard's pre-commit hook."""
 
 from __future__ import annotations
 
+import filecmp
 import os
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from vox_mesh.errors import BadSettings, BadValue
+import vox_mesh.cli
+from vox_mesh.errors import BadSettings, BadValue, MeshError
 
 
 @dataclass(frozen=True)
@@ -19,21 +25,21 @@ class WorkTree:
 
     @classmethod
     def here(cls) -> WorkTree:
-        """That of the current folder."""
-        return cls(Path(_line(_asked("rev-parse", "--show-toplevel", folder=Path.cwd()))))
+        """Return the work tree of the current folder."""
+        return cls(Path(_line(_run_git("rev-parse", "--show-toplevel", folder=Path.cwd()))))
 
     @property
     def hooks(self) -> Path:
-        """The folder of its hooks, wherever that is set to be; it need not exist."""
-        return self.root / _line(_asked("rev-parse", "--git-path", "hooks", folder=self.root))
+        """The folder of its hooks, as configured; it need not exist."""
+        return self.root / _line(_run_git("rev-parse", "--git-path", "hooks", folder=self.root))
 
     def staged(self) -> list[str]:
-        """All paths that a commit of the index would change, from the root.
+        """Return all paths that a commit of the index would change, relative to the root.
 
-        Without detecting renames: a renamed file is one that goes and one that comes, and both names count.
-        Git itself says which index, in the environment of a hook.
+        Renames are not detected, so that both names of a renamed file count. In a hook, git's environment
+        names the index.
         """
-        differing = _asked(
+        differing = _run_git(
             *("diff", "--cached", "--name-only", "-z"),
             *("--no-renames", "--no-ext-diff", "--ignore-submodules=none"),
             folder=self.root,  # where `diff.relative` changes nothing
@@ -41,34 +47,160 @@ class WorkTree:
         return [_name(path) for path in differing.split(b"\0") if path]
 
     def path_of(self, given: str) -> str:
-        """A path that is given from the current folder, as one from the root; that of a folder ends with `/`.
+        """Return a path of the current folder relative to the root; that of a folder ends with `/`.
 
-        Links on the way are followed, the last name is not: a link is a file of its own to git.
+        Symbolic links are resolved except for the last name: git treats a link as a file.
         """
         path = Path.cwd() / given
         path = path.resolve() if path.name in ("", "..") else path.parent.resolve() / path.name
         root = self.root.resolve()
         if not given or not path.is_relative_to(root):
-            raise BadValue(f"{given!r} is not in the repository at {root}", hint="name a path in it")
+            raise BadValue(
+                f"path must be in the repository at {root}, got {given!r}", hint="pass a path in it"
+            )
         inside = _name(os.fsencode(path.relative_to(root)))
         return f"{inside}/" if path.is_dir() and not path.is_symlink() else inside
 
 
 def _name(path: bytes) -> str:
-    """The path as keys have it, in any locale: that of a commit need not be that of whoever took the lock."""
+    """Decode a path as lock keys are, in any locale: holder and committer may use different ones."""
     return path.decode(errors="surrogateescape")
 
 
-def _asked(*question: str, folder: Path) -> bytes:
+def _run_git(*arguments: str, folder: Path) -> bytes:
     git = shutil.which("git")
     if git is None:
-        raise BadSettings("git is not installed", hint="install it, and have it on PATH")
-    answer = subprocess.run([git, *question], cwd=folder, capture_output=True)  # noqa: S603 - words of our own
+        raise BadSettings("git not found", hint="install git and add it to PATH")
+    answer = subprocess.run([git, *arguments], cwd=folder, capture_output=True)  # noqa: S603 - fixed arguments
     if answer.returncode != 0:
-        said = os.fsdecode(answer.stderr).strip() or f"git {question[0]} ended with {answer.returncode}"
-        raise BadSettings(said, hint="run this in the work tree of a git repository")
+        message = os.fsdecode(answer.stderr).strip() or f"git {arguments[0]} ended with {answer.returncode}"
+        raise BadSettings(message, hint="run this in the work tree of a git repository")
     return answer.stdout
 
 
 def _line(answer: bytes) -> str:
     return os.fsdecode(answer.removesuffix(b"\n"))
+
+
+# --- the hook ------------------------------------------------------------------------------------
+
+NAME: Final = "pre-commit"
+KEPT: Final = "pre-commit.local"
+"""The name under which a previous hook is kept."""
+
+_OURS: Final = "# Installed by `vox-mesh guard install`; `vox-mesh guard uninstall` takes it out again."
+_CALL_KEPT: Final = f'[ ! -x "${{0%/*}}/{KEPT}" ] || "${{0%/*}}/{KEPT}" "$@" || exit'
+# Both lines also identify installed hooks: a change would orphan them.
+_CHECK: Final = "guard check --staged --settings-in"
+_MESH_VARIABLES: Final = (
+    *("VOX_MESH_ENABLED", "VOX_MESH_SCOPE_ID", "VOX_MESH_REPOSITORY_ID", "VOX_MESH_HOME"),
+    *("VOX_DB_URL", "TURSO_DATABASE_URL", "VOX_DB_PATH", "VOX_DB_DRIVER", "VOX_DB_ALLOW_PLAINTEXT"),
+)
+"""Variables written into a hook: they identify the mesh and hold no secret."""
+
+
+class HookInTheWay(MeshError):
+    """Another hook exists, which must not be overwritten."""
+
+    code = "hook_in_the_way"
+
+
+def install_hook(hooks: Path, settings_in: Path, environment: Mapping[str, str], *, force: bool) -> Path:
+    """Install or update the hook; with `force`, an existing one is kept and called first."""
+    hook, kept = hooks / NAME, hooks / KEPT
+    is_there = os.path.lexists(hook)
+    keeps = _has_kept(hook) if is_ours(hook) else is_there
+    if is_there and not is_ours(hook):
+        if not force:
+            raise HookInTheWay(
+                f"{NAME} hook already exists: {hook}",
+                hint=f"pass --force to keep it as {KEPT} and call it first, "
+                "or make it call `vox-mesh guard check --staged`",
+            )
+        _keep(hook, kept)
+    try:
+        hooks.mkdir(parents=True, exist_ok=True)
+        new = hooks / f"{NAME}.{os.getpid()}.new"
+        new.write_bytes(os.fsencode(_text(settings_in, environment, keeps=keeps)))
+        new.chmod(0o755)
+        new.replace(hook)  # atomic: never half a hook, and never none
+    except OSError as error:
+        raise _unusable(hooks, error) from None
+    return hook
+
+
+def uninstall_hook(hooks: Path) -> bool:
+    """Remove the hook and restore the previous one; return whether the hook was installed."""
+    hook, kept = hooks / NAME, hooks / KEPT
+    if not is_ours(hook):
+        return False
+    try:
+        if _has_kept(hook) and os.path.lexists(kept):
+            kept.replace(hook)
+        else:
+            hook.unlink()
+    except OSError as error:
+        raise _unusable(hooks, error) from None
+    return True
+
+
+def is_ours(hook: Path) -> bool:
+    """Return whether this is the guard's hook."""
+    return _OURS in _lines(hook)
+
+
+def _has_kept(hook: Path) -> bool:
+    return _CALL_KEPT in _lines(hook)
+
+
+def _lines(hook: Path) -> list[str]:
+    try:
+        return os.fsdecode(hook.read_bytes()).splitlines()
+    except OSError:
+        return []
+
+
+def _keep(hook: Path, kept: Path) -> None:
+    try:
+        if not os.path.lexists(kept):
+            shutil.copy2(hook, kept, follow_symlinks=False)
+        elif not filecmp.cmp(hook, kept, shallow=False):  # the same if an earlier install was interrupted
+            raise HookInTheWay(f"{kept} already exists with other content", hint="move it away first")
+    except OSError as error:
+        raise _unusable(hook.parent, error) from None
+
+
+def _unusable(hooks: Path, error: OSError) -> HookInTheWay:
+    return HookInTheWay(
+        f"hooks in {hooks} can't be changed: {error}", hint="check the permissions of the folder"
+    )
+
+
+def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool) -> str:
+    python, package, folder = (
+        shlex.quote(str(path)) for path in (sys.executable, vox_mesh.cli.__file__, settings_in)
+    )
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            _OURS,
+            "# It rejects commits of paths that another agent holds. VOX_GUARD=off lets everything through.",
+            *([_CALL_KEPT] if keeps else []),
+            *(
+                f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(environment[name])}'
+                for name in _MESH_VARIABLES
+                if name in environment
+            ),
+            f"python={python} package={package} folder={folder}",
+            'if [ -x "$python" ] && [ -f "$package" ]; then',
+            # -P: files of the repository must not be imported as modules.
+            f'    exec "$python" -P -m vox_mesh.cli {_CHECK} "$folder"',
+            "elif command -v vox-mesh > /dev/null; then",
+            f'    exec vox-mesh {_CHECK} "$folder"',
+            "fi",
+            'echo "vox-mesh: locks not checked: $python with vox-mesh not found;'
+            ' install it and run \\`vox-mesh guard install\\` again, or set VOX_GUARD=off" >&2',
+            '[ "$VOX_GUARD" = off ] || [ "$VOX_GUARD" = lenient ]',
+            "",
+        ]
+    )

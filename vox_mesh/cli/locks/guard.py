@@ -1,4 +1,4 @@
-"""`vox-mesh guard`: no commit of what another agent holds."""
+"""`vox-mesh guard`: reject commits of paths that another agent holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.locks import git_hook
-from vox_mesh.cli.locks.git import WorkTree
+from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
-from vox_mesh.cli.support.start import start_shared
+from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
+from vox_mesh.cli.support.session import start_shared
 from vox_mesh.errors import BadSettings, MeshError
 from vox_mesh.locks.path_guard import Obstacle, obstacles
 from vox_mesh.mesh import Mesh
@@ -26,104 +25,110 @@ _SHOWN: Final = 20
 
 
 class Mode(StrEnum):
-    """What `VOX_GUARD` says; it is read from the environment only, so that nobody forgets it in a file."""
+    """The values of `VOX_GUARD`. It is read from the environment only, never from a `.env` file."""
 
     ON = "on"
     LENIENT = "lenient"
     OFF = "off"
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def guard() -> None:
-    """Refuse commits of paths that another agent holds."""
+    """Reject commits of paths that another agent holds."""
 
 
-# --- asking --------------------------------------------------------------------------------------
+# --- checking ------------------------------------------------------------------------------------
 
 
 @guard.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--staged", is_flag=True, help="Also all paths that a commit would change now.")
-@click.option("--agent", help="Whose holds are not in the way.  [default: VOX_AGENT_ID, or the node's id]")
+@click.option("--staged", is_flag=True, help="Also check all paths that a commit would change now.")
+@click.option(
+    "--agent", help="Agent whose own locks are ignored.", show_default="VOX_AGENT_ID, or the node's id"
+)
 @click.option(
     "--settings-in",
     type=click.Path(path_type=Path),
-    help="The folder whose .env applies, and from which relative paths in settings start.  [default: here]",
+    help="Folder of the .env file, and base of relative paths in settings.",
+    show_default="current folder",
 )
 @json_option
 def check(
     paths: tuple[str, ...], staged: bool, agent: str | None, settings_in: Path | None, as_json: bool
 ) -> ExitCode:
-    """Ask whether another agent holds one of the PATHs, alone or shared, by name or by a pattern.
+    """Check whether another agent holds one of the paths.
 
-    Ends with 0 if none does, 1 if one does, 3 if the mesh can't be asked. A PATH is one of the git repository
-    here; a folder stands for all that is in it. With --staged, what is in the index counts, compared with the
-    last commit, and not what is in the working directory; of a renamed file, both names count.
+    Exclusive and shared locks count, on the path or on a pattern that matches it. Ends with 0 if no path is
+    held, 1 if one is, 3 if the mesh is unreachable. A PATH is in the git repository of the current folder; a
+    folder stands for everything in it. --staged compares the index with the last commit, not the working
+    directory; both names of a renamed file count.
 
-    Holds of the same agent are its own, whatever node they were taken on. The answer is true for this moment
-    only: a path may be taken right after it.
+    An agent's own locks never count, whichever node acquired them. The answer holds for this moment only: a
+    path may be locked right after it.
 
-    VOX_GUARD=off asks nothing and ends with 0, and VOX_GUARD=lenient does so if the mesh can't be asked; both
-    with a warning.
+    VOX_GUARD=off skips the check and ends with 0; VOX_GUARD=lenient does so if the mesh is unreachable. Both
+    print a warning.
 
     \b
     Example:
       vox-mesh guard check --agent planner src/lib.rs
     """
     if not paths and not staged:
-        raise click.UsageError("name a PATH, or give --staged")
+        raise click.UsageError("pass PATH or --staged")
     mode = _mode()
     if mode is Mode.OFF:
-        return _unchecked("VOX_GUARD=off", as_json)
+        return _skip_check("VOX_GUARD=off", as_json)
     tree = WorkTree.here()
-    asked = [*map(tree.path_of, paths), *(tree.staged() if staged else ())]
+    checked = [*map(tree.path_of, paths), *(tree.staged() if staged else ())]
     found: list[Obstacle] = []
-    if asked:
-        _enter(settings_in)
+    if checked:
+        _change_folder(settings_in)
         settings = start_shared("guard check")
         try:
-            found = asyncio.run(_in_the_way(settings, asked, agent))
+            found = asyncio.run(_find_obstacles(settings, checked, agent))
         except MeshError as error:
             if exit_code_of(error) is ExitCode.USAGE:
                 raise
-            # Whatever else went wrong, it is not the answer no.
+            # Other errors must not look like "a path is held".
             if mode is Mode.LENIENT:
-                return _unchecked(error.line, as_json)
-            _say(f"nothing was checked: {error.line}; VOX_GUARD=off lets it through")
+                return _skip_check(error.line, as_json)
+            _print_error(f"locks not checked: {error.line}; set VOX_GUARD=off to skip the check")
             return ExitCode.DATABASE_AWAY
-    return _told(found, as_json)
+    return _report(found, as_json)
 
 
 def _mode() -> Mode:
     value = os.environ.get(_VARIABLE) or Mode.ON
     if value not in list(Mode):
-        raise BadSettings(f"{_VARIABLE}: it can't be {value!r}", hint=f"use one of {', '.join(Mode)}")
+        raise BadSettings(
+            f"{_VARIABLE} must be one of {', '.join(Mode)}, got {value!r}", hint=f"unset {_VARIABLE}"
+        )
     return Mode(value)
 
 
-def _enter(folder: Path | None) -> None:
+def _change_folder(folder: Path | None) -> None:
     if folder is not None:
         try:
             os.chdir(folder)
         except OSError as error:
             raise BadSettings(
-                f"the folder of the guard's settings can't be used: {error}",
-                hint="run `vox-mesh guard install` again where the settings are",
+                f"folder of the guard's settings can't be used: {error}",
+                hint="run `vox-mesh guard install` again in the folder of the settings",
             ) from None
 
 
-async def _in_the_way(settings: Settings, paths: Sequence[str], agent: str | None) -> list[Obstacle]:
+async def _find_obstacles(settings: Settings, paths: Sequence[str], agent: str | None) -> list[Obstacle]:
     async with Mesh.open_command(settings) as mesh:
         own = agent or settings.agent_id or mesh.identity.node_id
         return obstacles(paths, await mesh.locks.holders(), own)
 
 
-def _unchecked(why: str, as_json: bool) -> ExitCode:
-    _say(f"warning: nothing was checked: {why}; paths that others hold may be among these")
-    return _told([], as_json)
+def _skip_check(why: str, as_json: bool) -> ExitCode:
+    _print_error(f"warning: locks not checked: {why}; other agents may hold some of these paths")
+    return _report([], as_json)
 
 
-def _told(found: Sequence[Obstacle], as_json: bool) -> ExitCode:
+def _report(found: Sequence[Obstacle], as_json: bool) -> ExitCode:
     if as_json:
         show_several([_record(obstacle) for obstacle in found], as_json=True)
     if not found:
@@ -131,18 +136,18 @@ def _told(found: Sequence[Obstacle], as_json: bool) -> ExitCode:
     if not as_json:
         show_several([_line(obstacle) for obstacle in found[:_SHOWN]], as_json=False)
     count = len({obstacle.path for obstacle in found})
-    held = f"{count} {'path is' if count == 1 else 'paths are'} held by others"
+    held = f"{count} {'path is' if count == 1 else 'paths are'} held by other agents"
     if len(found) > _SHOWN and not as_json:
-        held += f" (the first {_SHOWN} holds are shown, --json has all {len(found)})"
-    _say(
-        f"{held}; leave them out, wait for their release (see `vox-mesh lock list`) or ask their holders;"
-        " VOX_GUARD=off lets them through"
+        held += f" (first {_SHOWN} locks shown, --json lists all {len(found)})"
+    _print_error(
+        f"{held}; unstage them, wait for their release (see `vox-mesh lock list`) or ask their holders;"
+        " VOX_GUARD=off skips the check"
     )
     return ExitCode.NO
 
 
 def _record(obstacle: Obstacle) -> Record:
-    """A path and who holds it, by column."""
+    """Return an obstacle as a JSON record."""
     holder = obstacle.holder
     return {
         "path": _unicode(obstacle.path.encode(errors="surrogateescape")),
@@ -157,12 +162,12 @@ def _record(obstacle: Obstacle) -> Record:
 
 
 def _unicode(path: bytes | Path) -> str:
-    """The path for JSON; in a file system it may be any bytes."""
+    """Return a path as text for JSON; in a file system it may be any bytes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _line(obstacle: Obstacle) -> Record:
-    """The same as people want to see it."""
+    """Return an obstacle's row of the table."""
     holder = obstacle.holder
     return {
         "path": obstacle.path,
@@ -175,7 +180,7 @@ def _line(obstacle: Obstacle) -> Record:
     }
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     click.echo(f"vox-mesh: {' '.join(line.split())}", err=True)
 
 
@@ -183,38 +188,39 @@ def _say(line: str) -> None:
 
 
 @guard.command()
-@click.option(
-    "--force", is_flag=True, help="Keep a hook that is there as pre-commit.local, and have it called first."
-)
+@click.option("--force", is_flag=True, help="Keep an existing hook as pre-commit.local and call it first.")
 @json_option
 def install(force: bool, as_json: bool) -> None:
-    """Have git ask before every commit in the repository here, and in all its work trees.
+    """Install a git hook that checks every commit.
 
-    The hook runs this very vox-mesh, on PATH or not, with the settings of the current folder: its .env, and
-    the variables set now that say which mesh it is, unless they are set otherwise at the time of a commit.
-    Tokens are not written into it: they come from .env, or from the environment of the commit.
+    It covers the repository of the current folder and all its work trees. The hook runs this installation of
+    vox-mesh with the settings of the current folder: its .env, and the current values of the variables that
+    identify the mesh, unless the environment of the commit sets them. Tokens are never written into the hook:
+    they come from .env or the environment of the commit.
 
-    What can't be checked is not committed, unless VOX_GUARD says otherwise (see `guard check --help`).
-    Hooks that several repositories share (core.hooksPath) guard all of them.
+    If the mesh is unreachable the commit is rejected, unless VOX_GUARD says otherwise (see `guard check
+    --help`). A hooks folder that several repositories share (core.hooksPath) guards all of them.
 
     \b
     Example:
       vox-mesh guard install
     """
     start_shared("guard install")
-    hook = git_hook.install(WorkTree.here().hooks, Path.cwd(), os.environ, force=force)
+    hook = install_hook(WorkTree.here().hooks, Path.cwd(), os.environ, force=force)
     show_one({"hook": _unicode(hook), "settings_in": _unicode(Path.cwd())}, as_json=as_json)
 
 
 @guard.command()
 @json_option
 def uninstall(as_json: bool) -> None:
-    """Take the hook out again, and put back the one that was there before. Hooks of others are left alone.
+    """Remove the hook and restore the previous one.
+
+    Other hooks are left unchanged.
 
     \b
     Example:
       vox-mesh guard uninstall
     """
     hooks = WorkTree.here().hooks
-    was_installed = git_hook.uninstall(hooks)
-    show_one({"hook": _unicode(hooks / git_hook.NAME), "was_installed": was_installed}, as_json=as_json)
+    was_installed = uninstall_hook(hooks)
+    show_one({"hook": _unicode(hooks / NAME), "was_installed": was_installed}, as_json=as_json)

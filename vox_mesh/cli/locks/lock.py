@@ -1,4 +1,4 @@
-"""`vox-mesh lock`: leases on keys, each with a token that fences whoever has lost one."""
+"""`vox-mesh lock`: locks with leases and fencing tokens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from vox_mesh.cli.locks.lock_run import run
-from vox_mesh.cli.support.options import Wanted, lock_options, ttl_option
+from vox_mesh.cli.support.options import LockOptions, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
+    CommandGroup,
     Record,
     json_option,
     show_lines,
@@ -21,12 +22,12 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.start import start_shared
+from vox_mesh.cli.support.session import run_command, run_on_mesh, start_shared
 from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.settings import Settings
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.runtime.locking import acquire_lock
+from vox_mesh.views.locks import HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -34,13 +35,13 @@ _TOKEN: Final = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     required=True,
-    help="The token that it was acquired with.",
+    help="Fencing token of the lock.",
 )
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def lock() -> None:
-    """Acquire, renew, release, list and break locks, and run commands under them."""
+    """Acquire, renew, release, list and break locks."""
 
 
 lock.add_command(run)
@@ -62,29 +63,23 @@ def acquire(
     shared: bool,
     as_json: bool,
 ) -> None:
-    """Acquire all of the keys under one token, or none of them.
+    """Acquire all keys under one fencing token, or none.
 
-    If somebody else has one of them, it ends with 1 and says who; with --json these holds are the document.
+    If a key is held, it ends with 1 and names the holders; with --json the holders are the document.
 
     \b
     Example:
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
     settings = start_shared("lock acquire")
-    wanted = Wanted(keys, agent, ttl, wait, shared, until).asked(settings)
+    arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
     try:
-        held = asyncio.run(_acquire(settings, wanted))
+        held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
     except LockHeld as refused:
         if as_json:
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
     _show_lock(held, as_json=as_json)
-
-
-async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
-    async with Mesh.open_command(settings) as mesh:
-        service, asked = await choose_lock_service(mesh, **wanted)
-        return await service.acquire(**asked)
 
 
 @lock.command()
@@ -93,20 +88,18 @@ async def _acquire(settings: Settings, wanted: dict[str, Any]) -> Lock:
 @ttl_option
 @json_option
 def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
-    """Hold a lock again, from now on; all of its keys, if it has several.
+    """Renew the lease of a lock and all of its keys.
 
-    Without --ttl it is for the usual time of its keys, whatever it was acquired for.
+    Without --ttl it gets the default lease of its keys, whatever it was acquired with.
 
     \b
     Example:
       vox-mesh lock renew file:src/lib.rs --token 7 --ttl 1m
     """
-    _show_lock(asyncio.run(_renew(start_shared("lock renew"), key, token, ttl)), as_json=as_json)
-
-
-async def _renew(settings: Settings, key: str, token: int, ttl: float | None) -> Lock:
-    async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.renew(await find_held_lock(mesh, key, token), ttl=ttl)
+    _show_lock(
+        run_command("lock renew", lambda mesh: mesh.locks.renew_by_token(key, token, ttl=ttl)),
+        as_json=as_json,
+    )
 
 
 @lock.command()
@@ -114,18 +107,17 @@ async def _renew(settings: Settings, key: str, token: int, ttl: float | None) ->
 @_TOKEN
 @json_option
 def release(key: str, token: int, as_json: bool) -> None:
-    """Let go of a lock; of all of its keys, if it has several. With a wrong token nothing changes.
+    """Release a lock and all of its keys.
+
+    With a wrong token nothing changes.
 
     \b
     Example:
       vox-mesh lock release file:src/lib.rs --token 7
     """
-    _show_lock(asyncio.run(_release(start_shared("lock release"), key, token)), as_json=as_json)
-
-
-async def _release(settings: Settings, key: str, token: int) -> Lock:
-    async with Mesh.open_command(settings) as mesh:
-        return await release_lock_under(mesh, key, token)
+    _show_lock(
+        run_command("lock release", lambda mesh: mesh.locks.release_by_token(key, token)), as_json=as_json
+    )
 
 
 def _show_lock(held: Lock, *, as_json: bool) -> None:
@@ -136,37 +128,31 @@ def _show_lock(held: Lock, *, as_json: bool) -> None:
     show_one({**keys, **about}, as_json=as_json)
 
 
-# --- looking -------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 @lock.command(name="list")
-@click.option("--watch", "goes_on", is_flag=True, help="Then show each change as it happens, until Ctrl-C.")
+@click.option("--watch", "goes_on", is_flag=True, help="Then show each change until Ctrl-C.")
 @json_option
 def list_(goes_on: bool, as_json: bool) -> None:
-    """List who holds what: key, token, node, agent, mode, age, time left, and how many wait for it.
+    """List the held locks, their holders and waiters.
 
-    With --watch, in a terminal the list is drawn anew with every change; otherwise, and with --json, each
-    hold that comes, ends or has others waiting for it is a line.
+    With --watch a terminal shows the whole list after every change; otherwise, and with --json, each lock
+    that is acquired, ends or gets other waiters is a line.
 
     \b
     Example:
       vox-mesh lock list --watch
     """
-    settings = start_shared("lock list")
     if goes_on:
-        asyncio.run(_watch(settings, as_json))
+        run_command("lock list", lambda mesh: _watch(mesh, as_json))
     else:
-        found = asyncio.run(_listed(settings))
+        found = run_command("lock list", lambda mesh: mesh.locks.holders())
         show_several([vars(HoldView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
 
 
-async def _listed(settings: Settings) -> list[Holder]:
-    async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.holders()
-
-
 def _line(holder: Holder) -> Record:
-    """A hold as people want to see it."""
+    """Return a holder's row of the table."""
     return {
         "lock_key": holder.lock_key,
         "token": holder.fence_token,
@@ -179,10 +165,10 @@ def _line(holder: Holder) -> Record:
     }
 
 
-async def _watch(settings: Settings, as_json: bool) -> None:
+async def _watch(mesh: Mesh, as_json: bool) -> None:
     is_drawn = sys.stdout.isatty() and not as_json
     seen: dict[tuple[str, int], Holder] = {}
-    async with Mesh.open_command(settings) as mesh, aclosing(mesh.locks.watch()) as changes:
+    async with aclosing(mesh.locks.watch()) as changes:
         async for found in changes:
             if is_drawn:
                 click.clear()
@@ -190,60 +176,51 @@ async def _watch(settings: Settings, as_json: bool) -> None:
                 continue
             held = {(holder.lock_key, holder.fence_token): holder for holder in found}
             for gone in seen.keys() - held.keys():
-                _tell(seen[gone], "over", as_json)
+                _show_change(seen[gone], "over", as_json)
             for name, holder in held.items():
                 if name not in seen or seen[name].waiting != holder.waiting:
-                    _tell(holder, "held", as_json)
+                    _show_change(holder, "held", as_json)
             seen = held
 
 
-def _tell(holder: Holder, state: str, as_json: bool) -> None:
+def _show_change(holder: Holder, state: str, as_json: bool) -> None:
     if as_json:
         show_next({"state": state, **vars(HoldView.of(holder))})
         return
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    told = {name: value for name, value in _line(holder).items() if name not in ("age", "expires in")}
-    show_lines(table([{"time": time, "state": state, **told}])[1:])
+    fixed = {name: value for name, value in _line(holder).items() if name not in ("age", "expires in")}
+    show_lines(table([{"time": time, "state": state, **fixed}])[1:])
 
 
-# --- tidying up ----------------------------------------------------------------------------------
+# --- maintenance ---------------------------------------------------------------------------------
 
 
 @lock.command()
 @json_option
 def sweep(as_json: bool) -> None:
-    """Remove holds that have expired. It is tidying only, and live nodes do so by themselves.
+    """Remove expired locks, as live nodes do by themselves.
 
     \b
     Example:
       vox-mesh lock sweep
     """
-    show_one({"swept": asyncio.run(_sweep(start_shared("lock sweep")))}, as_json=as_json)
-
-
-async def _sweep(settings: Settings) -> int:
-    async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.sweep_expired_distributed_locks()
+    swept = run_command("lock sweep", lambda mesh: mesh.locks.sweep_expired_distributed_locks())
+    show_one({"swept": swept}, as_json=as_json)
 
 
 @lock.command(name="break")
 @_KEY
-@click.option("--reason", required=True, help="Why, for the log.")
+@click.option("--reason", required=True, help="Reason for the op log.")
 @json_option
 def break_(key: str, reason: str, as_json: bool) -> None:
-    """End the holds of KEY, with all of their keys. It is recorded in the op log.
+    """Break the locks on a key, with all of their keys.
 
-    Whoever held it is told when it next renews it, or writes under it.
+    The op log records it. A former holder gets an error when it renews the lock or writes under it.
 
     \b
     Example:
       vox-mesh lock break task:42 --reason "its agent hangs"
     """
-    op_id, holders = asyncio.run(_break(start_shared("lock break"), key, reason))
+    op_id, holders = run_command("lock break", lambda mesh: mesh.locks.break_lock(key, reason))
     broken = [vars(HoldView.of(each)) if as_json else _line(each) for each in holders]
     show_one({"op_id": op_id, "broken": broken}, as_json=as_json)
-
-
-async def _break(settings: Settings, key: str, reason: str) -> tuple[str, list[Holder]]:
-    async with Mesh.open_command(settings) as mesh:
-        return await mesh.locks.break_lock(key, reason)

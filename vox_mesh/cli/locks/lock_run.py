@@ -1,4 +1,4 @@
-"""`vox-mesh lock run`: a command that runs under a lock, and not without it."""
+"""`vox-mesh lock run`: run a command under a lock."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import click
 
-from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, as_shell_tells
-from vox_mesh.cli.support.options import TakesCommand, Wanted, lock_options
-from vox_mesh.cli.support.start import start_shared
+from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
+from vox_mesh.cli.support.options import LockOptions, TrailingCommand, lock_options
+from vox_mesh.cli.support.session import start_shared
 from vox_mesh.cli.support.terminal import Terminal
 from vox_mesh.errors import LockLost, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
+from vox_mesh.runtime.locking import hold_lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import choose_lock_service
 
 _log = logging.getLogger(__name__)
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-@click.command(cls=TakesCommand)
+@click.command(cls=TrailingCommand)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY... -- COMMAND...")
 @lock_options
 def run(
@@ -38,49 +38,50 @@ def run(
     shared: bool,
     command: list[str],
 ) -> int:
-    """Run a command while holding the keys, and release them when it has ended.
+    """Run a command under a lock, and release it afterwards.
 
-    The command finds the keys in VOX_LOCK_KEY (several: one on each line), their token in VOX_LOCK_FENCE and
-    the agent in VOX_AGENT_ID. Its exit code is passed on, or 128 and the signal that killed it; 127 if there
-    is no such command, 126 if it can't be run, and 1 if the lock is not acquired, or lost.
+    The command gets the keys in VOX_LOCK_KEY (one per line), their fencing token in VOX_LOCK_FENCE and the
+    agent in VOX_AGENT_ID. Ends with the command's exit code, or 128 and the signal that killed it; with 127
+    if the command is not found, 126 if it can't be run, and 1 if the lock is not acquired or lost.
 
-    It runs in a process group of its own, which gets the signals that are sent here. All of the group is
-    stopped before the lock is released, as soon as the lock is lost, and if this process is killed.
+    The command runs in its own process group, which gets the signals sent to this process. The whole group is
+    stopped before the lock is released, when the lock is lost, and if this process is killed.
 
     \b
     Example:
       vox-mesh lock run file:Cargo.lock --agent coder --wait 1m -- cargo update
     """
     if not command:
-        raise click.UsageError("no command is given: write it after `--`", click.get_current_context())
+        raise click.UsageError("no command given: write it after `--`", click.get_current_context())
     settings = start_shared("lock run")
-    wanted = Wanted(keys, agent, ttl, wait, shared, until).asked(settings)
-    return asyncio.run(_UnderLock(settings, wanted, command).run())
+    arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
+    return asyncio.run(_UnderLock(settings, arguments, command).run())
 
 
 class _UnderLock:
     """The run of a command under a lock."""
 
-    def __init__(self, settings: Settings, wanted: dict[str, Any], command: list[str]) -> None:
+    def __init__(self, settings: Settings, arguments: dict[str, Any], command: list[str]) -> None:
         self._settings = settings
-        self._wanted = wanted
+        self._arguments = arguments
         self._command = command
         self._group: ProcessGroup | None = None
         self._stopped_by: int | None = None
         self._code: int | None = None
 
     async def run(self) -> int:
-        """Acquire, run, release; the exit code."""
+        """Acquire the lock, run the command, release the lock; return the exit code."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         for number in _PASSED_ON:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and shells in the background, want
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
                 loop.add_signal_handler(number, self._pass_on, number, task)
         try:
-            async with Mesh.open_command(self._settings) as mesh:
-                service, asked = await choose_lock_service(mesh, **self._wanted)
-                async with service.hold(**asked) as lock:
-                    self._code = await self._run(lock)
+            async with (
+                Mesh.open_command(self._settings) as mesh,
+                hold_lock(mesh, **self._arguments) as lock,
+            ):
+                self._code = await self._run(lock)
         except asyncio.CancelledError:
             if self._stopped_by is None:
                 raise
@@ -91,28 +92,30 @@ class _UnderLock:
         except MeshError as error:
             if self._code is None:
                 raise
-            _log.warning("the lock could not be released, and is left to expire: %s", error.line)
+            _log.warning("lock not released, it expires by itself: %s", error.line)
         assert self._code is not None
         return self._code
 
     async def _run(self, lock: Lock) -> int:
-        told = {
+        variables = {
             "VOX_LOCK_KEY": "\n".join(lock.keys),
             "VOX_LOCK_FENCE": str(lock.fence_token),
             "VOX_AGENT_ID": lock.holder_agent,
         }
         self._group = ProcessGroup(Terminal())
         try:
-            return as_shell_tells(await self._group.run(Start(self._command, os.environ | told)))
+            return shell_exit_code(await self._group.run(Start(self._command, os.environ | variables)))
         except OSError as error:
             name = self._command[0]
-            click.echo(f"vox-mesh: can't run {name}: {error.strerror}; check its name and PATH", err=True)
+            click.echo(
+                f"vox-mesh: command {name} can't be run: {error.strerror}; check its name and PATH", err=True
+            )
             return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_RUNNABLE
         finally:
             self._group = None
 
     def _pass_on(self, number: int, task: asyncio.Task[Any]) -> None:
-        """A signal came: it is for the command, if that runs; else it ends us."""
+        """Forward a signal to the command; without one, stop."""
         if self._group is not None:
             self._group.signal(number)
         elif self._code is None and self._stopped_by is None:

@@ -1,4 +1,4 @@
-"""Messages that a command has claimed, and what it says of them."""
+"""Claiming the messages of an inbox, and settling the claims."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, inbox_names
 from vox_mesh.store.engines.thread import to_the_end
 
-AT_A_LOOK: Final = 100
-_AGAIN_S: Final = 1.0
+DEFAULT_LIMIT: Final = 100
+_RETRY_S: Final = 1.0
 
 
 class Inbox(NamedTuple):
-    """An inbox, and how the command line wants to go through it."""
+    """An inbox, and the options for reading it."""
 
     agent: str
     roles: tuple[str, ...]
@@ -28,11 +28,11 @@ class Inbox(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The addresses that it is for."""
+        """The addresses whose messages it has."""
         return inbox_names(self.agent, self.roles)
 
     async def limited(self, messages: AsyncGenerator[Message, None]) -> AsyncGenerator[Message, None]:
-        """These messages, but no more than are wanted."""
+        """Yield these messages up to the limit."""
         left = self.limit
         async with aclosing(messages):
             while left is None or left > 0:
@@ -44,35 +44,35 @@ class Inbox(NamedTuple):
                 left = None if left is None else left - 1
 
 
-def coming(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
-    """The messages of an inbox, claimed one by one; unless it is followed, until none is left."""
+def messages_of(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
+    """Yield the messages of an inbox, claimed one at a time; without `follow`, until it is empty."""
     if box.follow:
         return box.limited(mesh.messages.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
-    return box.limited(_waiting(mesh, box))
+    return box.limited(_until_empty(mesh, box))
 
 
-async def _waiting(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
-    while found := await claimed(mesh, box, 1):
+async def _until_empty(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
+    while found := await claim(mesh, box, 1):
         yield found[0]
 
 
-async def claimed(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
-    """Claim what is there now. Cancelled, it is known what was claimed, so that it is given back."""
+async def claim(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
+    """Claim the messages available now. Cancelled, it still finishes, so that the claims are released."""
     claiming = mesh.messages.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
     return await to_the_end(asyncio.ensure_future(claiming))
 
 
-async def said(say: Callable[[], Awaitable[object]], patience_s: float) -> None:
-    """Say what became of a message; while the database is away again and again, for so long at the most.
+async def retry_while_away(settle: Callable[[], Awaitable[object]], patience_s: float) -> None:
+    """Settle messages, and retry while the database is away, for at most `patience_s`.
 
-    Cancelled, it is said once to the end.
+    Cancelled, it finishes the current call.
     """
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            await to_the_end(asyncio.ensure_future(say()))
+            await to_the_end(asyncio.ensure_future(settle()))
             return
         except AWAY:
             if time.monotonic() >= deadline:
                 raise
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(_RETRY_S)

@@ -1,4 +1,4 @@
-"""`vox-mesh inbox --exec`: a command for each message, which is its own while the command runs."""
+"""`vox-mesh inbox --exec`: run a command for each message, under the lease of its claim."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import aclosing, suppress
 from tempfile import TemporaryFile
 from typing import Final
 
-from vox_mesh.cli.messages.inbox_claims import Inbox, coming, said
+from vox_mesh.cli.messages.inbox_claims import Inbox, messages_of, retry_while_away
 from vox_mesh.cli.messages.message_output import records, text_of
-from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, as_shell_tells
+from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.output import Record
 from vox_mesh.cli.support.terminal import Terminal
 from vox_mesh.errors import AWAY, MeshError, NotHolder
@@ -26,9 +26,9 @@ from vox_mesh.store.engines.thread import to_the_end
 
 _log = logging.getLogger(__name__)
 
-_FIELD: Final = "VOX_MSG_"
+_PREFIX: Final = "VOX_MSG_"
 _NO_FIELDS: Final = ("payload", "acknowledged")
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 
 
 class Exec:
@@ -41,17 +41,20 @@ class Exec:
         self._failed = 0
 
     async def run(self) -> int:
-        """Deal with all messages; the exit code: whether each of them is done with."""
-        async with Mesh.open_command(self._settings) as mesh, aclosing(coming(mesh, self._box)) as messages:
+        """Handle all messages; return the exit code: 1 if one was not acknowledged."""
+        async with (
+            Mesh.open_command(self._settings) as mesh,
+            aclosing(messages_of(mesh, self._box)) as messages,
+        ):
             async for message in messages:
                 with message_scope(message):
-                    self._failed += not await self._deal_with(mesh, message)
+                    self._failed += not await self._handle(mesh, message)
         return ExitCode.NO if self._failed else ExitCode.DONE
 
-    async def _deal_with(self, mesh: Mesh, message: Message) -> bool:
-        """Run the command, and say what became of the message; whether it is done with.
+    async def _handle(self, mesh: Mesh, message: Message) -> bool:
+        """Run the command and settle the message; return whether it was acknowledged.
 
-        Cancelled, the command is stopped. If it had ended before, what it ended with is said all the same.
+        Cancelled, the command is stopped. If it had already ended, its exit code still counts.
         """
         cancelled: asyncio.CancelledError | None = None
         running = asyncio.create_task(self._run(mesh, message), name="vox-mesh-command")
@@ -70,49 +73,53 @@ class Exec:
             raise cancelled
         return is_done
 
-    # --- what became of it -----------------------------------------------------------------------
+    # --- settling --------------------------------------------------------------------------------
 
     async def _settle(self, mesh: Mesh, message: Message, code: int | None, *, is_stopped: bool) -> bool:
-        """Acknowledge it, or give it back; whether it is done with. No `code`: the command was stopped."""
+        """Acknowledge or reject the message; return whether it was acknowledged. No `code`: stopped."""
         patience_s = 0.0 if is_stopped or code is None else self._box.lease_s
         try:
             if code == 0:
-                await said(lambda: mesh.messages.ack(message), patience_s)
+                await retry_while_away(lambda: mesh.messages.ack(message), patience_s)
             else:
-                await said(lambda: self._give_back(mesh, message, code, is_stopped=is_stopped), patience_s)
+                await retry_while_away(
+                    lambda: self._reject(mesh, message, code, is_stopped=is_stopped), patience_s
+                )
         except (NotHolder, *AWAY) as error:
-            _log.warning("message %s is left to its lease: %s", message.message_uuid, error.line)
+            _log.warning(
+                "message not settled, its lease expires: message=%s: %s", message.message_uuid, error.line
+            )
             return False
         return code == 0
 
-    async def _give_back(self, mesh: Mesh, message: Message, code: int | None, *, is_stopped: bool) -> None:
-        """Have it come again: at once, if that is not because its command failed."""
+    async def _reject(self, mesh: Mesh, message: Message, code: int | None, *, is_stopped: bool) -> None:
+        """Reject the message; it is redelivered at once, unless its command failed."""
         if code is not None:
-            reason = f"the command ended with {_told(code)}"
+            reason = f"command exited with {_code_text(code)}"
             await mesh.messages.nack(message, reason=reason)
-            _log.warning("message %s is given back: %s", message.message_uuid, reason)
+            _log.warning("message rejected: message=%s reason=%s", message.message_uuid, reason)
         elif is_stopped:
-            await mesh.messages.nack(message, reason="the command was stopped", retry_in=0)
+            await mesh.messages.nack(message, reason="command was stopped", retry_in=0)
         else:
-            await mesh.messages.nack(message, reason="its lease was lost", retry_in=0)
+            await mesh.messages.nack(message, reason="lease was lost", retry_in=0)
 
     # --- while it runs ---------------------------------------------------------------------------
 
     async def _run(self, mesh: Mesh, message: Message) -> int:
         shell = ["/bin/sh", "-c", self._command]
-        (told,) = await records(mesh, [message])
+        (record,) = await records(mesh, [message])
         try:
             with TemporaryFile() as body:
                 body.write(_stdin_of(message))
                 body.seek(0)
-                start = Start(shell, _environment(told, self._box.agent), stdin=body.fileno())
-                return as_shell_tells(await ProcessGroup(Terminal()).run(start))
+                start = Start(shell, _environment(record, self._box.agent), stdin=body.fileno())
+                return shell_exit_code(await ProcessGroup(Terminal()).run(start))
         except OSError as error:
-            _log.error("the command can't be run: %s", error.strerror)
+            _log.error("command can't be run: %s", error.strerror)
             return ExitCode.NOT_RUNNABLE
 
     async def _until_lost(self, mesh: Mesh, message: Message) -> None:
-        """Renew the lease, until it is over or somebody else's."""
+        """Renew the lease until it expires or is lost."""
         lease_s = self._box.lease_s
         deadline = time.monotonic() + ((message.claim_until_ms or 0) - mesh.clock.now_ms) / 1_000
         pause = lease_s / 3
@@ -123,16 +130,16 @@ class Exec:
                 async with asyncio.timeout(max(0.0, deadline - sent)):
                     await mesh.messages.renew(message, lease=lease_s)
             except (TimeoutError, *AWAY):
-                pause = min(lease_s / 3, _AGAIN_S)
+                pause = min(lease_s / 3, _RETRY_S)
             except MeshError:
                 break
             else:
                 deadline, pause = sent + lease_s, lease_s / 3
-        _log.warning("message %s was lost while its command ran, which is stopped", message.message_uuid)
+        _log.warning("lease lost, command stopped: message=%s", message.message_uuid)
 
 
 async def _stop(running: asyncio.Task[int], holding: asyncio.Task[None]) -> None:
-    """Stop the command; it may take a while to end, and nobody else is to begin before that."""
+    """Stop the command, and wait until it has ended: only then may another process handle the message."""
     for task in (running, holding):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -144,19 +151,19 @@ def _stdin_of(message: Message) -> bytes:
 
 
 def _environment(message: Record, agent: str) -> dict[str, str]:
-    """What the command sees: all fields but the body, which may be larger than a variable can be."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FIELD)}
-    told = {
-        _FIELD + name.upper(): "" if value is None else str(value)
+    """Return the command's environment: all fields but the body, which may exceed a variable's size."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+    fields = {
+        _PREFIX + name.upper(): "" if value is None else str(value)
         for name, value in message.items()
         if name not in _NO_FIELDS
     }
     if message["traceparent"] is not None:
         inherited["TRACEPARENT"] = message["traceparent"]
-    return {**inherited, **told, "VOX_AGENT_ID": agent}
+    return {**inherited, **fields, "VOX_AGENT_ID": agent}
 
 
-def _told(code: int) -> str:
+def _code_text(code: int) -> str:
     with suppress(ValueError):
         return f"{code} ({signal.Signals(code - KILLED).name})"
     return str(code)

@@ -1,4 +1,4 @@
-"""Messages as commands print them: by column, on a line, or in full."""
+"""Messages as commands print them: as records, in a table, or in full."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 
 async def records(mesh: MeshServices, messages: Iterable[Message]) -> list[Record]:
-    """Messages by column; their payloads are the values themselves."""
-    with suppress(MeshError):  # then their beats are told by the tempos that are known here
+    """Return messages as records, with decoded payloads."""
+    with suppress(MeshError):  # then the known tempos stamp them
         await mesh.rhythm.look()
     return [vars(MessageView.of(mesh, each)) for each in messages]
 
 
 def text_of(message: Message) -> str:
-    """A message's body: text as it is, everything else as JSON."""
+    """Return the body of a message: text unchanged, everything else as JSON."""
     body = message.body
     return body if isinstance(body, str) else message.payload
 
 
 def line(message: Message, **more: str | None) -> Record:
-    """A message as people want to see it among others, with all of its body, and what else is told."""
+    """Return a message's row of the table, with the whole body; `more` adds columns."""
     return {
         "position": message.position,
         "message_uuid": message.message_uuid,
@@ -49,21 +49,21 @@ def line(message: Message, **more: str | None) -> Record:
 
 
 def short_line(message: Message, **more: str | None) -> Record:
-    """The same with the beginning of its body."""
+    """Return a message's row of the table, with the start of the body."""
     text = " ".join(text_of(message)[: 4 * _SHORT].split())
     return {**line(message, **more), "payload": text if len(text) <= _SHORT else f"{text[:_SHORT]}…"}
 
 
-async def show_next_message(mesh: MeshServices, message: Message, how: Record, *, as_json: bool) -> None:
-    """Print one of many messages that come one by one; `how` is its line."""
+async def show_next_message(mesh: MeshServices, message: Message, row: Record, *, as_json: bool) -> None:
+    """Print one message of a stream; `row` is its row of the table."""
     if as_json:
         show_next(*await records(mesh, [message]))
     else:
-        show_lines(table([how])[1:])
+        show_lines(table([row])[1:])
 
 
 def show_message(record: Record, *, as_json: bool) -> None:
-    """Print all of a message: what its sender wrote, who has it, and what became of it."""
+    """Print a message in full."""
     if as_json:
         show_one(record, as_json=True)
         return

@@ -1,4 +1,4 @@
-"""`vox-mesh messages`: what was sent, what became of it, and the dead letters."""
+"""`vox-mesh messages`: list, show and settle messages, and retry dead letters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import click
 
 from vox_mesh.cli.messages.message_output import records, short_line, show_message
 from vox_mesh.cli.support.options import Function, seconds
-from vox_mesh.cli.support.output import Record, json_option, show_several
-from vox_mesh.cli.support.session import Result, Work, run_beside
+from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_several
+from vox_mesh.cli.support.session import Result, Work, run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, MessageState
-from vox_mesh.views.messages import ThreadView, find_claimed_message, find_message
 
 _LIMIT: Final = 100
 _STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
@@ -24,7 +23,7 @@ _CLAIM: Final = click.option(
     "claim_owner",
     metavar="OWNER",
     required=True,
-    help="The claim_owner that it was claimed under.",
+    help="claim_owner of the claim.",
 )
 _limit_option: Final = click.option(
     "--limit",
@@ -32,27 +31,30 @@ _limit_option: Final = click.option(
     metavar="N",
     default=_LIMIT,
     show_default=True,
-    help="At most so many.",
+    help="Maximum number of rows.",
 )
 
 
 def _page_options(function: Function) -> Function:
     before = click.option(
-        "--before", type=click.IntRange(min=1), metavar="POSITION", help="Only those stored before it."
+        "--before",
+        type=click.IntRange(min=1),
+        metavar="POSITION",
+        help="Position before which messages are listed.",
     )
     return _limit_option(before(function))
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def messages() -> None:
-    """List and show messages, send dead letters again, and say what became of claimed ones.
+    """List, show, acknowledge, reject and retry messages.
 
-    ID is a message's id, or enough of its beginning.
+    ID is a message's id or a unique prefix.
     """
 
 
 def _run(command: str, work: Work[Result]) -> Result:
-    return run_beside(f"messages {command}", work)
+    return run_command(f"messages {command}", work)
 
 
 def _show(
@@ -62,32 +64,32 @@ def _show(
     as_json: bool,
     line: Callable[[Message], Record] = short_line,
 ) -> None:
-    async def told(mesh: Mesh) -> list[Record]:
+    async def read(mesh: Mesh) -> list[Record]:
         found = await work(mesh)
         return await records(mesh, found) if as_json else [line(each) for each in found]
 
-    show_several(_run(command, told), as_json=as_json)
+    show_several(_run(command, read), as_json=as_json)
 
 
 def _show_one(command: str, work: Work[Message], *, as_json: bool) -> None:
-    async def told(mesh: Mesh) -> Record:
+    async def read(mesh: Mesh) -> Record:
         return (await records(mesh, [await work(mesh)]))[0]
 
-    show_message(_run(command, told), as_json=as_json)
+    show_message(_run(command, read), as_json=as_json)
 
 
-# --- looking -------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 @messages.command(name="list")
-@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
-@click.option("--from", "sender", metavar="AGENT", help="Only those of this sender.")
-@click.option("--to", "receiver", metavar="AGENT", help="Only those to this agent, or role:NAME.")
-@click.option("--thread", help="Only those of this thread.")
+@click.option("--state", type=click.Choice(_STATES), help="State of the messages.")
+@click.option("--from", "sender", metavar="AGENT", help="Sender of the messages.")
+@click.option("--to", "receiver", metavar="AGENT", help="Recipient of the messages: an agent, or role:NAME.")
+@click.option("--thread", help="Thread of the messages.")
 @_page_options
 @json_option
 def list_(as_json: bool, **wanted: Any) -> None:
-    """List messages, the newest first.
+    """List messages, newest first.
 
     \b
     Example:
@@ -100,20 +102,22 @@ def list_(as_json: bool, **wanted: Any) -> None:
 @_ID
 @json_option
 def show(message_uuid: str, as_json: bool) -> None:
-    """Show all of a message: what its sender wrote, who has it until when, and why it died.
+    """Show a message in full.
+
+    Shows its fields, its body, its claim, and the reason if it is a dead letter.
 
     \b
     Example:
       vox-mesh messages show 01K9
     """
-    _show_one("show", lambda mesh: find_message(mesh, message_uuid), as_json=as_json)
+    _show_one("show", lambda mesh: mesh.messages.queries.get(message_uuid), as_json=as_json)
 
 
 @messages.command()
 @_limit_option
 @json_option
 def overdue(limit: int, as_json: bool) -> None:
-    """List messages that should have been acknowledged by now, the longest overdue first.
+    """List overdue messages, longest overdue first.
 
     \b
     Example:
@@ -126,14 +130,16 @@ def overdue(limit: int, as_json: bool) -> None:
 @_limit_option
 @json_option
 def threads(limit: int, as_json: bool) -> None:
-    """List threads, the latest first: how many messages each has, and how many are not dealt with yet.
+    """List threads, latest first.
+
+    Shows how many messages each has, and how many are open.
 
     \b
     Example:
       vox-mesh messages threads
     """
     threads = _run("threads", lambda mesh: mesh.messages.queries.threads(limit))
-    show_several([vars(ThreadView.of(each)) for each in threads], as_json=as_json)
+    show_several([vars(each) for each in threads], as_json=as_json)
 
 
 # --- dead letters --------------------------------------------------------------------------------
@@ -143,7 +149,7 @@ def threads(limit: int, as_json: bool) -> None:
 @_page_options
 @json_option
 def dead(limit: int, before: int | None, as_json: bool) -> None:
-    """List the dead letters, the newest first, and why each of them died.
+    """List dead letters and their reasons, newest first.
 
     \b
     Example:
@@ -161,7 +167,7 @@ def dead(limit: int, before: int | None, as_json: bool) -> None:
 @_IDS
 @json_option
 def retry(ids: tuple[str, ...], as_json: bool) -> None:
-    """Send dead letters again: they are delivered as if they had never been tried.
+    """Redeliver dead letters with a new count of attempts.
 
     \b
     Example:
@@ -171,13 +177,13 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
-    dead = [await find_message(mesh, each) for each in ids]
+    dead = [await mesh.messages.queries.get(each) for each in ids]
     for message in dead:
         await mesh.messages.queries.retry(message.message_uuid)
-    return [await find_message(mesh, message.message_uuid) for message in dead]
+    return [await mesh.messages.queries.get(message.message_uuid) for message in dead]
 
 
-# --- what was claimed ----------------------------------------------------------------------------
+# --- claimed messages ----------------------------------------------------------------------------
 
 
 @messages.command()
@@ -185,9 +191,9 @@ async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
 @_CLAIM
 @json_option
 def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
-    """Acknowledge messages that `vox-mesh inbox --claim` has claimed: they are done with.
+    """Acknowledge claimed messages.
 
-    It ends with 1 if one of them is not held under this claim any more.
+    `vox-mesh inbox --claim` claims messages. Ends with 1 if a message is no longer held under this claim.
 
     \b
     Example:
@@ -197,32 +203,36 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
 
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
-    claimed = [await find_claimed_message(mesh, each, claim_owner) for each in ids]
+    claimed = [await mesh.messages.get_claimed(each, claim_owner) for each in ids]
     await mesh.messages.ack(*claimed)
-    return [await find_message(mesh, message.message_uuid) for message in claimed]
+    return [await mesh.messages.queries.get(message.message_uuid) for message in claimed]
 
 
 @messages.command()
 @_ID
 @_CLAIM
 @click.option(
-    "--retry-in", type=seconds, metavar="DURATION", help="When it comes again; by default later each time."
+    "--retry-in",
+    type=seconds,
+    metavar="DURATION",
+    help="Time until redelivery.",
+    show_default="grows with each attempt",
 )
-@click.option("--reason", help="Why, should it become a dead letter.")
+@click.option("--reason", help="Reason, kept if it becomes a dead letter.")
 @json_option
 def nack(
     message_uuid: str, claim_owner: str, retry_in: float | None, reason: str | None, as_json: bool
 ) -> None:
-    """Give back a message that `vox-mesh inbox --claim` has claimed: it is tried again.
+    """Reject a claimed message; it is redelivered.
 
     \b
     Example:
       vox-mesh messages nack 01K9 --claim "$claim_owner" --retry-in 5m --reason "the build is red"
     """
 
-    async def give_back(mesh: Mesh) -> Message:
-        claimed = await find_claimed_message(mesh, message_uuid, claim_owner)
+    async def reject(mesh: Mesh) -> Message:
+        claimed = await mesh.messages.get_claimed(message_uuid, claim_owner)
         await mesh.messages.nack(claimed, retry_in=retry_in, reason=reason)
-        return await find_message(mesh, claimed.message_uuid)
+        return await mesh.messages.queries.get(claimed.message_uuid)
 
-    _show_one("nack", give_back, as_json=as_json)
+    _show_one("nack", reject, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`vox-mesh top`: the mesh at a glance, live in a terminal."""
+"""`vox-mesh top`: a live overview of the mesh in a terminal."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ import click
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import json_option, show_lines, show_one
-from vox_mesh.cli.support.start import start_shared
-from vox_mesh.mesh import Mesh
-from vox_mesh.settings import Settings
-from vox_mesh.top.plain import plain_lines
-from vox_mesh.views.overview import Overview, overview
+from vox_mesh.cli.support.session import run_on_mesh, start_shared
+from vox_mesh.top.headline import plain_lines
+from vox_mesh.views.overview import overview
 
 _STANDARD: Final = (0, 1, 2)
 _DUMB: Final = ("", "dumb")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one look as text, and end.")
+@click.option("--once", is_flag=True, help="Print the current state as text and exit.")
 @click.option(
     "--interval",
     type=seconds,
     metavar="DURATION",
-    help="Look so often, instead of with every change; a server is asked once a second at the most.",
+    help="Refresh interval; a server is read at most once a second.",
+    show_default="after every change",
 )
 @json_option
 def top(once: bool, interval: float | None, as_json: bool) -> int:
-    """Show nodes, jobs, locks, messages and conflicts, live, with keys for what is done most.
+    """Show nodes, jobs, locks, messages and conflicts live.
 
-    Press ? for the keys. It runs beside the nodes or without any, and goes on by itself after the database
-    was away. Without a terminal it prints one look as text, and ends.
+    Press ? for the keys. It needs no running node, and resumes by itself when the database comes back.
+    Without a terminal it prints the current state as text and exits.
 
     \b
     Example:
@@ -43,22 +42,17 @@ def top(once: bool, interval: float | None, as_json: bool) -> int:
     """
     settings = start_shared("top")
     if once or as_json or not _has_screen():
-        seen = asyncio.run(_seen(settings))
+        seen = asyncio.run(run_on_mesh(settings, overview))
         if as_json:
             show_one(asdict(seen), as_json=True)
         else:
             show_lines(plain_lines(seen))
         return ExitCode.DONE
-    from vox_mesh.top.running import full_screen  # with all that draws, which takes its time to load
+    from vox_mesh.top.running import full_screen  # the drawing code is slow to import
 
     return asyncio.run(full_screen(settings, interval))
 
 
 def _has_screen() -> bool:
-    """Whether there is a terminal that can be drawn on; it is drawn on by stderr."""
+    """Return whether there is a terminal to draw on; Textual draws on stderr."""
     return os.environ.get("TERM", "") not in _DUMB and all(map(os.isatty, _STANDARD))
-
-
-async def _seen(settings: Settings) -> Overview:
-    async with Mesh.open_command(settings) as mesh:
-        return await overview(mesh)

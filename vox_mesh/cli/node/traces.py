@@ -1,4 +1,4 @@
-"""Traces: sent to a collector that OpenTelemetry's variables name, if the extra `otel` is installed."""
+"""Traces: exported to the collector that OpenTelemetry's variables name; needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 2.0
-"""How long the last spans may take to be sent."""
+"""How long the export of the last spans may take."""
 
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -29,36 +29,36 @@ _provider: TracerProvider | None = None
 
 
 def set_up_traces(settings: Settings, node_id: str) -> None:
-    """Send spans from now on, if that is wanted; if it is and can't be, that is said. It is no error."""
+    """Start to export spans if the environment asks for it; log a warning if that is impossible."""
     global _provider
-    variable = _wanted()
-    if variable is None or tracing.is_on():  # somebody else has set it up, as `opentelemetry-instrument` does
+    variable = _requesting_variable()
+    if variable is None or tracing.is_on():  # already set up, such as by `opentelemetry-instrument`
         return
     if (protocol := _first(_PROTOCOLS)[1]) not in ("", _HTTP):
-        _log.warning("traces are sent over %s only, not over %s: none are sent", _HTTP, protocol)
+        _log.warning("traces disabled: protocol must be %s, got %s", _HTTP, protocol)
         return
     try:
         _provider = _new_provider(settings, node_id)
     except ImportError:
-        _log.warning("%s is set, but traces need more: pip install 'vox-mesh[otel]'; none are sent", variable)
-    except Exception as error:  # a variable that OpenTelemetry can't read must not keep a node from its work
-        _log.warning("traces can't be set up, none are sent: %s", error)
+        _log.warning("traces disabled: %s needs the extra, pip install 'vox-mesh[otel]'", variable)
+    except Exception as error:  # a variable that OpenTelemetry rejects must not stop a node
+        _log.warning("traces disabled: %s", error)
 
 
 def shut_down() -> None:
-    """Send what is left, for so long at the most."""
+    """Export the remaining spans, for at most `FLUSH_S`."""
     global _provider
     if _provider is None:
         return
-    # A collector that does not answer would keep us for as long as each of its retries may take.
+    # A collector that does not answer would block this for all of the exporter's retries.
     ending = threading.Thread(target=_provider.shutdown, name="vox-mesh-traces", daemon=True)
     ending.start()
     ending.join(FLUSH_S)
     _provider = None
 
 
-def _wanted() -> str | None:
-    """The variable that asks for traces."""
+def _requesting_variable() -> str | None:
+    """Return the variable that asks for traces, if any."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     exporter = os.environ.get(_EXPORTER, "").strip().lower()
@@ -67,12 +67,12 @@ def _wanted() -> str | None:
     if exporter == "":
         return _first(_ENDPOINTS)[0]
     if exporter != "none":
-        _log.warning("%s=%s is not known here: %s or none", _EXPORTER, exporter, _OTLP)
+        _log.warning("traces disabled: %s must be %s or none, got %s", _EXPORTER, _OTLP, exporter)
     return None
 
 
 def _first(variables: tuple[str, ...]) -> tuple[str | None, str]:
-    """The first of the variables that is set, and its value."""
+    """Return the first variable that is set, and its value."""
     for each in variables:
         if value := os.environ.get(each, "").strip():
             return each, value
@@ -99,5 +99,5 @@ def _new_provider(settings: Settings, node_id: str) -> TracerProvider:
     provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     set_tracer_provider(provider)
-    tracing.is_on()  # from the first span on
+    tracing.is_on()  # enable it before the first span
     return provider

@@ -1,4 +1,4 @@
-"""`vox-mesh up`: a node of the mesh, with all that one does."""
+"""`vox-mesh up`: run a node of the mesh."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from vox_mesh.cli.node.logs import set_up_logs
 from vox_mesh.cli.node.node_run import NodeRun, Work
+from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
@@ -20,41 +20,41 @@ from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 _log = logging.getLogger(__name__)
 
 _LEAVING_S: Final = 5.5
-"""How long all else may take after the grace: with the usual one, a node has ended within 10 s."""
+"""How long leaving may take after the grace period: with the default one, a node ends within 10 s."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _mirrored(function: Function) -> Function:
-    """An option for each setting. Secrets have none: everyone on a machine can read a command line."""
+def _settings_options(function: Function) -> Function:
+    """Add an option for each setting but secrets: every user of a machine can read command lines."""
     for name, field in reversed(Settings.model_fields.items()):
         if "Secret" in str(field.annotation):
             continue
         variable = variable_of(name)
         option = name.replace("_", "-")
-        told = f"As {variable}; for example {EXAMPLES[variable]}."
+        help_text = f"Value of {variable}, such as {EXAMPLES[variable]}."
         if field.annotation is bool:
-            add = click.option(f"--{option}/--no-{option}", name, default=None, help=f"As {variable}.")
+            add = click.option(f"--{option}/--no-{option}", name, default=None, help=f"Value of {variable}.")
         else:
-            add = click.option(f"--{option}", name, metavar="VALUE", help=told)
+            add = click.option(f"--{option}", name, metavar="VALUE", help=help_text)
         function = add(function)
     return function
 
 
 @click.command()
 @handlers_option
-@click.option("--no-worker", is_flag=True, help="Take no jobs, whatever else is set.")
+@click.option("--no-worker", is_flag=True, help="Claim no jobs, whatever the settings are.")
 @grace_option("4s")
-@click.option("--once", is_flag=True, help="Do what there is to do, and end.")
-@_mirrored
+@click.option("--once", is_flag=True, help="Do the pending work and exit.")
+@_settings_options
 def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **options: Any) -> int:
-    """Be a node of the mesh, until SIGINT or SIGTERM: tick, sweep, deliver, take jobs, and serve HTTP.
+    """Run a node of the mesh until SIGINT or SIGTERM.
 
-    It takes jobs if it has something to work with: handlers, or commands with --worker-exec. A part that
-    crashes is begun again. On a signal it gives back what it has in hand, lets go of what it holds and
-    leaves, with 0 and within 10 s; a second one ends it at once.
+    A node sends heartbeats, expires leases, delivers messages and serves HTTP. It claims jobs if it has
+    handlers, or with --worker-exec. A part that crashes is restarted. On a signal it releases its jobs and
+    locks, leaves the mesh and exits with 0 within 10 s; a second signal ends it at once.
 
-    Every setting is an option, too, and then counts more than its variable; secrets are variables only.
+    Every setting is also an option, which overrides its variable; secrets are variables only.
 
     \b
     Example:
@@ -64,17 +64,15 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     settings = load_settings(**chosen)
     set_up_logs(settings.log_format)
     if settings.home is Home.MEMORY:
-        _log.warning(
-            "this node is for this process only, and shares nothing; set VOX_MESH_ENABLED=1 to share"
-        )
+        _log.warning("memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 to share")
     work = None if no_worker else _work(settings, load_handlers(names), grace)
     if no_worker and names:
-        raise click.UsageError("--handlers are of no use with --no-worker")
+        raise click.UsageError("--handlers and --no-worker can't be combined")
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, once=once).run())
 
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:
-    ExecPolicy.parsed(settings.worker_exec_allow)  # said before anything is begun
+    ExecPolicy.parsed(settings.worker_exec_allow)  # report a wrong setting before anything starts
     if not handlers.patterns and not settings.worker_exec:
         return None
     return Work(handlers, settings.worker_concurrency, grace_s)

@@ -1,7 +1,8 @@
-"""`vox-mesh beat`: a metronome."""
+"""`vox-mesh beat` and `vox-mesh ucxl`: the current beat, and the time that an address means."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -10,25 +11,25 @@ from typing import Final, NamedTuple
 
 import click
 
-from vox_mesh.cli.node.signals import run_until_signalled
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.output import json_option, printable, show_lines, show_next, show_one
-from vox_mesh.cli.support.start import start
+from vox_mesh.cli.support.output import CommandGroup, json_option, printable, show_lines, show_next, show_one
+from vox_mesh.cli.support.session import run_on_mesh, run_until_signalled, start
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.rhythm.plan import TempoSource
+from vox_mesh.model.rhythm.ucxl import parse
 from vox_mesh.settings import Settings
-from vox_mesh.views.rhythm import BeatView, beat_of
+from vox_mesh.views.rhythm import BeatView, beat_of, moment_of
 
 _LONGEST_STRIP: Final = 32
-"""Of a longer bar only the numbers are told."""
+"""A longer bar is shown as numbers only."""
 
 _NEW_LINE: Final = "\r\x1b[K"
 
 
 class _BeatSigns(NamedTuple):
-    """What beats are drawn with: those that were, the one that is, and those to come."""
+    """The characters of past, current and future beats, and of the border of a phase."""
 
     past: str
     now: str
@@ -41,13 +42,13 @@ _ASCII: Final = _BeatSigns("=", "#", "-", "|")
 
 
 @click.command()
-@click.option("--follow", is_flag=True, help="Go on with every beat, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Follow every beat until Ctrl-C.")
 @json_option
 def beat(follow: bool, as_json: bool) -> int:
-    """Show the beat of now: where in the bar it is, its phase, the tempo, and who leads.
+    """Show the current beat, its phase, the tempo and the leader.
 
-    With --follow a terminal shows one line that beats, and everything else gets a line for each beat; with
-    --json each beat is a document on a line of its own.
+    With --follow a terminal updates one line; otherwise each beat is a line, and with --json a document on
+    its own line.
 
     \b
     Example:
@@ -85,15 +86,15 @@ async def _follow(mesh: Mesh, *, as_json: bool) -> None:
 
 
 async def _beats(mesh: Mesh) -> AsyncGenerator[BeatView, None]:
-    """The beat of now, and then each when it begins. In every bar it is looked what was announced."""
+    """Yield the current beat, then each when it begins. The leader is read once per bar."""
     seen = await beat_of(mesh)
     yield seen
     leader = seen.leader
     async for frame in mesh.rhythm.beats():
         if frame.downbeat:
-            with suppress(MeshError):  # the beat goes on while the database is away
+            with suppress(MeshError):  # beats continue while the database is away
                 leader = (await beat_of(mesh)).leader
-        yield BeatView.of(frame, leader)
+        yield BeatView.of_frame(frame, leader)
 
 
 def _line(seen: BeatView, mesh: Mesh) -> str:
@@ -107,12 +108,12 @@ def _line(seen: BeatView, mesh: Mesh) -> str:
         seen.cluster_id,
     ]
     if seen.source == TempoSource.MEDIAN:
-        words.append("(policies differ: the median)")
+        words.append("(policies differ: median in force)")
     return printable("  ".join(word for word in words if word))
 
 
 def _strip(seen: BeatView, phases: Mapping[str, int]) -> str:
-    """The bar as a strip of beats, phase by phase."""
+    """Draw the bar as a strip of beats, phase by phase."""
     if seen.bar_len_beats > _LONGEST_STRIP or sum(phases.values()) != seen.bar_len_beats:
         return ""
     signs = _DRAWN if (sys.stdout.encoding or "").lower() == "utf-8" and sys.stdout.isatty() else _ASCII
@@ -128,3 +129,30 @@ def _sign(index: int, now: int, signs: _BeatSigns) -> str:
     if index == now:
         return signs.now
     return signs.past if index < now else signs.coming
+
+
+@click.group(cls=CommandGroup, no_args_is_help=False)
+def ucxl() -> None:
+    """Resolve the times in UCXL addresses.
+
+    A time is ;beats=^^N, ;beats=~~N or ;phase=NAME after an address ucxl://….
+    """
+
+
+@ucxl.command()
+@click.argument("address")
+@json_option
+def resolve(address: str, as_json: bool) -> None:
+    """Resolve an address to a time, beat, bar and phase.
+
+    The mesh's tempo and the current time apply. ;beats=^^N is N beats from now, ;beats=~~N is N beats ago.
+    ;phase=NAME is the next moment of that phase from there on, or with ~~ the last one before. ;bar=B#beat=N
+    is deprecated; it counts bars from the first.
+
+    \b
+    Example:
+      vox-mesh ucxl resolve 'ucxl://proj:any/*/task/ingest;beats=^^4;phase=work'
+    """
+    parsed = parse(address)
+    moment = asyncio.run(run_on_mesh(start(), lambda mesh: moment_of(mesh, parsed)))
+    show_one(vars(moment), as_json=as_json)

@@ -1,4 +1,4 @@
-"""`vox-mesh budget`: how much agents and accounts may spend, and what they have spent."""
+"""`vox-mesh budget`: budgets of agents and accounts, and their spending."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.support.documents import read_file, tell_faults
+from vox_mesh.cli.support.documents import print_faults, read_file
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
-from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import run_beside
+from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
+from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadBudget
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.budgets import Budget, checked_subject, parse_budget
 from vox_mesh.model.rhythm.costs import MOST
 from vox_mesh.rhythm.budgets import SetBudget, Spending
-from vox_mesh.views.budgets import BudgetView, SpendingView
+from vox_mesh.views.rhythm import BudgetView, SpendingView
 
 _SUBJECT: Final = click.argument("subject", metavar="SUBJECT")
 _ANY: Final = click.argument("subject", metavar="[SUBJECT]", required=False)
@@ -28,29 +28,32 @@ def _beats(text: str) -> float:
     except ValueError:
         beats = -1.0
     if not 0 <= beats <= MOST:
-        raise click.BadParameter(f"{text!r} is not a number from 0 to {MOST:g}")
+        raise click.BadParameter(f"must be a number from 0 to {MOST:g}, got {text!r}")
     return beats
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def budget() -> None:
-    """Set budgets in beats, and see what was spent. SUBJECT is agent:NAME or account:NAME."""
+    """Set budgets in beats, and show spending.
+
+    SUBJECT is agent:NAME or account:NAME.
+    """
 
 
 @budget.command(name="set")
 @_SUBJECT
 @click.argument("file", required=False)
-@click.option("--max-bu", type=_beats, metavar="N", help="So many beats, without a file.")
-@click.option("--anew", is_flag=True, help="What was spent until now is forgotten.")
+@click.option("--max-bu", type=_beats, metavar="N", help="Budget in beats, instead of a file.")
+@click.option("--anew", is_flag=True, help="Start counting from now: ignore past spending.")
 @click.option("--none", "is_removed", is_flag=True, help="Remove the budget.")
 @json_option
 def set_(
     subject: str, file: str | None, max_bu: float | None, anew: bool, is_removed: bool, as_json: bool
 ) -> int:
-    """Have SUBJECT spend no more than the budget in FILE says. - is stdin.
+    """Set or remove the budget of an agent or account.
 
-    A worker warns at 0.8 of it, claims no new jobs at 1.0, and stops those in hand at 1.25.
-    What is wrong with the file is told line by line, and ends with 2.
+    FILE may be - for stdin. A worker warns at 0.8 of the budget, claims no new jobs at 1.0, and stops running
+    ones at 1.25. The faults of a file are listed line by line, and end with 2.
 
     \b
     Example:
@@ -59,17 +62,17 @@ def set_(
     """
     checked_subject(subject)
     if sum((file is not None, max_bu is not None, is_removed)) != 1:
-        raise click.UsageError("name a budget in one way: FILE, --max-bu N or --none")
+        raise click.UsageError("pass exactly one of FILE, --max-bu N and --none")
     if is_removed:
-        run_beside("budget set", lambda mesh: mesh.rhythm.budgets.remove(subject))
+        run_command("budget set", lambda mesh: mesh.rhythm.budgets.remove(subject))
         show_one({"subject": subject, "budget": None}, as_json=as_json)
         return ExitCode.DONE
     try:
         given = Budget(max_bu=max_bu) if file is None else parse_budget(*read_file(file))
     except BadBudget as bad:
-        tell_faults(bad, file or "")
+        print_faults(bad, file or "")
         return ExitCode.USAGE
-    found = run_beside("budget set", lambda mesh: mesh.rhythm.budgets.set(subject, given, anew=anew))
+    found = run_command("budget set", lambda mesh: mesh.rhythm.budgets.set(subject, given, anew=anew))
     show_one(_set_record(found, as_json=as_json), as_json=as_json)
     return ExitCode.DONE
 
@@ -78,13 +81,13 @@ def set_(
 @_ANY
 @json_option
 def show(subject: str | None, as_json: bool) -> None:
-    """Show the budgets that are set, or that of SUBJECT.
+    """Show all budgets, or the budget of SUBJECT.
 
     \b
     Example:
       vox-mesh budget show account:research
     """
-    found = run_beside("budget show", lambda mesh: mesh.rhythm.budgets.show(subject))
+    found = run_command("budget show", lambda mesh: mesh.rhythm.budgets.show(subject))
     records = [_set_record(each, as_json=as_json) for each in found]
     if subject is None:
         show_several(records, as_json=as_json)
@@ -94,22 +97,28 @@ def show(subject: str | None, as_json: bool) -> None:
 
 @budget.command()
 @_ANY
-@click.option("--since", type=seconds, metavar="DURATION", help="What was spent in the last so much time.")
+@click.option(
+    "--since",
+    type=seconds,
+    metavar="DURATION",
+    help="Period to report, up to now.",
+    show_default="since each budget counts",
+)
 @json_option
 def report(subject: str | None, since: float | None, as_json: bool) -> None:
-    """Show what agents and accounts have spent: since their budgets count, or all of it.
+    """Show the spending of agents and accounts.
 
     \b
     Example:
       vox-mesh budget report --since 1d
     """
 
-    async def spent(mesh: Mesh) -> list[Spending]:
+    async def read(mesh: Mesh) -> list[Spending]:
         await mesh.rhythm.look()
         since_ms = None if since is None else mesh.clock.now_ms - round(since * 1_000)
         return await mesh.rhythm.budgets.report(subject, since_ms=since_ms)
 
-    found = run_beside("budget report", spent)
+    found = run_command("budget report", read)
     show_several([_spent_record(each, as_json=as_json) for each in found], as_json=as_json)
 
 
@@ -138,7 +147,7 @@ def _spent_record(found: Spending, *, as_json: bool) -> Record:
 
 
 def _words(value: object) -> str:
-    """A value as people read it: a map as its names and numbers."""
+    """Return a value as text; a map becomes its names and numbers."""
     if isinstance(value, dict):
         return "/".join(f"{name} {_words(each)}" for name, each in value.items())
     return str(_number(value)) if isinstance(value, int | float) else str(value)

@@ -1,4 +1,4 @@
-"""`vox-mesh score`: look at a score before anybody plays it."""
+"""`vox-mesh score`: check a score before it is used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from vox_mesh.cli.support.documents import read_file, tell_faults
+from vox_mesh.cli.support.documents import print_faults, read_file
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.output import fields, json_option, printable, show_lines, show_one
+from vox_mesh.cli.support.output import CommandGroup, fields, json_option, printable, show_lines, show_one
 from vox_mesh.errors import BadScore
 from vox_mesh.model.rhythm.score import (
     CHECKPOINT,
@@ -33,7 +33,7 @@ _NAME_WIDTH: Final = 9
 
 
 class _StripSigns(NamedTuple):
-    """What a strip is drawn with."""
+    """The characters of a strip."""
 
     phase: str
     beat: str
@@ -44,18 +44,18 @@ _ASCII: Final = _StripSigns("|", "+", "-")
 _DRAWN: Final = _StripSigns("│", "┼", "─")
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def score() -> None:
-    """Check scores: how the work of a task is shared out in beats."""
+    """Check scores: how a task divides its work into beats."""
 
 
 @score.command()
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Check the score in FILE and draw it: a strip of beats for each phrase. - is stdin.
+    """Check a score and draw the beats of each phrase.
 
-    What is wrong with it is told line by line, and ends with 1. It needs no mesh.
+    FILE may be - for stdin. The faults are listed line by line, and end with 1. It needs no mesh.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def check(file: str, as_json: bool) -> int:
         if as_json:
             show_one({"is_good": False, "faults": bad.faults}, as_json=True)
         else:
-            tell_faults(bad, file)
+            print_faults(bad, file)
         return ExitCode.NO
     if as_json:
         show_one(
@@ -109,14 +109,14 @@ def _lines(found: ScoreFile, signs: _StripSigns) -> Iterator[str]:
 
 
 def _ruler(beats: int, width: int) -> str:
-    """The numbers of beats, as many as have room."""
+    """Return the numbers of beats, as many as fit."""
     step = next(step for step in (1, 2, 4, 8) if step * width >= 4)
     numbers = "".join(f"{beat:<{step * width}}" for beat in range(1, beats + 1, step))
     return f"{'':{_MARGIN}}{numbers}".rstrip()
 
 
 def _row(score: Score, number: int, width: int, signs: _StripSigns) -> str:
-    """A phrase: its phases, each as long as it is, and how many beats they are."""
+    """Return the strip of a phrase: its phases to scale, and the number of beats."""
     spans = score.boundaries(number)
     strip = "".join(_stretch(span, width, signs) for span in spans) + (signs.phase if width > 1 else "")
     beats = _beats(spans[-1].ends)
@@ -132,7 +132,7 @@ def _stretch(span: Span, width: int, signs: _StripSigns) -> str:
     return line[0] + name + line[1 + len(name) : beats * width]
 
 
-# --- and what it can't show ------------------------------------------------------------------------
+# --- the text below the picture ---------------------------------------------------------------------
 
 
 def _words(found: ScoreFile) -> Iterator[tuple[str, str]]:
@@ -142,7 +142,7 @@ def _words(found: ScoreFile) -> Iterator[tuple[str, str]]:
     if score.tempo is not None:
         beat_ms = Tempo(score.tempo, score.bar_len).beat_ms
         lasts = f"a beat of {beat_ms / 1_000:g} s, a phrase of {score.bar_len * beat_ms / 1_000:g} s"
-        yield "tempo", f"{score.tempo:g} beats a minute: {lasts}; the mesh may go by another"
+        yield "tempo", f"{score.tempo:g} beats a minute: {lasts}; the tempo of the mesh may differ"
     yield "phases", ", ".join(f"{phase} {_beats(beats)}" for phase, beats in score.attempt(1).items())
     yield "waits", ", ".join(_wait(name, beats, score.bar_len) for name, beats in score.wait_budget)
     yield "", f"then {_steps(score.escalation.on_wait_exhausted)}"
@@ -172,13 +172,13 @@ def _steps(steps: tuple[str, ...]) -> str:
 
 def _step(step: str) -> str:
     kind, _, name = step.partition(":")
-    said = {
+    words = {
         CHECKPOINT: "keep a checkpoint",
         DEFER: "leave the rest to the next phrase",
         EMIT: f"emit {name}",
         FALLBACK: f"fall back to {name}",
     }
-    return said.get(step) or said[kind]
+    return words.get(step) or words[kind]
 
 
 def _beats(count: int) -> str:

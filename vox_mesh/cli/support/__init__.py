@@ -1,1 +1,1 @@
-"""What all commands share: options, output, exit codes, sessions."""
+"""Code that all commands share: options, output, exit codes, logs, sessions."""

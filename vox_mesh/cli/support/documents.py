@@ -1,4 +1,4 @@
-"""What people wrote, as a command is given it: read from a file or stdin, and what is wrong with it told."""
+"""Documents that a command reads from a file or stdin, and the report of their faults."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ _STDIN: Final = "-"
 
 
 class NamedText(NamedTuple):
-    """A text, and what it is called when something is wrong with it."""
+    """A text, and its name in error messages."""
 
     text: bytes
     name: str
 
 
 def read_file(file: str) -> NamedText:
-    """The text of a file; `-` is stdin."""
+    """Read a file; `-` is stdin."""
     name = "stdin" if file == _STDIN else file
     try:
         with click.open_file(file, "rb") as opened:
-            return NamedText(
-                opened.read(MAX_BYTES + 1), name
-            )  # more than may be is told, and need not be read
+            # One byte more than allowed is enough for the size check to fail.
+            return NamedText(opened.read(MAX_BYTES + 1), name)
     except OSError as error:
-        raise BadValue(f"{name} can't be read: {error.strerror}", hint="name another file") from None
+        raise BadValue(f"{name} can't be read: {error.strerror}", hint="pass a readable file") from None
 
 
-def tell_faults(bad: BadDocument, file: str) -> None:
-    """What is wrong with a file, each on a line."""
+def print_faults(bad: BadDocument, file: str) -> None:
+    """Print the faults of a file to stderr, one per line."""
     name = "stdin" if file == _STDIN else file
     for fault in bad.faults:
         click.echo(fault if fault.startswith(f"{name}:") else f"{name}: {fault}", err=True)

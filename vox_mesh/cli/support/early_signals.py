@@ -1,4 +1,4 @@
-"""Signals that come while the command of a node is still loaded: nothing was begun, so it ends at once."""
+"""Signals that arrive while a node's command is still loading: nothing has started, so it exits at once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _STOPPED: Final = b"vox-mesh: stopped before the node was up\n"
 _DONE: Final = 0
 
 
-def heed_early_signals(arguments: Sequence[str]) -> None:
-    """Have a signal end the command of a node with 0, as it does later; the node's run takes over from this.
+def handle_early_signals(arguments: Sequence[str]) -> None:
+    """Make a signal end a node's command with 0, as it does later, until the node installs its own handlers.
 
-    Loading takes a while, in which Python would answer Ctrl-C with a traceback.
+    Without this, Python would answer Ctrl-C during the import with a traceback.
     """
     if not any(list(arguments[: len(each)]) == each for each in _NODES):
         return
     for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and shells in the background, want
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
             signal.signal(number, _end)
 
 

@@ -1,4 +1,4 @@
-"""Exit codes, and the one place that says which error ends with which."""
+"""Exit codes, and the code of each error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vox_mesh.errors import (
 )
 
 KILLED: Final = 128
-"""Added to the number of the signal that killed a command."""
+"""Added to the number of the signal that ended a command."""
 
 
 class ExitCode(IntEnum):
-    """How a command ends. The first four are the contract; the others follow the shell's customs."""
+    """The exit codes of commands. The first four are the contract; the others follow shell conventions."""
 
     DONE = 0
     NO = 1
@@ -38,10 +38,10 @@ _BY_ERROR: Final = (
 
 
 def exit_code_of(error: MeshError) -> ExitCode:
-    """The exit code of a command that ends with this error."""
+    """Return the exit code for an error."""
     return next((code for kinds, code in _BY_ERROR if isinstance(error, kinds)), ExitCode.NO)
 
 
-def as_shell_tells(code: int) -> int:
-    """The exit code of a command that was run, if less than 0 is the signal that killed it."""
+def shell_exit_code(code: int) -> int:
+    """Return a child's exit code as a shell reports it; a negative one is the signal that killed it."""
     return code if code >= 0 else KILLED - code

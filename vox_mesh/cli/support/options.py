@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are read."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vox_mesh.settings import Settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class TakesCommand(click.Command):
-    """Takes what follows the first `--` for a command, whatever it looks like: the parameter `command`."""
+class TrailingCommand(click.Command):
+    """Passes everything after the first `--` as the parameter `command`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own, command = args, list[str]()
@@ -28,18 +28,18 @@ class TakesCommand(click.Command):
 
 
 def seconds(text: str) -> float:
-    """A duration as people write it, in seconds."""
+    """Parse a duration such as 5m, in seconds."""
     try:
         return milliseconds(text) / 1_000
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def acting_agent(name: str | None, settings: Settings, what: str, option: str) -> str:
-    """The agent that does something: the one that is named, or else VOX_AGENT_ID."""
+def acting_agent(name: str | None, settings: Settings, option: str) -> str:
+    """Return the given agent, by default VOX_AGENT_ID. Raises `BadSettings` if there is none."""
     agent = name or settings.agent_id
     if not agent:
-        raise BadSettings(f"nobody is named who would {what}", hint=f"add {option} NAME, or set VOX_AGENT_ID")
+        raise BadSettings("no agent given", hint=f"pass {option} NAME or set VOX_AGENT_ID")
     return agent
 
 
@@ -47,7 +47,8 @@ ttl_option: Final = click.option(
     "--ttl",
     type=seconds,
     metavar="DURATION",
-    help="How long it is held unless it is renewed; by default 30s for files, 5m for all else.",
+    help="Lease of the lock: it expires unless renewed.",
+    show_default="30s for files, 5m for other keys",
 )
 
 
@@ -56,24 +57,24 @@ handlers_option: Final = click.option(
     "names",
     metavar="MODULE:OBJECT",
     multiple=True,
-    help="A HandlerSet, or a function that registers handlers in the one it is given; repeatable.",
+    help="A HandlerSet, or a function that registers handlers in the HandlerSet it gets; repeatable.",
 )
 
 
 def grace_option(default: str) -> Callable[[Function], Function]:
-    """How long jobs in hand may go on when a node is to stop."""
+    """Return the option for the grace period of a node."""
     return click.option(
         "--grace",
         type=seconds,
         metavar="DURATION",
         default=default,
         show_default=True,
-        help="How long jobs in hand may go on when it is to stop.",
+        help="Grace period of running jobs at shutdown; unfinished ones are released.",
     )
 
 
-class Wanted(NamedTuple):
-    """A lock as the command line asks for it."""
+class LockOptions(NamedTuple):
+    """A lock as the command line requests it."""
 
     keys: tuple[str, ...]
     agent: str | None
@@ -82,27 +83,32 @@ class Wanted(NamedTuple):
     shared: bool
     until: str | None = None
 
-    def asked(self, settings: Settings) -> dict[str, Any]:
-        """What to ask of the mesh: who holds a lock is never left open."""
+    def arguments(self, settings: Settings) -> dict[str, Any]:
+        """Return the arguments of `acquire`; the holder is always named."""
         if self.ttl is not None and self.until is not None:
-            raise click.UsageError("a lock is either for a time or until something ends: --ttl or --until")
-        return {**self._asdict(), "agent": acting_agent(self.agent, settings, "hold the lock", "--agent")}
+            raise click.UsageError("--ttl and --until can't be combined")
+        return {**self._asdict(), "agent": acting_agent(self.agent, settings, "--agent")}
 
 
 def lock_options(function: Function) -> Function:
-    """The options of a command that acquires a lock."""
+    """Add the options of a command that acquires a lock."""
     for option in (
-        click.option("--shared", is_flag=True, help="Share the keys with others who do so too."),
+        click.option("--shared", is_flag=True, help="Acquire a shared lock."),
         click.option(
-            "--wait", type=seconds, metavar="DURATION", default="0s", help="How long to wait for the keys."
+            "--wait",
+            type=seconds,
+            metavar="DURATION",
+            default="0s",
+            show_default=True,
+            help="Time to wait while others hold a key.",
         ),
         click.option(
             "--until",
             type=click.Choice(["phase", "bar"]),
-            help="Hold it until this phase or bar ends, and no longer; instead of --ttl.",
+            help="End of the lock instead of --ttl: the end of this phase or bar.",
         ),
         ttl_option,
-        click.option("--agent", help="Who holds it; by default VOX_AGENT_ID."),
+        click.option("--agent", help="Agent that holds the lock.", show_default="VOX_AGENT_ID"),
     ):
         function = option(function)
     return function

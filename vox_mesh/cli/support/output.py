@@ -1,4 +1,4 @@
-"""What a command prints: tidy text, or one JSON document. One thing is an object, several are an array."""
+"""The output of commands: text, or one JSON document. One record is an object, several are an array."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 import orjson
 
 Record = Mapping[str, Any]
-"""One thing: names, in the words of the tables, and values."""
+"""A record: values by name; names are the columns of the tables."""
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def show_one(record: Record, *, as_json: bool) -> None:
-    """Print one thing."""
+    """Print one record."""
     if as_json:
         _print_json(record)
     else:
@@ -24,7 +24,7 @@ def show_one(record: Record, *, as_json: bool) -> None:
 
 
 def show_several(records: Sequence[Record], *, as_json: bool) -> None:
-    """Print several things, which all have the same names."""
+    """Print several records, which all have the same names."""
     if as_json:
         _print_json(records)
     else:
@@ -32,20 +32,20 @@ def show_several(records: Sequence[Record], *, as_json: bool) -> None:
 
 
 def show_next(record: Record) -> None:
-    """Print one of many things that come one by one, as a JSON document on a line of its own."""
+    """Print one record of a stream as a JSON document on its own line."""
     sys.stdout.buffer.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
 
 
 def show_lines(lines: Sequence[str]) -> None:
-    """Print text that is laid out already."""
+    """Print lines of text."""
     _print(lines)
 
 
 def fields(record: Record, indent: str = "") -> list[str]:
-    """A line for each name and value, aligned; what a value contains follows it, indented.
+    """Format a record as aligned lines of name and value; nested values follow, indented.
 
-    A sequence is one of things that all have the same names.
+    The records of a sequence must all have the same names.
     """
     width = max((len(name) for name in record), default=0)
     lines: list[str] = []
@@ -60,7 +60,7 @@ def fields(record: Record, indent: str = "") -> list[str]:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """A heading and a line for each thing, in aligned columns."""
+    """Format records as aligned columns below a heading."""
     if not records:
         return ["none"]
     names = list(records[0])
@@ -82,7 +82,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text as it may be shown: what other machines wrote must not be able to steer this terminal."""
+    """Replace control characters: text of other machines must not control this terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -95,3 +95,22 @@ def _print_json(document: Record | Sequence[Record]) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
+
+
+# --- help ----------------------------------------------------------------------------------------
+
+
+class CommandGroup(click.Group):
+    """A group that lists its commands with their whole summaries, however narrow the terminal is."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names and summaries of all commands."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, summary_of(each)) for name, each in commands if each is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def summary_of(command: click.Command) -> str:
+    """Return the first sentence of a command's help."""
+    return command.get_short_help_str(limit=sys.maxsize).removesuffix(".")

@@ -1,25 +1,96 @@
-"""The work of a command, done beside the nodes of the mesh."""
+"""The session of a command: its settings and logs, its mesh, and the signals that end it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from vox_mesh.cli.support.start import start_shared
-from vox_mesh.mesh import Mesh
-from vox_mesh.settings import Settings
+from pydantic import SecretStr
+
+from vox_mesh.cli.support.early_signals import ENDING
+from vox_mesh.cli.support.exit_codes import KILLED
+from vox_mesh.cli.support.logs import set_up_logs
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.base.homes import Home
+from vox_mesh.runtime.open_store import open_engine
+from vox_mesh.settings import Settings, load_settings
+from vox_mesh.store.engine import Engine
+
+if TYPE_CHECKING:  # imported by the commands that open a mesh
+    from vox_mesh.mesh import Mesh
 
 Result = TypeVar("Result")
-Work = Callable[[Mesh], Coroutine[Any, Any, Result]]
+Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
+"""The work of a command on a mesh."""
 
 
-def run_beside(command: str, work: Work[Result]) -> Result:
-    """Do the work of a command that makes no sense on the memory home; what comes of it."""
-    return asyncio.run(beside(start_shared(command), work))
+def start() -> Settings:
+    """Load the settings and set up the logs."""
+    settings = load_settings()
+    secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
+    set_up_logs(settings.log_format, secrets, settings.agent_id)
+    return settings
 
 
-async def beside(settings: Settings, work: Work[Result]) -> Result:
-    """Do it on the mesh that the settings choose."""
+def start_shared(command: str) -> Settings:
+    """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
+    settings = start()
+    if settings.home is Home.MEMORY:
+        raise BadSettings(
+            f"`vox-mesh {command}` needs a shared database: the memory backend ends with this process",
+            hint="set VOX_MESH_ENABLED=1",
+        )
+    return settings
+
+
+@asynccontextmanager
+async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
+    """Open the database below the store."""
+    engine = await open_engine(settings)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def run_command(command: str, work: Work[Result]) -> Result:
+    """Run the work of a command on the shared mesh and return its result."""
+    return asyncio.run(run_on_mesh(start_shared(command), work))
+
+
+async def run_on_mesh(settings: Settings, work: Work[Result]) -> Result:
+    """Run the work on the mesh that the settings choose, without joining it as a node."""
+    from vox_mesh.mesh import Mesh
+
     async with Mesh.open_command(settings) as mesh:
         return await work(mesh)
+
+
+def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:
+    """Run the work and return its exit code; after a signal, which cancels the work, 128 and its number."""
+    return asyncio.run(_run(work))
+
+
+async def _run(work: Coroutine[Any, Any, int]) -> int:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    stopped_by: list[int] = []
+
+    def stop(number: int) -> None:
+        stopped_by.append(number)
+        if len(stopped_by) == 1:
+            task.cancel()
+
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
+            loop.add_signal_handler(number, stop, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not stopped_by:
+            raise
+        task.uncancel()
+        return KILLED + stopped_by[0]

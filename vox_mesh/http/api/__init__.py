@@ -1,1 +1,1 @@
-"""The HTTP API: what the command line can ask or do, as operations on resources."""
+"""The HTTP API: the operations of the command line, on resources."""

@@ -1,9 +1,12 @@
-"""The API: serves all operations."""
+"""The API: serves all operations. Answers of any length are streamed, never held in memory as a whole."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,21 +16,42 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.http.api.openapi import document_of
+from vox_mesh.http.api.conflicts import CONFLICTS
+from vox_mesh.http.api.database import DATABASE
+from vox_mesh.http.api.job_actions import ACTIONS
+from vox_mesh.http.api.jobs import JOBS
+from vox_mesh.http.api.locks import LOCKS
+from vox_mesh.http.api.messages import MESSAGES
+from vox_mesh.http.api.nodes import NODES, ROLES
+from vox_mesh.http.api.openapi import JSON_LINES, document_of
 from vox_mesh.http.api.operations import JsonLines, Operation
+from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
-from vox_mesh.http.api.streams import send_stream
-from vox_mesh.http.api.table import ALL
-from vox_mesh.http.body import body_of
+from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
+from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
+from vox_mesh.http.connections import mark_active
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.http.request_scope import RequestScope
+from vox_mesh.http.requests import RequestScope, body_of
 from vox_mesh.runtime.services import MeshServices
+
+_log = logging.getLogger(__name__)
+
+_NOUNS: Final = (
+    *(NODES, ROLES, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
+    *(CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, DATABASE),
+)
+OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
+"""All operations, in the order of the document."""
 
 DOCUMENT: Final = "/v1/openapi.json"
 
 _JSON: Final = "application/json"
 _EXACT: Final = 2**53
+_PIECE_BYTES: Final = 64 * 2**10
+_WRITE_TIMEOUT_S: Final = 10.0
+"""The timeout for the client to read a piece of a streamed answer."""
 
 
 class Api:
@@ -42,7 +66,7 @@ class Api:
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
-        for operation in ALL:
+        for operation in OPERATIONS:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
@@ -73,7 +97,7 @@ class Api:
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         self._access.check(request, Scope.READ)
         if self._document is None:
-            self._document = orjson.dumps(document_of(ALL))
+            self._document = orjson.dumps(document_of(OPERATIONS))
         return _respond(request, self._document, HTTPStatus.OK)
 
 
@@ -93,12 +117,12 @@ async def _parse_request(operation: Operation, request: web.Request) -> dict[str
     if operation.query is not None:
         inputs["query"] = _validate(operation.query, query, "query")
     elif query:
-        raise _bad_request("query", f"{next(iter(query))}: nothing is asked here")
+        raise _bad_request("query", f"{next(iter(query))}: no parameters allowed")
     if operation.body is not None:
         try:
             document = orjson.loads(await body_of(request))
         except orjson.JSONDecodeError as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {error}") from None
+            raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"body must be JSON: {error}") from None
         inputs["body"] = _validate(operation.body, _convert_whole_numbers(document), "body", strict=True)
     return inputs
 
@@ -106,7 +130,7 @@ async def _parse_request(operation: Operation, request: web.Request) -> dict[str
 def _parse_query(request: web.Request) -> dict[str, str]:
     query = dict(request.query)
     if len(query) < len(request.query):
-        raise _bad_request("query", "something is asked twice")
+        raise _bad_request("query", "parameters must be unique")
     return query
 
 
@@ -148,7 +172,7 @@ def _bad_request(where: str, fault: str) -> Problem:
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"bad_{where}",
         f"in the {where}: {fault}",
-        f"{DOCUMENT} says what is allowed",
+        f"see {DOCUMENT}",
     )
 
 
@@ -172,3 +196,47 @@ def _respond(
         if tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=all_headers)
     return web.Response(status=status, body=body, content_type=_JSON, headers=all_headers)
+
+
+# --- streamed answers ----------------------------------------------------------------------------
+
+
+async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResponse:
+    """Send an answer piece by piece; abort the connection if it fails midway, so it can't seem complete."""
+    headers = {"Content-Type": JSON_LINES, "Cache-Control": "no-store"}
+    response = web.StreamResponse(headers=headers)
+    async with aclosing(answer.parts) as parts:
+        first = await anext(
+            parts
+        )  # an error before the first piece is still answered with a problem document
+        await response.prepare(request)
+        try:
+            await _send(request, response, first, parts)
+        except MeshError as error:
+            _log.warning("answer aborted: %s", error.line)
+        except (ConnectionError, TimeoutError):
+            _log.info("client did not read the whole answer: remote=%s", request.remote)
+        except Exception:
+            _log.exception("answer aborted by a bug")
+        else:
+            return response
+    if request.transport is not None:
+        request.transport.abort()
+    return response
+
+
+async def _send(
+    request: web.Request,
+    response: web.StreamResponse,
+    lines: list[bytes],
+    more: AsyncGenerator[list[bytes], None],
+) -> None:
+    while True:
+        part = memoryview(b"".join(lines))
+        for at in range(0, len(part), _PIECE_BYTES):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await response.write(part[at : at + _PIECE_BYTES])
+            mark_active(request)
+        lines = await anext(more, [])
+        if not lines:
+            return

@@ -17,7 +17,7 @@ DATABASE: Final = Operations("database")
 
 @dataclass(frozen=True)
 class StoreView:
-    """Where the data lives, and how this node stands with it. No `engine`: the database does not answer."""
+    """The state of the database from this node. Without `engine`, the database does not answer."""
 
     home: str
     scope_id: str
@@ -32,7 +32,7 @@ class StoreView:
 
 @DATABASE.get("/v1/db")
 async def show_database(mesh: MeshServices) -> StoreView:
-    """Show where the data lives, and how this node's replica, spool and breaker stand."""
+    """Show the state of the database, and of this node's replica, spool and circuit breaker."""
     status, (scope_id, repository_id, *_) = await mesh.store.status(), mesh.store.tenant
     return StoreView(
         status.home.value,
@@ -49,5 +49,5 @@ async def show_database(mesh: MeshServices) -> StoreView:
 
 @DATABASE.get("/v1/overview")
 async def show_overview(mesh: MeshServices) -> Overview:
-    """Show the whole mesh at one moment: nodes, jobs, locks, messages and conflicts."""
+    """Show the current nodes, jobs, locks, messages and conflicts."""
     return await overview(mesh)

@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageAsked, bad_cursor
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageQuery, bad_cursor
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
@@ -23,21 +23,21 @@ Reason = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[^\x00]
 
 _BATCH_TIMEOUT_S: Final = 120.0
 _ABORTED: Final = "aborted by hand"
-_GIVEN_BACK: Final = "given back by hand"
+_YIELDED: Final = "yielded by hand"
 
 
 # --- one job -------------------------------------------------------------------------------------
 
 
-class ToAbort(Asked):
-    """Why a job is to end."""
+class AbortRequest(RequestModel):
+    """The reason of an abort."""
 
     reason: Reason = _ABORTED
 
 
 @ACTIONS.post("/v1/jobs/{job}/abort")
-async def abort_job(mesh: MeshServices, job: JobName, body: ToAbort) -> AbortedView:
-    """End a job that has not ended; whoever works on it stops, and what waits for its success fails."""
+async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> AbortedView:
+    """Abort an open job; its worker stops, and jobs that wait for its success fail."""
     found = await mesh.jobs.find(job)
     aborted = await batches.abort(mesh.jobs, [found], body.reason)
     return AbortedView.ended(await mesh.jobs.find(found), aborted=found.job_id in aborted)
@@ -45,30 +45,30 @@ async def abort_job(mesh: MeshServices, job: JobName, body: ToAbort) -> AbortedV
 
 @ACTIONS.post("/v1/jobs/{job}/retry")
 async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
-    """Have a job that has ended done again, as a new one; asked for twice, it is the same new one."""
+    """Retry an ended job as a new job; retrying it twice returns the same new job."""
     found = await mesh.jobs.find(job)
     batches.refuse_open([found])
     ((_, scheduled),) = await batches.retry(mesh.jobs, [found])
     return RetriedView.again(found, scheduled)
 
 
-class ToYield(Asked):
-    """How long nobody is to claim a job, and why it goes back."""
+class YieldRequest(RequestModel):
+    """The time until a job can be claimed again, and the reason."""
 
     delay: Seconds = 0.0
-    reason: Reason = _GIVEN_BACK
+    reason: Reason = _YIELDED
 
 
 @ACTIONS.post("/v1/jobs/{job}/yield")
-async def yield_job(mesh: MeshServices, job: JobName, body: ToYield) -> JobView:
-    """Have a job that somebody works on go back to those that wait; it does not count as a failure."""
+async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
+    """Return a running job to the queue and stop its worker; it does not count as a failure."""
     return JobView.of(await batches.yield_job(mesh.jobs, job, timedelta(seconds=body.delay), body.reason))
 
 
 # --- many jobs -----------------------------------------------------------------------------------
 
 
-class _Chosen(PageAsked):
+class _SelectionRequest(PageQuery):
     """A selection of jobs by id or filter, a page at a time; with `dry_run` nothing is changed."""
 
     jobs: Annotated[list[JobName], Field(min_length=1, max_length=MAX_LIMIT)] | None = None
@@ -81,9 +81,9 @@ class _Chosen(PageAsked):
     def _is_one_or_the_other(self) -> Self:
         by_filter = self.kind is not None or self.state is not None
         if (self.jobs is not None) == by_filter:
-            raise ValueError("name jobs, or say which by state and kind")
+            raise ValueError("either jobs or a filter by state and kind must be given")
         if self.jobs is not None and self.cursor is not None:
-            raise ValueError("jobs that are named come on one page")
+            raise ValueError("cursor must not be given with jobs")
         return self
 
     def choice(self, default: tuple[JobState, ...]) -> JobSelection:
@@ -107,16 +107,16 @@ class _Chosen(PageAsked):
         raise bad_cursor()
 
 
-class ToAbortMany(_Chosen):
-    """Jobs that are to end, and why."""
+class AbortManyRequest(_SelectionRequest):
+    """The jobs to abort, and the reason."""
 
     state: Literal["pending", "claimed", "running"] | None = None
     reason: Reason = _ABORTED
 
 
 @ACTIONS.post("/v1/jobs/abort", takes_s=_BATCH_TIMEOUT_S)
-async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView] | Page[JobView]:
-    """End jobs that have not ended, by name or all that fit; a dry run tells which it would be."""
+async def abort_jobs(mesh: MeshServices, body: AbortManyRequest) -> Page[AbortedView] | Page[JobView]:
+    """Abort open jobs, by id or by filter; a dry run lists them only."""
     choice = body.choice(OPEN)
     page = await body.batch(mesh, choice)
     if body.dry_run:
@@ -127,15 +127,15 @@ async def abort_jobs(mesh: MeshServices, body: ToAbortMany) -> Page[AbortedView]
     return Page([AbortedView.ended(job, aborted=job.job_id in aborted) for job in found], page.next)
 
 
-class ToRetryMany(_Chosen):
-    """Jobs that are to be done again; by default, those that have failed."""
+class RetryManyRequest(_SelectionRequest):
+    """The jobs to retry; by default, failed ones."""
 
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
 @ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S)
-async def retry_jobs(mesh: MeshServices, body: ToRetryMany) -> Page[RetriedView] | Page[JobView]:
-    """Have jobs that have ended done again, each as a new one; a dry run tells which it would be."""
+async def retry_jobs(mesh: MeshServices, body: RetryManyRequest) -> Page[RetriedView] | Page[JobView]:
+    """Retry ended jobs as new jobs, by id or by filter; a dry run lists them only."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))
     if body.dry_run:
         return Page([JobView.of(job) for job in page.items], page.next)

@@ -11,8 +11,8 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from vox_mesh.http.api.manifests import GivenManifests
-from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Text, Wait
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.runtime.services import MeshServices
@@ -47,23 +47,23 @@ State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted
 # --- scheduling ----------------------------------------------------------------------------------
 
 
-class ToSchedule(Asked):
-    """Jobs that are to be scheduled; `new`: also those that are there with the same manifest."""
+class ScheduleRequest(RequestModel):
+    """The jobs to schedule; with `new`, also if jobs with the same manifests exist."""
 
     manifests: GivenManifests
     new: bool = False
 
 
 @JOBS.post("/v1/jobs")
-async def schedule_jobs(mesh: MeshServices, body: ToSchedule) -> list[ScheduledView]:
-    """Schedule jobs, all or none; those that others wait for come first in the answer."""
+async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
+    """Schedule jobs, all or none; predecessors come first in the answer."""
     return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
 
 
-class JobsAsked(PageAsked):
+class JobsQuery(PageQuery):
     """The filter of a list of jobs; `kind` may be a pattern such as `cortex.*`."""
 
     state: State | None = None
@@ -72,8 +72,8 @@ class JobsAsked(PageAsked):
 
 
 @JOBS.get("/v1/jobs")
-async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
-    """List jobs, the newest first."""
+async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
+    """List jobs, newest first."""
     wanted: dict[str, Any] = {
         "state": None if query.state is None else JobState(query.state),
         "kind": query.kind,
@@ -88,19 +88,19 @@ async def list_jobs(mesh: MeshServices, query: JobsAsked) -> Page[JobView]:
     return Page([JobView.of(job) for job in page.items], page.next)
 
 
-class CountsAsked(PageAsked):
+class CountsQuery(PageQuery):
     """The filter of job counts."""
 
     kind: Text | None = None
 
 
 @JOBS.get("/v1/jobs/counts")
-async def count_jobs(mesh: MeshServices, query: CountsAsked) -> Page[CountView]:
+async def count_jobs(mesh: MeshServices, query: CountsQuery) -> Page[CountView]:
     """Count the jobs of each kind, by state."""
     return query.page_of(await job_counts(mesh, query.kind), lambda count: count.kind)
 
 
-class ReadyAsked(Asked):
+class ReadyQuery(RequestModel):
     """The limit, and the kinds."""
 
     kind: Text | None = None
@@ -108,26 +108,26 @@ class ReadyAsked(Asked):
 
 
 @JOBS.get("/v1/jobs/ready")
-async def list_ready_jobs(mesh: MeshServices, query: ReadyAsked) -> list[JobView]:
-    """List the first jobs that could be claimed now: the most urgent, then those that wait longest."""
+async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView]:
+    """List the first ready jobs by priority, then age."""
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
 
 @JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
-    """Show what waits for what, of all jobs that are still to be done."""
+    """Show the dependencies of all open jobs."""
     return GraphView.of(await graph_of_open(mesh.jobs))
 
 
 @JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def check_roster(mesh: MeshServices) -> RebuildView:
-    """Compare the roster with the log that it follows from."""
+    """Replay the op log and compare it with the job tables."""
     return await rebuild_roster(mesh)
 
 
 @JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
-    """Make the roster as the log has it."""
+    """Rewrite the job tables from the op log."""
     return await rebuild_roster(mesh, repair=True)
 
 
@@ -136,34 +136,34 @@ async def repair_roster(mesh: MeshServices) -> RebuildView:
 
 @JOBS.get("/v1/jobs/{job}")
 async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
-    """Show all of a job: state, manifest, attempts, progress, what it waits for, and what it left."""
+    """Show a job: state, manifest, attempts, progress, predecessors, successors and outputs."""
     return await show_whole_job(mesh, job)
 
 
-class WaitAsked(Asked):
+class WaitQuery(RequestModel):
     """How long to wait."""
 
     timeout: Wait = 30.0
 
 
 @JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
-async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitAsked) -> JobView:
-    """Wait until a job has ended, or the time is over; the job as it is then."""
+async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitQuery) -> JobView:
+    """Wait until a job has ended, or for `timeout`; return its current state."""
     found = await mesh.jobs.find(job)
     with suppress(TimeoutError):
         return JobView.of(await mesh.jobs.wait(found, timeout=query.timeout))
     return JobView.of(await mesh.jobs.find(found))
 
 
-class LogsAsked(PageAsked):
+class LogsQuery(PageQuery):
     """The part of the log; `wait` is how long to wait if there is nothing yet and the job is not terminal."""
 
     wait: Wait = 0.0
 
 
 @JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
-async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> Page[PieceView]:
-    """Read what a job has printed and logged; until it has ended, there is always a next page."""
+async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
+    """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
     limit = min(query.limit, _PIECES)
@@ -182,7 +182,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsAsked) -> P
 
 @JOBS.get("/v1/jobs/{job}/graph")
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
-    """Show what a job waits for, and what waits for it, and so on."""
+    """Show all predecessors and successors of a job."""
     return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
 
 
@@ -191,21 +191,24 @@ async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
 Bundle = Annotated[
     Any,
     WithJsonSchema(
-        {"type": "object", "description": "What `vox-mesh job verify --file` checks, to the byte."}
+        {
+            "type": "object",
+            "description": "A bundle for `vox-mesh job verify --file`; it must not be changed by a byte.",
+        }
     ),
 ]
 
 
 @JOBS.get("/v1/jobs/{job}/bundle", takes_s=_READ_ALL_TIMEOUT_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
-    """Give all that is needed to check a job's proof elsewhere; it may not be changed by a byte."""
+    """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)
     if bundle.faults:
         raise Problem(
             HTTPStatus.CONFLICT,
             "no_proof",
             "; ".join(bundle.faults),
-            "only a proof that holds is bundled",
+            "see GET /v1/jobs/{job}/verify",
             faults=bundle.faults,
         )
     return orjson.Fragment(bundle.text)
@@ -213,5 +216,5 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
 
 @JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
-    """Check the proof of a job: its signature, what it says, and what the job left."""
+    """Verify the proof of a job and its outputs."""
     return await verify_proof(mesh, job)

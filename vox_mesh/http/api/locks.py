@@ -11,11 +11,12 @@ from pydantic import Field
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
-from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Asked, Operations, Seconds, Text, Wait
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.locks.path_guard import obstacles
+from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.views.locks import HoldView, LockView
 
 LOCKS: Final = Operations("locks")
 
@@ -24,14 +25,14 @@ _Agent = Annotated[str, Field(min_length=1, max_length=128)]
 _Token = Annotated[int, Field(ge=1, lt=2**63)]
 
 
-class LocksAsked(PageAsked):
+class LocksQuery(PageQuery):
     """The filter of a list of locks."""
 
     key: Text | None = None
 
 
-class Acquiring(Asked):
-    """A lock as it is wanted: all of its keys, or none; for a time, or until the phase or the bar ends."""
+class AcquireRequest(RequestModel):
+    """The lock to acquire: all keys or none; for a time, or until the phase or bar ends."""
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
     agent: _Agent
@@ -41,28 +42,28 @@ class Acquiring(Asked):
     shared: bool = False
 
 
-class HoldBody(Asked):
-    """A hold, named by one of its keys and its token."""
+class ReleaseRequest(RequestModel):
+    """A lock, named by one of its keys and its fencing token."""
 
     lock_key: Text
     fence_token: _Token
 
 
-class Renewing(HoldBody):
-    """For how long it is to be held, from now on."""
+class RenewRequest(ReleaseRequest):
+    """The new lease, from now on."""
 
     ttl: Seconds | None = None
 
 
-class Breaking(Asked):
-    """Whose holds are to end, and why."""
+class BreakRequest(RequestModel):
+    """The key whose locks are broken, and the reason."""
 
     lock_key: Text
     reason: Text
 
 
-class Guarding(Asked):
-    """Paths that an agent wants to change."""
+class CheckPathsRequest(RequestModel):
+    """The paths an agent wants to change."""
 
     paths: Annotated[list[Text], Field(min_length=1, max_length=1_000)]
     agent: _Agent
@@ -70,7 +71,7 @@ class Guarding(Asked):
 
 @dataclass(frozen=True)
 class BrokenView:
-    """The holds that were ended, by this op."""
+    """The broken locks, and the op that broke them."""
 
     op_id: str
     broken: list[HoldView]
@@ -78,7 +79,7 @@ class BrokenView:
 
 @dataclass(frozen=True)
 class ObstacleView:
-    """A path, and a hold of somebody else that is in its way."""
+    """A path, and another agent's lock that covers it."""
 
     path: str
     holder: HoldView
@@ -86,60 +87,59 @@ class ObstacleView:
 
 @dataclass(frozen=True)
 class SweptView:
-    """How many holds that had expired were removed."""
+    """The number of expired locks that were removed."""
 
     swept: int
 
 
 @LOCKS.get("/v1/locks")
-async def list_locks(mesh: MeshServices, query: LocksAsked) -> Page[HoldView]:
-    """List who holds what; with a key, only what is in its way."""
+async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
+    """List held locks; with a key, only those that block it."""
     holders = await (mesh.locks.holders() if query.key is None else mesh.locks.in_the_way(query.key))
     views = [HoldView.of(holder) for holder in holders]
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
 
 
-async def _let_go(mesh: MeshServices, held: LockView) -> None:
+async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
     with suppress(MeshError):  # if the release fails, the lease expires by itself
-        await release_lock_under(mesh, held.lock_keys[0], held.fence_token)
+        await mesh.locks.release_by_token(held.lock_keys[0], held.fence_token)
 
 
-@LOCKS.post("/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_let_go)
-async def acquire_lock(mesh: MeshServices, body: Acquiring) -> LockView:
-    """Acquire all of the keys under one token, or none of them."""
-    service, asked = await choose_lock_service(mesh, **body.model_dump())
-    return LockView.of(await service.acquire(**asked))
+@LOCKS.post(
+    "/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_release_unclaimed
+)
+async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
+    """Acquire all keys under one fencing token, or none."""
+    return LockView.of(await locking.acquire_lock(mesh, **body.model_dump()))
 
 
 @LOCKS.post("/v1/locks/renew")
-async def renew_lock(mesh: MeshServices, body: Renewing) -> LockView:
-    """Hold a lock again, from now on, with all of its keys."""
-    return LockView.of(
-        await mesh.locks.renew(await find_held_lock(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
-    )
+async def renew_lock(mesh: MeshServices, body: RenewRequest) -> LockView:
+    """Renew the lease of a lock and all of its keys."""
+    return LockView.of(await mesh.locks.renew_by_token(body.lock_key, body.fence_token, ttl=body.ttl))
 
 
 @LOCKS.post("/v1/locks/release")
-async def release_lock(mesh: MeshServices, body: HoldBody) -> LockView:
-    """Let go of a lock, with all of its keys."""
-    return LockView.of(await release_lock_under(mesh, body.lock_key, body.fence_token))
+async def release_lock(mesh: MeshServices, body: ReleaseRequest) -> LockView:
+    """Release a lock and all of its keys."""
+    return LockView.of(await mesh.locks.release_by_token(body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")
-async def break_lock(mesh: MeshServices, body: Breaking) -> BrokenView:
-    """End the holds of a key, with all of their keys; it is recorded in the op log."""
+async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
+    """Break the locks on a key, with all of their keys; the op log records it."""
     op_id, holders = await mesh.locks.break_lock(body.lock_key, body.reason)
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
 @LOCKS.post("/v1/locks/check", scope=Scope.READ)
-async def check_paths(mesh: MeshServices, body: Guarding) -> list[ObstacleView]:
-    """Which holds of others are in the way of changing these paths; none: nothing is."""
+async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
+    """List the locks of other agents that cover these paths."""
     found = obstacles(body.paths, await mesh.locks.holders(), body.agent)
     return [ObstacleView(each.path, HoldView.of(each.holder)) for each in found]
 
 
 @LOCKS.post("/v1/locks/sweep")
 async def sweep_locks(mesh: MeshServices) -> SweptView:
-    """Remove holds that have expired; live nodes do so by themselves."""
+    """Remove expired locks, as live nodes do by themselves."""
     return SweptView(await mesh.locks.sweep_expired_distributed_locks())

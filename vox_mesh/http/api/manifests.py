@@ -8,11 +8,102 @@ from pydantic import Field, GetJsonSchemaHandler, ValidatorFunctionWrapHandler, 
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from vox_mesh.http.api.bounds_schema import BUDGET, SCORE
 from vox_mesh.jobs.jobs import MAX_AT_ONCE
 from vox_mesh.model.jobs.manifest import Manifest, manifests_at
 from vox_mesh.model.jobs.manifest_fields import MAX_AFTER
 from vox_mesh.model.jobs.records import EXEC
+from vox_mesh.model.rhythm.budgets import BAR_DIGITS, WAITS
+from vox_mesh.model.rhythm.costs import CLASSED, MOST, PLAIN
+from vox_mesh.model.rhythm.policy import PHASES
+from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER, MAX_PHRASES, MAX_STEPS
+from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
+
+
+def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+def _beats(least: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": LONGEST_BAR}
+
+
+def _amount(least: float = 0, most: float = MOST) -> dict[str, Any]:
+    return {"type": "number", "minimum": least, "maximum": most}
+
+
+_AMOUNT: Final = _amount()
+
+
+_BY_CLASS: Final = {
+    "type": "object",
+    "propertyNames": {"pattern": r"^[^\x00]+$"},
+    "additionalProperties": _AMOUNT,
+}
+_STEPS: Final = {"type": "array", "uniqueItems": True, "maxItems": MAX_STEPS}
+_THREE_BEATS: Final = {
+    "required": ["bar_len"],
+    "properties": {
+        "bar_len": {"const": len(PHASES)},
+        "phases": {"properties": {phase: {"const": 1} for phase in PHASES}},
+    },
+}
+"""A schema can't state that phases sum to the bar: this is a combination that does."""
+
+SCORE: Final = _map(
+    {
+        "tempo": {"type": "number", "minimum": SLOWEST_BPM, "maximum": FASTEST_BPM},
+        "bar_len": _beats(len(PHASES)),
+        "phases": _map(
+            dict.fromkeys(PHASES, _beats(1)),
+            required=[*PHASES],
+            description="Beats per phase; the sum must be bar_len, 8 by default.",
+        ),
+        "wait_budget": _map({"help": _beats(0), "io": _beats(0)}),
+        "retry": _map(
+            {
+                "max_phrases": {"type": "integer", "minimum": 1, "maximum": MAX_PHRASES},
+                "backoff": {"enum": ["geometric", "none"]},
+            }
+        ),
+        "escalation": _map(
+            {
+                "on_wait_exhausted": {
+                    **_STEPS,
+                    "items": {"type": "string", "pattern": "^emit:[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+                    "description": "One step may be fallback:NAME.",
+                },
+                "on_overrun": {**_STEPS, "items": {"enum": [CHECKPOINT, DEFER]}},
+            }
+        ),
+    },
+    anyOf=[{"properties": {"phases": False}}, _THREE_BEATS],
+)
+"""A score."""
+
+BUDGET: Final = _map(
+    {
+        "max_bu": _AMOUNT,
+        "phase_caps": _map(dict.fromkeys(PHASES, _AMOUNT)),
+        "wait_caps": _map(dict.fromkeys(WAITS, _AMOUNT)),
+        "hard_end": {
+            "anyOf": [
+                {"type": "string", "pattern": rf"^bar\+[0-9]{{1,{BAR_DIGITS}}}$"},
+                {
+                    "type": "string",
+                    "pattern": r"^20[0-9]{2}-0[1-9]-[01][1-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]Z$",
+                },
+            ]
+        },
+        "charge_to": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+        "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _BY_CLASS)}),
+        "thresholds": _map(
+            {"warn": _amount(0, 0.8), "claims": _amount(0.8, 1.25), "work": _amount(1.25)},
+            description="Shares of the budget, with warn <= claims <= work.",
+        ),
+    }
+)
+"""A budget."""
+
 
 _TEXT: Final = {"type": "string", "pattern": r"^[^\x00]*$"}
 _JOB: Final = {"type": "string", "pattern": "^([0-9a-f]{6,64}|[0-7][0-9A-HJKMNP-TV-Z]{25})$"}
@@ -120,7 +211,7 @@ _Described = Annotated[Manifest, _AsWritten()]
 
 def _read_all(value: Any, _: ValidatorFunctionWrapHandler) -> list[Manifest]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_AT_ONCE:
-        raise ValueError(f"an array of 1 to {MAX_AT_ONCE} manifests")
+        raise ValueError(f"must be an array of 1 to {MAX_AT_ONCE} manifests")
     return manifests_at({("manifests", place): each for place, each in enumerate(value)})
 
 

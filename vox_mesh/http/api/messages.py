@@ -12,14 +12,15 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from vox_mesh.errors import BadValue, MeshError, TooLarge
-from vox_mesh.http.api.operations import Asked, Operations, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
-from vox_mesh.views.messages import MessageView, ThreadView, find_claimed_message, find_message
+from vox_mesh.views.messages import MessageView
 
 MESSAGES: Final = Operations("messages")
 
@@ -30,7 +31,7 @@ _AT_A_TIME: Final = 16
 _PAGE_BYTES: Final = 4 * 2**20
 
 
-class MessagesAsked(PageAsked):
+class MessagesQuery(PageQuery):
     """The filter of a list of messages, newest first."""
 
     state: MessageState | None = None
@@ -39,20 +40,20 @@ class MessagesAsked(PageAsked):
     thread: Text | None = None
 
 
-class Some(Asked):
+class LimitQuery(RequestModel):
     """The limit of a list."""
 
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
-class InboxAsked(PageAsked):
+class InboxQuery(PageQuery):
     """The part of an inbox: of an agent, and of its roles, separated by commas."""
 
     roles: Text | None = None
 
 
-class Sending(Asked):
-    """A message. Sent again under the same `key`, it is one message."""
+class SendRequest(RequestModel):
+    """The message to send. `key` is its idempotency key."""
 
     to: Text
     sender: Text
@@ -69,32 +70,32 @@ class Sending(Asked):
     traceparent: Text | None = None
 
 
-class ClaimBody(Asked):
-    """How many messages are claimed, for how long; of an agent, and of roles that it has."""
+class ClaimRequest(RequestModel):
+    """The maximum number of messages to claim, their lease, and the roles of the agent."""
 
     roles: Annotated[list[Text], Field(max_length=100, default_factory=list)]
     limit: Annotated[int, Field(ge=1, le=MAX_CLAIMED)] = MAX_CLAIMED
     lease: Seconds = LEASE_S
 
 
-class UnderClaim(Asked):
-    """The claim that a message is held under."""
+class AckRequest(RequestModel):
+    """The claim of a message."""
 
     claim_owner: Text
 
 
-class GivingBack(UnderClaim):
-    """When it comes again, and why it was given back."""
+class NackRequest(AckRequest):
+    """The time until redelivery, and the reason of the rejection."""
 
     retry_in: Seconds | None = None
     reason: Text | None = None
 
 
 @MESSAGES.get("/v1/messages")
-async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[MessageView]:
-    """List messages, the newest first; dead letters with `state=dead`."""
+async def list_messages(mesh: MeshServices, query: MessagesQuery) -> Page[MessageView]:
+    """List messages, newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
-        raise BadValue("spooled messages are in the spool of a node", hint="GET /v1/db says how many")
+        raise BadValue("spooled messages can't be listed: they are on a node's disk", hint="see GET /v1/db")
     wanted = partial(
         mesh.messages.queries.listed,
         state=query.state,
@@ -105,7 +106,7 @@ async def list_messages(mesh: MeshServices, query: MessagesAsked) -> Page[Messag
     return await _page(mesh, query, lambda position, limit: wanted(before=position, limit=limit))
 
 
-async def _page(mesh: MeshServices, query: PageAsked, read: Read) -> Page[MessageView]:
+async def _page(mesh: MeshServices, query: PageQuery, read: Read) -> Page[MessageView]:
     """Return a page of messages; large ones are read in smaller batches and make it shorter."""
     messages: list[Message] = []
     most, size, position = _AT_A_TIME, 0, query.number
@@ -131,66 +132,66 @@ def _position(view: MessageView) -> int:
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
-async def send_message(mesh: MeshServices, body: Sending) -> list[MessageView]:
-    """Send a message to an agent, to whoever has a role, or to everyone: one for each of them."""
+async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
+    """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
     if body.to == EVERYONE:
         if body.key is not None:
-            raise BadValue("`key` is the id of one message, and everyone gets one of their own")
+            raise BadValue("`key` must not be given with `to: *`: each recipient gets a message of its own")
         return [MessageView.of(mesh, each) for each in await mesh.messages.broadcast(body.payload, **options)]
     sent = await mesh.messages.send(body.to, body.payload, key=body.key, **options)
     return [MessageView.of(mesh, await mesh.messages.queries.find(sent.message_uuid) or sent)]
 
 
 @MESSAGES.get("/v1/messages/overdue")
-async def list_overdue(mesh: MeshServices, query: Some) -> list[MessageView]:
-    """List messages that should have been acknowledged by now, the longest overdue first."""
+async def list_overdue(mesh: MeshServices, query: LimitQuery) -> list[MessageView]:
+    """List overdue messages, longest overdue first."""
     return [MessageView.of(mesh, each) for each in await mesh.messages.queries.overdue(limit=query.limit)]
 
 
 @MESSAGES.get("/v1/threads")
-async def list_threads(mesh: MeshServices, query: Some) -> list[ThreadView]:
-    """List threads, the latest first."""
-    return [ThreadView.of(each) for each in await mesh.messages.queries.threads(query.limit)]
+async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[MessageThread]:
+    """List threads, latest first."""
+    return await mesh.messages.queries.threads(query.limit)
 
 
 @MESSAGES.get("/v1/messages/{message_uuid}")
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
-    """Show a message; its id, or enough of its beginning."""
-    return MessageView.of(mesh, await find_message(mesh, message_uuid))
+    """Show a message, by its id or a unique prefix."""
+    return MessageView.of(mesh, await mesh.messages.queries.get(message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
-    """Send a dead letter again, as if it had never been tried."""
-    dead = await find_message(mesh, message_uuid)
+    """Redeliver a dead letter with a new count of attempts."""
+    dead = await mesh.messages.queries.get(message_uuid)
     await mesh.messages.queries.retry(dead.message_uuid)
-    return await _as_it_is(mesh, dead)
+    return await _current_view(mesh, dead)
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
-async def ack_message(mesh: MeshServices, message_uuid: Text, body: UnderClaim) -> MessageView:
-    """Say that a message which was claimed is done with."""
-    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
+async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) -> MessageView:
+    """Acknowledge a claimed message."""
+    claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
     await mesh.messages.ack(claimed)
-    return await _as_it_is(mesh, claimed)
+    return await _current_view(mesh, claimed)
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
-async def nack_message(mesh: MeshServices, message_uuid: Text, body: GivingBack) -> MessageView:
-    """Give back a message which was claimed: it is tried again."""
-    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
+async def nack_message(mesh: MeshServices, message_uuid: Text, body: NackRequest) -> MessageView:
+    """Reject a claimed message; it is redelivered."""
+    claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
     await mesh.messages.nack(claimed, retry_in=body.retry_in, reason=body.reason)
-    return await _as_it_is(mesh, claimed)
+    return await _current_view(mesh, claimed)
 
 
-async def _as_it_is(mesh: MeshServices, message: Message) -> MessageView:
-    return MessageView.of(mesh, await find_message(mesh, message.message_uuid))
+async def _current_view(mesh: MeshServices, message: Message) -> MessageView:
+    return MessageView.of(mesh, await mesh.messages.queries.get(message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
-async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) -> Page[MessageView]:
-    """Show what waits for an agent, and claim nothing."""
+async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxQuery) -> Page[MessageView]:
+    """Show the messages of an agent without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.messages.queries.peek
     return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
@@ -199,13 +200,13 @@ async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxAsked) ->
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
     with suppress(MeshError):  # if the release fails, the claim expires by itself
         await mesh.messages.put_back(
-            [await find_claimed_message(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
+            [await mesh.messages.get_claimed(each.message_uuid, each.claim_owner or "") for each in claimed]
         )
 
 
 @MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
-async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimBody) -> list[MessageView]:
-    """Claim what waits for an agent: nobody else's until the lease is over. Say what became of each."""
+async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimRequest) -> list[MessageView]:
+    """Receive messages of an agent under a visibility timeout; acknowledge or reject each."""
     claiming = mesh.messages.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))
     for message in claimed:

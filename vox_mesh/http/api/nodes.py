@@ -1,4 +1,4 @@
-"""Nodes of the mesh."""
+"""Nodes of the mesh, their roles, and the routes of job kinds to them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.http.api.operations import Operations, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
+from vox_mesh.oplog.roles import AcceptedKey
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.nodes import NodeView, with_roles
+from vox_mesh.views.nodes import (
+    DesignatedView,
+    NodeView,
+    RolesView,
+    RoutedView,
+    RouteView,
+    roles_of,
+    routes_of,
+    with_roles,
+)
 
 NODES: Final = Operations("nodes")
 
 _MAX_MS: Final = 2**53
 
 
-class NodesAsked(PageAsked):
+class NodesQuery(PageQuery):
     """The filter of a list of nodes."""
 
     stale_ms: Annotated[int, Field(ge=0, le=_MAX_MS)] = STALE_MS
@@ -26,8 +36,8 @@ class NodesAsked(PageAsked):
 
 
 @NODES.get("/v1/nodes")
-async def list_nodes(mesh: MeshServices, query: NodesAsked) -> Page[NodeView]:
-    """List the live nodes, or all that ever were here."""
+async def list_nodes(mesh: MeshServices, query: NodesQuery) -> Page[NodeView]:
+    """List the live nodes, or all that ever joined."""
     found = await (mesh.nodes.all() if query.all else mesh.nodes.live_nodes_from_db(query.stale_ms))
     views = [NodeView.of(*each) for each in await with_roles(mesh, found)]
     return query.page_of(views, lambda view: view.node_id)
@@ -38,6 +48,60 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
     """Show a node."""
     node = await mesh.nodes.find(node_id)
     if node is None:
-        raise NotKnown(f"no node {node_id!r} was ever here", hint="GET /v1/nodes?all=true lists them")
+        raise NotKnown(f"node {node_id!r} not found", hint="see GET /v1/nodes?all=true")
     ((node, role),) = await with_roles(mesh, [node])
     return NodeView.of(node, role)
+
+
+ROLES: Final = Operations("roles")
+
+
+class NodeRequest(RequestModel):
+    """The node to designate or route to."""
+
+    node_id: Text
+
+
+class RekeyRequest(RequestModel):
+    """The key to accept; by default, the one that the node presented."""
+
+    key: Text | None = None
+
+
+@ROLES.get("/v1/roles")
+async def show_roles(mesh: MeshServices) -> RolesView:
+    """Show the owner, the coordinator and the routes."""
+    return await roles_of(mesh)
+
+
+@ROLES.put("/v1/roles/coordinator")
+async def designate_coordinator(mesh: MeshServices, body: NodeRequest) -> DesignatedView:
+    """Make a node the coordinator."""
+    op = await mesh.roles.designate_coordinator(body.node_id)
+    return DesignatedView(op.key, body.node_id)
+
+
+@ROLES.get("/v1/routes")
+async def list_routes(mesh: MeshServices, query: PageQuery) -> Page[RouteView]:
+    """List the routes and the states of their nodes."""
+    return query.page_of(await routes_of(mesh), lambda view: view.kind)
+
+
+@ROLES.put("/v1/routes/{kind}")
+async def set_route(mesh: MeshServices, kind: Text, body: NodeRequest) -> RoutedView:
+    """Route jobs of a kind or pattern to one node only."""
+    op = await mesh.roles.set_route(kind, body.node_id)
+    return RoutedView(op.key, kind, body.node_id)
+
+
+@ROLES.delete("/v1/routes/{kind}")
+async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
+    """Remove the route of a kind."""
+    op = await mesh.roles.clear_route(kind)
+    return RoutedView(op.key, kind, None)
+
+
+@ROLES.post("/v1/nodes/{node_id}/rekey")
+async def rekey_node(mesh: MeshServices, node_id: Text, body: RekeyRequest) -> AcceptedKey:
+    """Accept a new key for a known node."""
+    return await mesh.roles.accept_key(node_id, body.key)

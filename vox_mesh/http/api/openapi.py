@@ -19,7 +19,7 @@ JSON_LINES: Final = "application/jsonl"
 _PROBLEM: Final = {
     "type": "object",
     "title": "Problem",
-    "description": "What went wrong: `code` is stable, `detail` and `hint` are for people.",
+    "description": "An error: `code` is stable, `detail` and `hint` are for people.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -61,7 +61,7 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "vox-mesh",
             "version": version("vox-mesh"),
-            "description": "What the command line can ask or do, at a node of the mesh.",
+            "description": "The operations of the command line, served by a node of the mesh.",
         },
         "security": [{"token": []}],
         "tags": [{"name": noun} for noun in dict.fromkeys(each.noun for each in operations)],
@@ -118,7 +118,7 @@ def _responses(operation: Operation, answer: Any) -> dict[str, Any]:
     content = {_JSON: {"schema": answer}} if operation.is_json else {JSON_LINES: {"schema": _LINES}}
     responses: dict[str, Any] = {str(operation.status.value): {"description": "Done.", "content": content}}
     if operation.method == "GET" and operation.is_json:
-        responses[str(HTTPStatus.NOT_MODIFIED.value)] = {"description": "It is as you have it."}
+        responses[str(HTTPStatus.NOT_MODIFIED.value)] = {"description": "Not modified."}
     problem = {CONTENT_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
     for status in (*ALWAYS, *(WITH_BODY if operation.body is not None else ())):
         responses[str(status.value)] = {"description": status.phrase, "content": problem}

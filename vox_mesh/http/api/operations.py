@@ -28,18 +28,18 @@ CALL_S: Final = 30.0
 _MAX_S: Final = 365 * 86_400
 
 
-class Asked(BaseModel):
-    """What a request asks for: nothing that is not known is passed over in silence."""
+class RequestModel(BaseModel):
+    """The input of a request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("a duration is written as 30s, 5m, PT5M, or in whole seconds")
+        raise ValueError("must be a duration such as 30s, 5m, PT5M, or whole seconds")
     time_ms = milliseconds(value)
     if time_ms > _MAX_S * 1_000:
-        raise ValueError("a duration is a year at the most")
+        raise ValueError("must be at most a year")
     return time_ms / 1_000
 
 
@@ -59,7 +59,7 @@ Seconds = Annotated[
         }
     ),
 ]
-"""A duration as people write it, in seconds."""
+"""A duration such as 30s, in seconds."""
 
 MAX_WAIT_S: Final = 60
 Wait = Annotated[

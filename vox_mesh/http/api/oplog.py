@@ -7,18 +7,18 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.http.api.operations import Asked, JsonLines, Operations, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.oplog.export import Export
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
+from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
 
 OPLOG: Final = Operations("oplog")
 
 _VERIFY_TIMEOUT_S: Final = 600.0
 
 
-class EntriesAsked(PageAsked):
+class EntriesQuery(PageQuery):
     """The filter of a list of entries: after an id, of a chain, of a kind; in commit order."""
 
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -26,39 +26,39 @@ class EntriesAsked(PageAsked):
     kind: Text | None = None
 
 
-class ChainAsked(Asked):
+class ChainQuery(RequestModel):
     """The chain, by default all."""
 
     node: Text | None = None
 
 
 @OPLOG.get("/v1/oplog")
-async def list_entries(mesh: MeshServices, query: EntriesAsked) -> Page[EntryView]:
-    """List entries, in the order of their commits."""
+async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
+    """List entries in commit order."""
     after = query.number if query.cursor is not None else query.after
     found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
     return query.page([EntryView.of(mesh, entry) for entry in found], lambda view: view.id)
 
 
 @OPLOG.get("/v1/oplog/waiting")
-async def list_waiting(mesh: MeshServices, query: PageAsked) -> Page[StandingView]:
-    """List the ops that wait for others to be applied first, and for which."""
-    views = [StandingView.of(each) for each in await mesh.deferral.waiting()]
+async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[OpStateView]:
+    """List ops that wait for other ops to be applied."""
+    views = [OpStateView.of(each) for each in await mesh.deferral.waiting()]
     return query.page_of(views, lambda view: view.op_id)
 
 
 @OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S)
-async def verify_chains(mesh: MeshServices, query: ChainAsked) -> list[ChainView]:
-    """Recompute every hash, number, link and signature; name the first broken entry of each chain."""
+async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView]:
+    """Verify every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)
     if query.node is not None and not reports:
-        raise NotKnown(f"the log has no chain of {query.node!r}")
+        raise NotKnown(f"chain {query.node!r} not found")
     return [ChainView.of(report) for report in reports]
 
 
 @OPLOG.get("/v1/oplog/export")
 async def export_log(mesh: MeshServices) -> JsonLines:
-    """Send the whole log, and the keys to verify it with; without its last line it is not whole."""
+    """Export the whole log with its keys; without its last line it is incomplete."""
     export = await Export.begin(mesh.oplog, *mesh.store.tenant[:2])
     return JsonLines(export.parts())
 
@@ -70,13 +70,13 @@ async def show_entry(mesh: MeshServices, op_id: Text) -> EntryView:
 
 
 @OPLOG.get("/v1/oplog/{op_id}/standing")
-async def show_standing(mesh: MeshServices, op_id: Text) -> StandingView:
-    """How an op stands: applied, refused, waiting, or dropped for good."""
-    return await standing_of(mesh, op_id)
+async def show_standing(mesh: MeshServices, op_id: Text) -> OpStateView:
+    """Show the state of an op: applied, refused, waiting or dropped."""
+    return await find_op_state(mesh, op_id)
 
 
 @OPLOG.post("/v1/oplog/anchor")
 async def anchor_chains(mesh: MeshServices) -> EntryView:
-    """Record where all other chains end, so that cutting one off can be seen."""
+    """Record the ends of all other chains, so that a truncation is detected."""
     outcome = await mesh.oplog.anchor()
     return EntryView.of(mesh, await mesh.oplog.find(outcome.key))

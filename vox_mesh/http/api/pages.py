@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 import orjson
 from pydantic import Field
 
-from vox_mesh.http.api.operations import Asked
+from vox_mesh.http.api.operations import RequestModel
 from vox_mesh.http.problems import Problem
 
 MAX_LIMIT: Final = 500
@@ -30,7 +30,7 @@ class Page(Generic[T]):
     next: str | None
 
 
-class PageAsked(Asked):
+class PageQuery(RequestModel):
     """The limit and cursor of a page."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = _LIMIT
@@ -87,6 +87,6 @@ def bad_cursor() -> Problem:
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         "bad_cursor",
-        "this is the cursor of no page",
-        "use `next` of the page before, as it is",
+        "cursor is not valid",
+        "use `next` of the previous page, unchanged",
     )

@@ -1,4 +1,4 @@
-"""The rhythm: the current beat, policies, bar reports, promises and status claims."""
+"""The rhythm: the current beat, policies, bar reports, promises, status claims and budgets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from vox_mesh.http.api.operations import Asked, Operations, Text
-from vox_mesh.http.api.pages import Page, PageAsked
+from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
+from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.documents.documents import MAX_BYTES
+from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
-from vox_mesh.model.rhythm.promises import HelpState
+from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.rhythm import BeatView, MomentView, PromiseView, StatusView, beat_of, moment_of
-from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
+from vox_mesh.views.rhythm import (
+    BeatView,
+    BudgetView,
+    MomentView,
+    PoliciesView,
+    PolicyView,
+    SpendingView,
+    StatusView,
+    beat_of,
+    moment_of,
+    policies_of,
+)
 
 RHYTHM: Final = Operations("rhythm")
 
@@ -28,61 +39,61 @@ _Beat = Annotated[int, Field(ge=1, le=LONGEST_BAR)]
 
 @RHYTHM.get("/v1/rhythm/beat")
 async def show_beat(mesh: MeshServices) -> BeatView:
-    """Show the beat of now: its place in the bar, its phase, the tempo, and who leads."""
+    """Show the current beat, its phase, the tempo and the leader."""
     return await beat_of(mesh)
 
 
 # --- the policy ----------------------------------------------------------------------------------
 
 
-class ToSet(Asked):
-    """A tempo policy: as an object, or as the text of a file of YAML, whose faults are told by line."""
+class PolicyRequest(RequestModel):
+    """A tempo policy: an object, or YAML text, whose faults are reported by line."""
 
     policy: dict[str, Any] | Annotated[str, Field(max_length=MAX_BYTES)]
 
 
 @RHYTHM.get("/v1/rhythm/policy")
 async def show_policy(mesh: MeshServices) -> PoliciesView:
-    """Show the policy in force, and what was announced to follow it."""
+    """Show the tempo policy in force and announced changes."""
     return await policies_of(mesh)
 
 
 @RHYTHM.put("/v1/rhythm/policy")
-async def set_policy(mesh: MeshServices, body: ToSet) -> PolicyView:
-    """Have a policy in force from a downbeat two or more bars ahead, on every node at the same one."""
-    said = body.policy
-    wanted = parse_policy(said) if isinstance(said, str) else TempoPolicy.of_document(said)
+async def set_policy(mesh: MeshServices, body: PolicyRequest) -> PolicyView:
+    """Set the policy from the same downbeat on every node, at least two bars ahead."""
+    given = body.policy
+    wanted = parse_policy(given) if isinstance(given, str) else TempoPolicy.of_document(given)
     return PolicyView.of(await mesh.rhythm.policies.set(wanted))
 
 
-# --- what became of bars and promises ------------------------------------------------------------
+# --- reports and promises ------------------------------------------------------------------------
 
 
-class PromisesAsked(PageAsked):
+class PromisesQuery(PageQuery):
     """The filter of a list of promises, newest first."""
 
     state: HelpState | None = None
 
 
 @RHYTHM.get("/v1/rhythm/reports")
-async def list_reports(mesh: MeshServices, query: PageAsked) -> Page[BarReport]:
-    """List what became of bars, each in its last revision, the newest first; missing ones are there too."""
+async def list_reports(mesh: MeshServices, query: PageQuery) -> Page[BarReport]:
+    """List the last revisions of bar reports, newest first, with missing bars."""
     found = await mesh.rhythm.reverb.reports(query.limit, before_ms=query.number)
     return query.page(found, lambda report: report.start_ms)
 
 
 @RHYTHM.get("/v1/rhythm/promises")
-async def list_promises(mesh: MeshServices, query: PromisesAsked) -> Page[PromiseView]:
-    """List who asked for help, what was promised, and what came of it; the newest first."""
+async def list_promises(mesh: MeshServices, query: PromisesQuery) -> Page[HelpThread]:
+    """List requests for help, their promises and outcomes, newest first."""
     found = await mesh.rhythm.help.listed(state=query.state, before=query.text, limit=query.limit)
-    return query.page([PromiseView.of(thread) for thread in found], lambda view: view.thread_id)
+    return query.page(found, lambda view: view.thread_id)
 
 
 # --- status --------------------------------------------------------------------------------------
 
 
-class StatusSaid(Asked):
-    """What an agent says of a task. Without `hlc` it is said now; `bar` and `beat` are of old."""
+class StatusRequest(RequestModel):
+    """A status claim on a task. `hlc` is now by default; `bar` and `beat` are deprecated."""
 
     agent_id: Text
     task_id: _Address
@@ -98,13 +109,13 @@ class StatusSaid(Asked):
 
 
 @RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
-async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
-    """Say how a task stands. It counts for the beat of its time, and is written at the end of this one."""
-    said = body.model_dump(mode="json", exclude_none=True)
+async def claim_status(mesh: MeshServices, body: StatusRequest) -> StatusView:
+    """Claim the status of a task. It counts for the beat of its `hlc`, and is written when this beat ends."""
+    claimed = body.model_dump(mode="json", exclude_none=True)
     now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
-    if not {"beat_index", "beat"} & said.keys():
+    if not {"beat_index", "beat"} & claimed.keys():
         now["beat_index"] = mesh.rhythm.frame().beat_index
-    claim = StatusClaim.of_document({**now, **said})
+    claim = StatusClaim.of_document({**now, **claimed})
     mesh.rhythm.status.accept(claim)
     return StatusView.of(mesh, claim)
 
@@ -112,13 +123,67 @@ async def claim_status(mesh: MeshServices, body: StatusSaid) -> StatusView:
 # --- addresses -----------------------------------------------------------------------------------
 
 
-class AddressAsked(Asked):
+class AddressQuery(RequestModel):
     """An address with a time in beats."""
 
     address: Annotated[str, Field(min_length=1, max_length=2_048)]
 
 
 @RHYTHM.get("/v1/ucxl")
-async def resolve_address(mesh: MeshServices, query: AddressAsked) -> MomentView:
-    """When an address means, by the tempo of the mesh: `;beats=^^N`, `;beats=~~N`, `;phase=NAME`."""
+async def resolve_address(mesh: MeshServices, query: AddressQuery) -> MomentView:
+    """Resolve the time of an address by the mesh's tempo: `;beats=^^N`, `;beats=~~N`, `;phase=NAME`."""
     return await moment_of(mesh, parse(query.address))
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+BUDGETS: Final = Operations("budgets")
+
+Subject = Annotated[str, Field(pattern=r"^(agent|account):\S{1,200}$", examples=["account:research"])]
+
+
+class BudgetsQuery(PageQuery):
+    """The subject, by default all."""
+
+    subject: Subject | None = None
+
+
+class SpendingQuery(BudgetsQuery):
+    """The start of the period; by default, since the budgets count."""
+
+    since: Seconds | None = None
+
+
+class BudgetRequest(RequestModel):
+    """A budget and its subject; null removes it. `anew` starts counting from now."""
+
+    subject: Subject
+    budget: dict[str, Any] | None
+    anew: bool = False
+
+
+@BUDGETS.get("/v1/budgets")
+async def list_budgets(mesh: MeshServices, query: BudgetsQuery) -> Page[BudgetView]:
+    """List the budgets."""
+    found = await mesh.rhythm.budgets.show(query.subject)
+    return query.page_of([BudgetView.of(each) for each in found], lambda view: view.subject)
+
+
+@BUDGETS.put("/v1/budgets")
+async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
+    """Set or remove the budget of an agent or account."""
+    budgets = mesh.rhythm.budgets
+    if body.budget is None:
+        (before,) = await budgets.show(body.subject)
+        await budgets.remove(body.subject)
+        return BudgetView.of(before)
+    return BudgetView.of(await budgets.set(body.subject, Budget.of_document(body.budget), anew=body.anew))
+
+
+@BUDGETS.get("/v1/budgets/report")
+async def report_spending(mesh: MeshServices, query: SpendingQuery) -> Page[SpendingView]:
+    """List the spending of agents and accounts: beats, cost and resources."""
+    await mesh.rhythm.look()
+    since_ms = None if query.since is None else mesh.clock.now_ms - round(query.since * 1_000)
+    found = await mesh.rhythm.budgets.report(query.subject, since_ms=since_ms)
+    return query.page_of([SpendingView.of(each) for each in found], lambda view: view.subject)

@@ -29,7 +29,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.occ.occ import Occ
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus
@@ -50,7 +50,7 @@ class Measured(Protocol):
     clock: MeshClock
     locks: Locks
     oplog: OpLog
-    deferral: Deferral
+    deferral: PendingOps
     occ: Occ
     messages: Messages
     jobs: Jobs
@@ -116,28 +116,26 @@ class MetricsCollector:
     def _itself(self) -> Iterator[Metric]:
         node = self._node
         info = {"node": node.identity.node_id, "version": version("vox-mesh"), "home": node.store.home.value}
-        yield InfoMetricFamily("vox_node", "Which node this is.", info)
+        yield InfoMetricFamily("vox_node", "Identity, version and backend of the node.", info)
         ready = None if self._is_ready is None else self._is_ready()
-        yield gauge("vox_ready", "Whether the node can do its work.", ready)
+        yield gauge("vox_ready", "1 if the node is ready.", ready)
         parts: Mapping[str, SupervisedPart] = getattr(getattr(node, "supervisor", None), "parts", {})
         yield counters(
             "vox_part_restarts",
-            "How often a part of the node failed and was begun again.",
+            "Restarts of failed parts of the node.",
             "part",
             {name: part.restarts for name, part in parts.items()},
         )
         yield counters(
             "vox_background_faults",
-            "Unexpected exceptions of background tasks, which went on.",
+            "Unexpected exceptions of background tasks, which continued.",
             "task",
             node.store.faults.counts,
         )
 
     def _jobs(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
-        ready = GaugeMetricFamily(
-            "vox_jobs_ready", "Jobs in the mesh that could be claimed now.", labels=("kind",)
-        )
+        ready = GaugeMetricFamily("vox_jobs_ready", "Ready jobs in the mesh.", labels=("kind",))
         if (census := self.seen.census) is not None:
             for kind, by_state in census.jobs.items():
                 for state in JobState:
@@ -148,13 +146,13 @@ class MetricsCollector:
         worker, stats = self._node.worker, self._node.worker.stats
         yield histogram(
             "vox_job_queued_to_started_seconds",
-            "How long jobs that this node started could have been claimed before.",
+            "Time that jobs started by this node were ready before.",
             stats.queued,
         )
-        yield histogram("vox_job_run_seconds", "How long attempts at jobs took on this node.", stats.ran)
+        yield histogram("vox_job_run_seconds", "Duration of job attempts on this node.", stats.ran)
         yield counters(
             "vox_job_attempts",
-            "Attempts at jobs on this node, by how they ended.",
+            "Job attempts on this node by outcome.",
             "outcome",
             {
                 "succeeded": stats.succeeded,
@@ -163,11 +161,11 @@ class MetricsCollector:
                 "refused": stats.refused,
             },
         )
-        yield gauge("vox_jobs_in_hand", "Jobs that this node works on.", worker.running_count)
-        yield gauge("vox_worker_places", "Jobs that this node works on at the most.", worker.capacity)
+        yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.running_count)
+        yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.capacity)
         yield counter(
             "vox_lease_expired",
-            "Jobs that this node took back because their leases had run out.",
+            "Jobs that this node released because their leases had expired.",
             self._node.jobs.expired,
         )
 
@@ -175,7 +173,7 @@ class MetricsCollector:
         node, census = self._node, self.seen.census
         yield counters(
             "vox_fence_rejected",
-            "Refusals because a token was over: of a lock, or of the claim of a job or a message.",
+            "Writes rejected because of a stale token of a lock, or of the claim of a job or message.",
             "what",
             {
                 "lock": node.store.traffic.refusals[StaleFence.code],
@@ -183,26 +181,22 @@ class MetricsCollector:
                 "message": node.messages.stats.stale,
             },
         )
-        yield histogram(
-            "vox_lock_wait_seconds", "From asking for a lock to having it, on this node.", node.locks.waited
-        )
-        yield gauge("vox_locks_held", "Keys that are locked in the mesh.", census and census.locks_held)
-        yield gauge(
-            "vox_lock_waiters", "Those who wait for a key in the mesh.", census and census.lock_waiters
-        )
+        yield histogram("vox_lock_wait_seconds", "Time to acquire a lock on this node.", node.locks.waited)
+        yield gauge("vox_locks_held", "Held lock keys in the mesh.", census and census.locks_held)
+        yield gauge("vox_lock_waiters", "Waiters for locks in the mesh.", census and census.lock_waiters)
 
     def _nodes(self) -> Iterator[Metric]:
         ages = GaugeMetricFamily(
             "vox_heartbeat_age_seconds",
-            "How long ago each node ticked that has not left.",
+            "Age of the last heartbeat of each node that has not left.",
             labels=("node",),
         )
         missed = GaugeMetricFamily(
             "vox_heartbeat_missed_ticks",
-            "How many ticks should have come since, and did not.",
+            "Missed heartbeats since the last one.",
             labels=("node",),
         )
-        states = GaugeMetricFamily("vox_nodes", "Nodes by their state.", labels=("state",))
+        states = GaugeMetricFamily("vox_nodes", "Nodes by state.", labels=("state",))
         if (census := self.seen.census) is not None:
             for each in census.nodes[:MAX_NODES]:
                 ages.add_metric((each.node_id,), each.silent_s)
@@ -224,11 +218,11 @@ class MetricsCollector:
             clock.distance_ms / 1_000 if clock.is_set else None,
         )
         yield counter(
-            "vox_clock_flagged", "Times of others that were too far ahead to be believed.", clock.flagged
+            "vox_clock_flagged", "Timestamps of other nodes rejected as too far ahead.", clock.flagged
         )
         yield gauge(
             "vox_database_clock_correction_seconds",
-            "What the nodes add to the database's clock; 0 unless it was set while they ran.",
+            "Correction of the database's clock; 0 unless it was set while nodes ran.",
             clock.correction_ms / 1_000,
         )
         yield gauge(
@@ -238,7 +232,7 @@ class MetricsCollector:
         )
         yield counter(
             "vox_database_clock_jumps",
-            "Steps of the database's clock that this node has noticed.",
+            "Steps of the database's clock that this node detected.",
             clock.jumps,
         )
 
@@ -246,85 +240,85 @@ class MetricsCollector:
         messages, census = self._node.messages, self.seen.census
         yield gauge(
             "vox_messages_unacked",
-            "Messages in the mesh that are still to be acknowledged.",
+            "Unacknowledged messages in the mesh.",
             census and census.messages_unacked,
         )
         yield gauge(
             "vox_messages_overdue",
-            "Messages in the mesh that should have been acknowledged by now.",
+            "Overdue messages in the mesh.",
             census and census.messages_overdue,
         )
         yield gauge("vox_messages_dead", "Dead letters in the mesh.", census and census.messages_dead)
         yield histogram(
             "vox_message_delivery_seconds",
-            "From the sending of messages to their being handed to a consumer on this node.",
+            "Time from sending a message to its delivery to a consumer on this node.",
             messages.stats.delivery,
         )
         yield counter(
             "vox_messages_forged",
-            "Messages that were refused here since they were not from the node that they name.",
+            "Messages refused here because their signature was not that of the named node.",
             sum(messages.verifier.forged.values()),
         )
 
     def _writes(self) -> Iterator[Metric]:
         store, traffic, spool = self._node.store, self._node.store.traffic, self.seen.spool
-        yield gauge(
-            "vox_write_buffer_depth", "Scripts that wait for a request to take them.", store.scripts_waiting
+        yield gauge("vox_write_buffer_depth", "Write requests waiting to be sent.", store.scripts_waiting)
+        yield histogram("vox_write_batch_scripts", "Write requests per batch.", traffic.batches)
+        yield counter("vox_writes", "Write requests answered by the database.", traffic.answered)
+        yield counter(
+            "vox_writes_refused", "Write requests refused by the database.", sum(traffic.refusals.values())
         )
-        yield histogram("vox_write_batch_scripts", "Scripts that went in one request.", traffic.batches)
-        yield counter("vox_writes", "Scripts that the database has answered for.", traffic.answered)
-        yield counter("vox_writes_refused", "Those of them that it refused.", sum(traffic.refusals.values()))
         yield counter(
             "vox_write_failures",
-            "Scripts that were not written, or not surely, for want of an answer.",
+            "Write requests without an answer: failed, or outcome unknown.",
             traffic.failures,
         )
         depth, size, refused = (None,) * 3 if spool is None else (spool.depth, spool.bytes, spool.refused)
-        yield gauge("vox_spooled_scripts", "Scripts that wait in the spool.", depth)
-        yield gauge("vox_spooled_bytes", "What they take on disk.", size)
-        yield gauge("vox_spool_refused_scripts", "Scripts from the spool that were refused.", refused)
+        yield gauge("vox_spooled_scripts", "Write requests in the spool.", depth)
+        yield gauge("vox_spooled_bytes", "Size of the spool on disk.", size)
+        yield gauge("vox_spool_refused_scripts", "Write requests from the spool that were refused.", refused)
 
     def _database(self) -> Iterator[Metric]:
         store = self._node.store
-        yield states("vox_circuit_state", "How the circuit breaker stands.", _CIRCUITS, store.circuit)
+        yield states("vox_circuit_state", "State of the circuit breaker.", _CIRCUITS, store.circuit)
         status = store.replica_status
         yield states(
             "vox_replica_state",
-            "How the replica stands.",
+            "State of the replica.",
             [each.value for each in ReplicaState],
             ReplicaState.OFF.value if status is None else status.state.value,
         )
         yield gauge(
             "vox_replica_lag_seconds",
-            "For how long the replica has not been known to hold every commit.",
+            "Time since the replica last held every commit.",
             None if status is None else _lag_s(status),
         )
         wal = store.wal_status
-        yield gauge("vox_wal_bytes", "Length of the write-ahead log of the file home.", wal and wal.bytes)
+        yield gauge("vox_wal_bytes", "Size of the write-ahead log of the file backend.", wal and wal.bytes)
         yield gauge(
             "vox_wal_held_bytes",
-            "How much of it a reader kept from being checkpointed, when it was last longer than 64 MB.",
+            "Part of it that a reader kept from being checkpointed, when it last exceeded 64 MB.",
             wal and wal.held_bytes,
         )
         yield counter(
             "vox_replica_snapshots",
-            "Snapshots of a compacted log that the replica has applied.",
+            "Snapshots of a compacted log applied by the replica.",
             0 if status is None else status.snapshots,
         )
         yield counter(
             "vox_replica_start_overs",
-            "Times the replica dropped its whole copy to fetch it again.",
+            "Times the replica discarded its copy and fetched it again.",
             0 if status is None else status.start_overs,
         )
         yield counter(
             "vox_replica_fetched_bytes",
-            "Bytes of the server's log that the replica has fetched.",
+            "Bytes of the server's log fetched by the replica.",
             0 if status is None else status.fetched_bytes,
         )
         requests = store.traffic.requests
         yield counters(
             "vox_primary_requests",
-            "Requests to the server that has the data.",
+            "Requests to the primary.",
             "what",
             {what: requests[what] for what in _REQUESTS},
         )
@@ -336,12 +330,12 @@ class MetricsCollector:
         )
         yield counter(
             "vox_store_rollbacks",
-            "How often this node found that the database had gone back to an earlier state.",
+            "Rollbacks of the database that this node detected.",
             node.rollbacks,
         )
         yield counter(
             "vox_ops_forged",
-            "Ops that this node dropped: their authors have not signed them.",
+            "Ops dropped by this node because of a wrong signature.",
             node.deferral.forged,
         )
         outcomes = dict.fromkeys(_OCC_OUTCOMES, 0)
@@ -349,25 +343,25 @@ class MetricsCollector:
             outcomes[outcome] = outcomes.get(outcome, 0) + count
         yield counters(
             "vox_occ_conflicts",
-            "Optimistic writes on this node that met another's, by what became of them.",
+            "Conflicting optimistic writes on this node by outcome.",
             "outcome",
             {as_label(outcome): count for outcome, count in outcomes.items()},
         )
         yield gauge(
             "vox_conflicts_open",
-            "Conflicts in the mesh that wait for somebody to decide.",
+            "Open conflicts in the mesh.",
             census and census.conflicts_open,
         )
 
     def _service(self) -> Iterator[Metric]:
         asked = CounterMetricFamily(
-            "vox_http_requests", "Requests to this node.", labels=("method", "route", "status")
+            "vox_http_requests", "HTTP requests to this node.", labels=("method", "route", "status")
         )
         for labels, count in self._http.requests.items():
             asked.add_metric(labels, count)
         yield asked
         yield histogram(
-            "vox_http_request_seconds", "How long it took to answer them, streams aside.", self._http.seconds
+            "vox_http_request_seconds", "Duration of HTTP requests, without streams.", self._http.seconds
         )
 
 

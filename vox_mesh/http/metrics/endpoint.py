@@ -15,9 +15,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.metrics.collector import MAX_KINDS, HttpStats, Measured, MetricsCollector, ScrapeInputs
-from vox_mesh.http.metrics.labels import Label
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
+from vox_mesh.http.tracing import Label
 from vox_mesh.nodes.census import Census, take_census
 from vox_mesh.store.spool.spool import SpoolStatus
 

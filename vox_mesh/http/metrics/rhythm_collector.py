@@ -10,10 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vox_mesh.http.metrics.instruments import counter, counters, gauge, histogram
 from vox_mesh.model.rhythm.plan import TempoSource
-from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.census import Census
 from vox_mesh.rhythm.rhythm import Rhythm
-from vox_mesh.views.rhythm import report_of
 
 MAX_SUBJECTS: Final = 50
 """The maximum number of budgets exported, most spent first."""
@@ -29,37 +28,35 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     frame, tally = rhythm.frame(), rhythm.reverb.totals
     yield histogram(
         "vox_beat_lateness_seconds",
-        "How long after they had begun beats were told on this node.",
+        "Delay of beats on this node.",
         rhythm.pulse.lateness,
     )
-    yield gauge("vox_tempo_bpm", "Beats in a minute.", frame.tempo_bpm)
-    yield gauge("vox_beat_index", "The place of this beat in its bar, from 1.", frame.beat_index)
-    yield gauge("vox_rhythm_leader", "Whether this node leads the rhythm.", rhythm.is_leader)
+    yield gauge("vox_tempo_bpm", "Beats per minute.", frame.tempo_bpm)
+    yield gauge("vox_beat_index", "Index of the current beat in its bar, from 1.", frame.beat_index)
+    yield gauge("vox_rhythm_leader", "1 if this node leads the rhythm.", rhythm.is_leader)
     yield gauge(
         "vox_rhythm_degraded",
-        "Whether this node goes by the median, since policies differ and nobody leads.",
+        "1 if this node follows the median, as policies differ and there is no leader.",
         frame.source == TempoSource.MEDIAN,
     )
     yield counter(
         "vox_rhythm_windows_missing",
-        "Bars that nobody could look at, as this node has reported.",
+        "Bars that no node could observe, as reported by this node.",
         tally.missing_bars,
     )
     yield gauge(
-        "vox_status_claims_live", "Tasks whose status this node tells in each beat.", rhythm.status.live
+        "vox_status_claims_live", "Tasks whose status this node claims in each beat.", rhythm.status.live
     )
     yield counters(
         "vox_promises",
-        "Promises of help by what came of them, as this node has reported.",
+        "Promises of help by verdict, as reported by this node.",
         "verdict",
         tally.promises,
     )
-    yield counter("vox_overruns", "Phases overrun, as this node has reported.", tally.overruns)
-    kpis = GaugeMetricFamily("vox_kpi", "The figures of the last bar.", labels=("name",))
+    yield counter("vox_overruns", "Phase overruns, as reported by this node.", tally.overruns)
+    kpis = GaugeMetricFamily("vox_kpi", "KPIs of the last bar.", labels=("name",))
     alarms = GaugeMetricFamily("vox_rhythm_alarm", "Alarms of the last bar.", labels=("name",))
-    spent = GaugeMetricFamily(
-        "vox_budget_spent_ratio", "Which part of each budget is spent.", labels=("subject",)
-    )
+    spent = GaugeMetricFamily("vox_budget_spent_ratio", "Spent part of each budget.", labels=("subject",))
     if census is not None:
         for subject, part in census.budgets.items():
             spent.add_metric((subject,), part)
@@ -77,7 +74,7 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
 
 def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
     """Return the report on the last bar, unless it is too old."""
-    report, now_ms = report_of(census.last_report), rhythm.times.now_ms
+    report, now_ms = parse_report(census.last_report), rhythm.times.now_ms
     if report is None:
         return None
     bars = rhythm.timeline.bars_between(report.end_ms, max(now_ms, report.end_ms))

@@ -14,7 +14,7 @@ import orjson
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, wire
 from vox_mesh.http.relay.keys import RelayKeys
-from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.relay_outbound import Peer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK
 
@@ -29,7 +29,7 @@ _MAX_ANSWER_BYTES: Final = 2**16
 _MAX_PEER_TEXT: Final = 300
 _KEY: Final = re.compile(rf"{re.escape(MARK)}[\w.-]*", re.ASCII)
 _EXPIRED_KEY_CODES: Final = ("token_stale", "token_early")
-_UNAUTHORIZED_HINT: Final = "VOX_MESH_TOKEN must be the same on both nodes"
+_UNAUTHORIZED_HINT: Final = "set VOX_MESH_TOKEN to the same value on both nodes"
 _RETRY_STATUSES: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.MISDIRECTED_REQUEST,
@@ -99,9 +99,9 @@ class HttpRelayClient:
             async with asyncio.timeout(2 * _TIMEOUT_S):  # httpx's timeouts apply to each step only
                 status, answer = await _send(client, request)
         except TimeoutError:
-            raise RelayFailed(f"{peer.url}: the answer does not come to an end") from None
+            raise RelayFailed(f"{peer.url}: response timed out") from None
         except (httpx.InvalidURL, ValueError) as error:
-            raise RelayRefused(f"{peer.url} is no address: {self._sanitize(str(error))}") from None
+            raise RelayRefused(f"{peer.url} is not a valid address: {self._sanitize(str(error))}") from None
         except httpx.HTTPError as error:
             raise RelayFailed(f"{peer.url}: {self._sanitize(str(error)) or type(error).__name__}") from None
         except Exception as error:
@@ -141,7 +141,7 @@ async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int,
 
 def _phrase_of(status: int) -> str:
     """Return the reason phrase of a status."""
-    return HTTPStatus(status).phrase if status in set(HTTPStatus) else "an unknown status"
+    return HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
 
 
 def _document(answer: bytes) -> dict[str, Any]:

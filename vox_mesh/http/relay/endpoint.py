@@ -12,8 +12,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vox_mesh.http.access import Access, RateLimiter, Scope
-from vox_mesh.http.body import READ_S, body_of
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.requests import READ_S, body_of
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.batch_signature import MAX_LENGTH
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
@@ -102,7 +102,11 @@ class Delivery:
         self._rates.check(request.remote, request.headers.get(FROM, "")[:MAX_NAME])
         self._refuse_misdirected(request)
         if self._at_once >= self._limits.at_once:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "too many requests at the same time")
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "overloaded",
+                f"concurrent deliveries must be at most {self._limits.at_once}",
+            )
         self._at_once += 1
         try:
             messages = _parse_messages(await body_of(request, self._limits.read_s))
@@ -119,14 +123,14 @@ class Delivery:
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "node_missing",
-                f"the header {NODE} does not say which node this is meant for",
+                f"header {NODE} must name the recipient node",
             )
         if target != self._node_id:
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "misdirected",
-                f"this is {self._node_id}, and the request is meant for another node",
-                "look its address up again",
+                f"request is for another node, this is {self._node_id}",
+                "look up the node's address again",
             )
 
 
@@ -135,15 +139,17 @@ def _parse_messages(body: bytes) -> list[Message]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise _unprocessable("not_json", f"the body is not JSON: {error}") from None
+        raise _unprocessable("not_json", f"body must be JSON: {error}") from None
     documents = document if isinstance(document, list) else [document]
     if not 1 <= len(documents) <= MAX_MESSAGES:
-        raise _unprocessable("bad_count", f"a request has 1 to {MAX_MESSAGES} messages, not {len(documents)}")
+        raise _unprocessable(
+            "bad_count", f"messages must be between 1 and {MAX_MESSAGES}, got {len(documents)}"
+        )
     messages = []
     for number, each in enumerate(documents):
         if not isinstance(each, dict) or not _FIELDS.issuperset(each):  # there may be many others
             raise _unprocessable(
-                "bad_message", f"message {number} is no object, or has a field of no message"
+                "bad_message", f"message {number} must be an object with fields of a message only"
             )
         try:
             messages.append(WireMessage.model_validate(each).message())
@@ -153,7 +159,7 @@ def _parse_messages(body: bytes) -> list[Message]:
             raise _unprocessable("bad_message", f"message {number}: {where}: {first['msg']}") from None
     ids = {message.message_uuid for message in messages}
     if len(ids) < len(messages):
-        raise _unprocessable("doubled", "two of the messages have the same id")
+        raise _unprocessable("doubled", "message ids must be unique")
     return messages
 
 

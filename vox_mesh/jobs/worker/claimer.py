@@ -15,7 +15,7 @@ from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.model.locks.tokens import next_token
+from vox_mesh.model.locks.records import next_token
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.store import Store

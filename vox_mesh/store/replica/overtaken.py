@@ -67,7 +67,7 @@ def _copies(folder: Path, pattern: str) -> list[Path]:
 def _seen(path: Path) -> Sequence[Value] | None:
     """Return how much of its primary a copy shows; `None` if it can't be read or has no epochs yet."""
     with suppress(sqlite3.Error), closing(open_copy(path)) as copy:
-        found: Sequence[Value] = copy.execute(_SQL["seen"]).fetchone()
+        found: Sequence[Value] = copy.execute(_SQL["copy_state"]).fetchone()
         return found
     return None
 

@@ -80,8 +80,8 @@ async def checkpoint_pages(engine: Engine) -> int:
 async def try_to_write(engine: Engine) -> None:
     """Commit a change that leaves nothing behind, or raise the error that prevents writing."""
     batch = Batch()
-    attempted = batch.add(_SQL["try_to_write"])
-    batch.add(_SQL["take_back_the_try"])
+    attempted = batch.add(_SQL["begin_write_test"])
+    batch.add(_SQL["end_write_test"])
     result = await engine.run(batch.seal())
     step = result.steps[attempted]
     if isinstance(step, StepError):

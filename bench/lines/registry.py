@@ -1,0 +1,186 @@
+"""The lines of the benchmark, plane by plane: what can be measured, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from bench.environment import BenchEnvironment
+from bench.figures import Found
+from bench.lines import growth as growth_lines
+from bench.lines import inboxes as inbox_lines
+from bench.lines import job_queries as roster_lines
+from bench.lines import jobs as job_lines
+from bench.lines import locks as lock_lines
+from bench.lines import messages as message_lines
+from bench.lines import nodes as node_lines
+from bench.lines import oplog as oplog_lines
+from bench.lines import peers as peer_lines
+from bench.lines import replica as replica_lines
+from bench.lines import rhythm as rhythm_lines
+from bench.lines import service as service_lines
+from bench.lines import store as store_lines
+from bench.lines import wakeups as wake_lines
+from bench.lines import watch as watch_lines
+from bench.peers.registry import PEERS
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing to measure; it may give several figures."""
+
+    name: str
+    what: str
+    run: Callable[[BenchEnvironment], Coroutine[Any, Any, Sequence[Found]]]
+    needs_server: bool = False
+
+
+_served: Final = partial(Line, needs_server=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Lines that belong together: a table of the page."""
+
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+
+
+PLANES: Final = (
+    Plane(
+        "store",
+        "The store",
+        (
+            _served("one-caller-sqld", "one script at a time, on a server", store_lines.one_caller_sqld),
+            _served("64-callers-sqld", "scripts combined, on a server", store_lines.many_callers_sqld),
+            Line("one-caller-file", "one script at a time, in a file", store_lines.one_caller_file),
+            Line("64-callers-file", "scripts combined, in a file", store_lines.many_callers_file),
+            Line("4-processes-file", "several processes on one file", store_lines.many_processes_file),
+            Line("one-caller-memory", "one script at a time, in memory", store_lines.one_caller_memory),
+            _served("merged-sqld", "scripts of one shape, on a server", store_lines.merged_sqld),
+            Line("merged-file", "scripts of one shape, in a file", store_lines.merged_file),
+            Line("read-memory", "a point query, in memory", store_lines.read_memory),
+            Line("read-file", "a point query, in a file", store_lines.read_file),
+            _served("read-sqld", "a point query, on a server", store_lines.read_sqld),
+        ),
+    ),
+    Plane(
+        "replica",
+        "The replica and watches",
+        (
+            _served("read-replica", "a point query, on the replica", replica_lines.read_replica),
+            _served("first-copy", "a replica from nothing", replica_lines.first_copy),
+            _served("following", "a replica that follows", replica_lines.following),
+            _served("visible-mesh", "a commit seen by another process", watch_lines.visible_mesh),
+            Line("visible-file", "a commit seen by another process, in a file", watch_lines.visible_file),
+            _served("idle", "waiting for a commit", watch_lines.idle),
+        ),
+    ),
+    Plane(
+        "oplog",
+        "The op log and nodes",
+        (
+            _served("oplog-append", "ops of many callers", oplog_lines.append),
+            _served("oplog-one-caller", "one op at a time, on a server", oplog_lines.one_caller),
+            Line("oplog-verify", "a whole log", oplog_lines.verify),
+            _served("nodes-live", "who is here, in a large mesh", node_lines.live),
+            _served("nodes-writes", "a node that has nothing to do", node_lines.writes),
+        ),
+    ),
+    Plane(
+        "locks",
+        "Locks",
+        (
+            _served("lock-pairs-sqld", "a lock for each caller, on a server", lock_lines.pairs_sqld),
+            _served("lock-pair-sqld", "one lock at a time, on a server", lock_lines.one_caller_sqld),
+            Line("lock-pairs-file", "a lock for each caller, in a file", lock_lines.pairs_file),
+            _served("lock-contended", "one lock for all callers", lock_lines.contended),
+            _served("lock-hand-over-mesh", "from process to process", lock_lines.hand_over_mesh),
+            Line("lock-hand-over-file", "from process to process, in a file", lock_lines.hand_over_file),
+            Line("lock-guard", "many paths, many patterns", lock_lines.guard),
+        ),
+    ),
+    Plane(
+        "messages",
+        "Messages",
+        (
+            _served("message-relay", "to another process, by the relay", message_lines.by_relay),
+            _served("message-watch", "to another process, without the relay", message_lines.by_watch),
+            _served("message-rates-sqld", "many senders, on a server", message_lines.rates_sqld),
+            Line("message-rates-file", "many senders, in a file", message_lines.rates_file),
+            _served("message-inbox-sqld", "a large inbox, on a server", inbox_lines.large_sqld),
+            Line("message-inbox-file", "a large inbox, in a file", inbox_lines.large_file),
+            _served("message-idle-sqld", "to one of many idle receivers, on a server", wake_lines.idle_sqld),
+            Line("message-idle-file", "to one of many idle receivers, in a file", wake_lines.idle_file),
+            Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
+        ),
+    ),
+    Plane(
+        "jobs",
+        "Jobs",
+        (
+            _served("job-scheduled-sqld", "many at a time, on a server", job_lines.scheduled_sqld),
+            Line("job-scheduled-file", "many at a time, in a file", job_lines.scheduled_file),
+            _served("job-done-sqld", "jobs that do nothing, on a server", job_lines.done_sqld),
+            Line("job-done-file", "jobs that do nothing, in a file", job_lines.done_file),
+            _served("job-begun-sqld", "how soon a job begins, on a server", job_lines.begun_sqld),
+            Line("job-begun-file", "how soon a job begins, in a file", job_lines.begun_file),
+            Line("job-roster", "questions to a large roster", roster_lines.roster),
+            _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
+            Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),
+        ),
+    ),
+    Plane(
+        "service",
+        "The service and commands",
+        (
+            _served("service-up", "from nothing to ready", service_lines.up),
+            Line("service-command", "a command beside a node", service_lines.command),
+            _served("service-idle", "a node that has nothing to do", service_lines.idle),
+        ),
+    ),
+    Plane(
+        "rhythm",
+        "The rhythm",
+        (
+            Line("rhythm-beat", "how punctual beats are", rhythm_lines.lateness),
+            Line("rhythm-drift", "an hour of beats", rhythm_lines.drift),
+            _served("rhythm-writes", "what claims cost", rhythm_lines.writes),
+            _served("rhythm-roll-up", "a bar with many claims", rhythm_lines.roll_up),
+        ),
+    ),
+    Plane(
+        "peers",
+        "Peers",
+        tuple(
+            _served(f"peer-{peer.name}", f"jobs of {peer.title}", peer_lines.compare_with(peer))
+            for peer in PEERS
+        ),
+    ),
+    Plane(
+        "growth",
+        "How cost grows",
+        (
+            Line("growth-nodes-file", "with nodes, in a file", growth_lines.nodes_file),
+            _served("growth-nodes-sqld", "with nodes, on a server", growth_lines.nodes_sqld),
+            Line("growth-jobs", "with jobs in the table", growth_lines.jobs),
+            Line("growth-messages", "with messages in the table", growth_lines.messages),
+            Line("growth-log", "with the length of the log", growth_lines.log),
+        ),
+    ),
+)
+
+LINES: Final = tuple(line for plane in PLANES for line in plane.lines)
+
+
+def select(names: Sequence[str]) -> list[Line]:
+    """The lines whose name holds one of the names; all of them if none is given."""
+    return [line for line in LINES if not names or any(name in line.name for name in names)]
+
+
+def plane_of(line: Line) -> Plane:
+    """The plane that a line belongs to."""
+    return next(plane for plane in PLANES if any(each.name == line.name for each in plane.lines))

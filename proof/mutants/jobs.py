@@ -1,0 +1,81 @@
+"""Bugs in jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.planted_bug import PlantedBug, Sql
+
+_HELD: Final = (
+    "j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL "
+    "AND j.state = 'running'"
+)
+
+_NEXT: Final = (
+    "j.state = 'pending' AND j.waits = 0 AND i.value ->> 'claim_token' > j.claim_token "
+    "AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)"
+)
+
+JOB_PLANTS: Final = (
+    PlantedBug(
+        "completed-by-anyone",
+        "a job is completed under a claim that is over",
+        (
+            Sql(
+                "jobs",
+                "complete",
+                _HELD,
+                "true",
+            ),
+            Sql(
+                "jobs",
+                "finish",
+                _HELD,
+                "true",
+            ),
+        ),
+        ("one-completion", "one-end"),
+        ("jobs",),
+    ),
+    PlantedBug(
+        "claimed-by-two",
+        "a claimed job is claimed again",
+        (
+            Sql("jobs", "take", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
+            Sql("jobs", "claim", _NEXT, "j.ended_ms IS NULL AND j.waits = 0"),
+        ),
+        ("claims-apart", "one-completion"),
+        ("jobs",),
+    ),
+    PlantedBug(
+        "lease-cut-short",
+        "a lease is revoked before it is over",
+        (
+            Sql("jobs", "expire", "AND j.lease_until_ms < NOW_MS)", "AND j.lease_until_ms < NOW_MS + 60000)"),
+            Sql("jobs", "overdue", "lease_until_ms < ?3", "lease_until_ms < ?3 + 60000"),
+        ),
+        ("claims-apart",),
+        ("jobs",),
+    ),
+    PlantedBug(
+        "needs-ignored",
+        "a job starts before its dependencies have ended",
+        (Sql("jobs", "schedule", "coalesce(json_array_length(i.value, '$.after'), 0)", "0"),),
+        ("jobs-in-order",),
+        ("jobs",),
+    ),
+    PlantedBug(
+        "cron-fired-twice",
+        "a cron is fired by every node that finds it due",
+        (Sql("crons", "move_on", "next_ms = ?6", "next_ms = next_ms"),),
+        ("crons-once",),
+        ("jobs",),
+    ),
+    PlantedBug(
+        "ended-twice",
+        "a job that has ended is aborted, and ends again",
+        (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),
+        ("one-end",),
+        ("jobs",),
+    ),
+)

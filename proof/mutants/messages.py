@@ -1,0 +1,118 @@
+"""Bugs in messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.planted_bug import Code, PlantedBug, Sql
+
+_HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
+_NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
+
+MESSAGE_PLANTS: Final = (
+    PlantedBug(
+        "acked-by-anyone",
+        "a message is acknowledged by a consumer that does not hold it",
+        (
+            Sql(
+                "messages",
+                "ack",
+                "AND (message_uuid, claim_owner) IN ( "
+                "SELECT value ->> 'message_uuid', value ->> 'claim_owner' FROM json_each(?1))",
+                "",
+            ),
+            Sql("messages", "ack_one", "AND claim_owner = ?8", "AND ?8 = ?8"),
+        ),
+        ("acked-by-holder",),
+        ("messages",),
+    ),
+    PlantedBug(
+        "acked-too-late",
+        "a message is acknowledged under a claim that is over",
+        (
+            Sql("messages", "ack", "ended_ms IS NULL AND claim_until_ms > NOW_MS", "ended_ms IS NULL"),
+            Sql("messages", "ack_one", "ended_ms IS NULL AND claim_until_ms > NOW_MS", "ended_ms IS NULL"),
+        ),
+        ("acked-by-holder", "messages-in-order"),
+        ("messages",),
+    ),
+    PlantedBug(
+        "handed-out-expired",
+        "a message is handed out after its expiry",
+        (
+            Sql(
+                "messages",
+                "claim",
+                "AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier) "
+                "AND (expires_ms IS NULL OR expires_ms > h.now)",
+                "AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier)",
+            ),
+            Sql("messages", "claim_one", "AND (expires_ms IS NULL OR expires_ms > NOW_MS)", ""),
+            Sql("messages", "expire", "AND expires_ms <= NOW_MS", "AND expires_ms <= NOW_MS - 60000"),
+        ),
+        ("never-after-expiry",),
+        ("messages",),
+    ),
+    PlantedBug(
+        "given-back-overtaken",
+        "a message is handed out before an earlier one that waits for its retry",
+        (
+            Sql("messages", "claim", "AND (h.barrier IS NULL OR hlc < h.barrier)", ""),
+            *(Sql("messages", name, _HEAD, _NOT_GIVEN_BACK + _HEAD) for name in ("claim", "claimable")),
+        ),
+        ("messages-in-order",),
+        ("messages",),
+    ),
+    PlantedBug(
+        "dropped-when-handed-out",
+        "a message is acknowledged when it is handed out",
+        (
+            Sql("messages", "claim", "state = 'delivered',", "state = 'acked', ended_ms = chosen.now,"),
+            Sql("messages", "claim_one", "state = 'delivered',", "state = 'acked', ended_ms = NOW_MS,"),
+        ),
+        ("messages-acked", "acked-by-holder"),
+        ("messages",),
+    ),
+    PlantedBug(
+        "acked-in-vain",
+        "an acknowledgement without effect is reported as successful",
+        (
+            Code(
+                "vox_mesh.messages.claims:Claims.ack",
+                "elif verdict.rows or verdict.spooled:",
+                "elif verdict.rows is not None:",
+            ),
+        ),
+        ("acked-once", "acked-by-holder", "messages-acked"),
+        ("messages",),
+    ),
+    PlantedBug(
+        "relayed-without-lease",
+        "a node that cannot reach the database hands out relayed messages without a lease of the inbox",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer._take_relayed",
+                "until = {name: until for name in self.names "
+                "if (until := self._leases.until(name)) is not None}",
+                "until = dict.fromkeys(self.names, self._monotonic() + self._lease_s)",
+            ),
+        ),
+        ("handed-to-one", "acked-once", "acked-stays"),
+        ("consumers",),
+        faults=("unreachable",),
+    ),
+    PlantedBug(
+        "batch-stranded",
+        "messages claimed in a batch with a lost one stay claimed, and are not handed out",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer.release_lost",
+                "await self._release(self.mark_rejected(message))",
+                "self.mark_rejected(message)",
+            ),
+        ),
+        ("handed-in-time",),
+        ("consumers",),
+        faults=("unreachable",),
+    ),
+)

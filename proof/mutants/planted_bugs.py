@@ -1,0 +1,27 @@
+"""All planted bugs, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.jobs import JOB_PLANTS
+from proof.mutants.locks import LOCK_PLANTS
+from proof.mutants.messages import MESSAGE_PLANTS
+from proof.mutants.oplog import LOG_PLANTS
+from proof.mutants.rollback import ROLLBACK_PLANTS
+from proof.mutants.store import STORE_PLANTS
+
+PLANTS: Final = {
+    plant.name: plant
+    for plants in (
+        LOCK_PLANTS,
+        ROLLBACK_PLANTS,
+        STORE_PLANTS,
+        DISK_PLANTS,
+        LOG_PLANTS,
+        MESSAGE_PLANTS,
+        JOB_PLANTS,
+    )
+    for plant in plants
+}

@@ -1,0 +1,59 @@
+"""All workloads, and all checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.checkers.beats import BEAT_CHECKS
+from proof.checkers.counters import COUNTER_CHECKS
+from proof.checkers.crons import CRON_CHECKS
+from proof.checkers.database import DATABASE_CHECKS
+from proof.checkers.dependencies import DEPENDENCY_CHECKS
+from proof.checkers.effects import EFFECT_CHECKS
+from proof.checkers.fuzzers import FUZZER_CHECKS
+from proof.checkers.handouts import HANDOUT_CHECKS
+from proof.checkers.jobs import JOB_CHECKS
+from proof.checkers.liveness import LIVENESS_CHECKS
+from proof.checkers.locks import LOCK_CHECKS
+from proof.checkers.messages import MESSAGE_CHECKS
+from proof.checkers.oplog import OPLOG_CHECKS
+from proof.checkers.probes import PROBE_CHECKS
+from proof.checkers.progress import PROGRESS_CHECKS
+from proof.verdicts import Check
+from proof.workload import Workload
+from proof.workloads.beats import BEATS
+from proof.workloads.consumers import CONSUMERS
+from proof.workloads.counters import COUNTERS
+from proof.workloads.effects import EFFECTS
+from proof.workloads.jobs import JOBS
+from proof.workloads.locks import LOCKS
+from proof.workloads.looks import LOOKS
+from proof.workloads.messages import MESSAGES
+from proof.workloads.oplog import OPLOG
+from proof.workloads.writes import WRITES
+
+WORKLOADS: Final[tuple[Workload, ...]] = (
+    *(LOCKS, COUNTERS, EFFECTS, WRITES, LOOKS),
+    *(JOBS, MESSAGES, OPLOG, BEATS),
+)
+
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
+"""Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
+
+CHECKS: Final[tuple[Check, ...]] = (
+    *LOCK_CHECKS,
+    *COUNTER_CHECKS,
+    *EFFECT_CHECKS,
+    *LIVENESS_CHECKS,
+    *PROGRESS_CHECKS,
+    *PROBE_CHECKS,
+    *JOB_CHECKS,
+    *CRON_CHECKS,
+    *MESSAGE_CHECKS,
+    *HANDOUT_CHECKS,
+    *OPLOG_CHECKS,
+    *DEPENDENCY_CHECKS,
+    *BEAT_CHECKS,
+    *DATABASE_CHECKS,
+    *FUZZER_CHECKS,
+)

@@ -1,0 +1,95 @@
+"""Witness tables: triggers in the database that record every transition of a row as it happens.
+
+Notes of nodes may come late or never. A witness row is written in the transaction of the transition, with the
+time by the database's clock; the order of rows is the order of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from proof import tables
+from vox_mesh.store.schema.statements import NOW_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The triggers that watch one table."""
+
+    name: str
+    """The table that they write."""
+    watched: str
+    copied: tuple[str, ...]
+    """The columns that they copy, as of after the change."""
+    moves: tuple[str, ...]
+    """The columns whose change counts as a transition; none: every change does."""
+    actions: tuple[str, ...] = ("insert", "update", "delete")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the witness table."""
+        return "id", "at_ms", "deed", *self.copied
+
+    def statements(self) -> Iterator[str]:
+        """Yield the statements that install it; idempotent."""
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {self.name} "
+            f"(id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, deed TEXT NOT NULL, {', '.join(self.copied)})"
+        )
+        for action in self.actions:
+            yield (
+                f"CREATE TRIGGER IF NOT EXISTS {self.name}_{action} AFTER {action.upper()} ON {self.watched} "
+                f"{self._condition(action)}BEGIN {self._record(action)}; END"
+            )
+
+    def _condition(self, action: str) -> str:
+        if action != "update" or not self.moves:
+            return ""
+        return f"WHEN {' OR '.join(f'NEW.{each} IS NOT OLD.{each}' for each in self.moves)} "
+
+    def _record(self, action: str) -> str:
+        row = "OLD" if action == "delete" else "NEW"
+        values = ", ".join(f"{row}.{each}" for each in self.copied)
+        return (
+            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{action}', {values})"
+        )
+
+
+JOB_MOVES: Final = Witness(
+    "proof_job_moves",
+    "jobs",
+    ("job_id", "kind", "state", "claimer", "claim_token", "lease_until_ms", "waits", "last_op"),
+    ("state", "claim_token", "lease_until_ms"),
+)
+
+MESSAGE_MOVES: Final = Witness(
+    "proof_message_moves",
+    "a2a_messages",
+    (
+        *("message_uuid", "sender_agent", "receiver_agent", "hlc", "expires_ms"),
+        *("state", "claim_owner", "claim_until_ms", "delivery_attempts", "not_before_ms"),
+    ),
+    ("state", "claim_owner", "claim_until_ms", "delivery_attempts", "not_before_ms"),
+)
+
+CRON_MOVES: Final = Witness(
+    "proof_cron_moves",
+    "job_crons",
+    ("name", "expression", "timezone", "next_ms", "last_ms", "last_job"),
+    ("next_ms", "last_ms"),
+)
+
+LOG_EDITS: Final = Witness(
+    "proof_log_edits", "agent_oplog", ("node_id", "seq", "op_id", "hash"), (), ("update", "delete")
+)
+"""The log is append-only."""
+
+WITNESSES: Final = (JOB_MOVES, MESSAGE_MOVES, CRON_MOVES, LOG_EDITS)
+
+INSTALL: Final[tuple[str, ...]] = (
+    *tables.CREATE,
+    *(statement for each in WITNESSES for statement in each.statements()),
+)
+"""Creates the witnesses and the workloads' tables. Run it when the mesh's tables exist and are empty."""

@@ -1,0 +1,123 @@
+"""Requests: bodies of bounded size and time, and work that ends with its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from vox_mesh.http.connections import wait_until_lost
+from vox_mesh.http.problems import Problem
+
+MAX_BODY_BYTES: Final = 2 * 2**20
+READ_S: Final = 5.0
+
+Undo = Callable[[Any], Awaitable[None]]
+
+_MAX_WAITING: Final = 256
+
+
+async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
+    """Return the body, or raise the problem with it."""
+    if request.content_type != "application/json":
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", "content type must be application/json"
+        )
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_encoding", "body must not be encoded")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise _too_large()
+    try:
+        async with asyncio.timeout(read_s):
+            return await request.read()
+    except TimeoutError:
+        detail = f"body not received within {read_s:g} s"
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", detail) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+    except (OSError, HttpProcessingError, web.RequestPayloadError):
+        raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "body incomplete or malformed") from None
+
+
+def _too_large() -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "too_large",
+        f"body must have at most {MAX_BODY_BYTES} bytes",
+        "split the request",
+    )
+
+
+class RequestScope:
+    """The running work of all requests. None outlives its client, its deadline or the service."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def do(
+        self,
+        request: web.Request,
+        work: Coroutine[Any, Any, Any],
+        takes_s: float,
+        *,
+        waits: bool = False,
+        undo: Undo | None = None,
+    ) -> Any:
+        """Run the work within `takes_s` seconds; `waits` marks work that may take long only because it waits.
+
+        `undo` is called with the answer if the client has disconnected meanwhile.
+        """
+        if waits and (self._is_closed or len(self._waiting) >= _MAX_WAITING):
+            work.close()
+            raise _leaving_problem() if self._is_closed else _overloaded_problem()
+        task = asyncio.create_task(work, name="vox-mesh-call")
+        disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
+        if waits:
+            self._waiting.add(task)
+        try:
+            await asyncio.wait([task, disconnected], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
+            is_disconnected, is_late = disconnected.done(), not task.done()
+            if is_late:
+                task.cancel()
+                await asyncio.wait([task])
+            if task.cancelled():
+                raise _leaving_problem() if self._is_closed and not is_late else _timeout_problem(takes_s)
+            answer = task.result()
+            if is_disconnected and undo is not None:
+                await undo(answer)
+            return answer
+        finally:
+            self._waiting.discard(task)
+            disconnected.cancel()
+            task.cancel()
+
+    def end_waiting(self) -> None:
+        """Cancel all waiting work; its clients get an error."""
+        self._is_closed = True
+        for task in self._waiting:
+            task.cancel()
+
+
+def _timeout_problem(takes_s: float) -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "no_answer",
+        f"request timed out after {takes_s:g} s: outcome unknown",
+        "check the current state before retrying",
+    )
+
+
+def _leaving_problem() -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "node is shutting down", "retry at another node"
+    )
+
+
+def _overloaded_problem() -> Problem:
+    detail = f"waiting requests must be at most {_MAX_WAITING}"
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

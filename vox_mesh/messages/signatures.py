@@ -1,0 +1,153 @@
+"""Signatures of messages: sign those of this node, and verify that each is of the node it names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from vox_mesh.messages.scripts import sql
+from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree, split_signature
+from vox_mesh.model.base.keys import SigningKey, is_signed
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.messages.records import Message, signed_root
+from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_KNOWN: Final = 4_096
+_MAX_INLINE: Final = 2  # signatures checked on the event loop; more go to threads
+
+Keys = frozenset[str]
+_NO_KEYS: Final = Keys()
+_Unsigned = tuple[Message, asyncio.Future[str]]
+
+
+class Signing:
+    """Sign messages: one alone at once, and several sent together with one signature, verified once."""
+
+    def __init__(self, mesh: tuple[str, str]) -> None:
+        self._mesh = mesh
+        self._sending = 0
+        self._waiting: list[_Unsigned] = []
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Mark that a message is about to be sent, until the end of the block."""
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+
+    async def sign(self, message: Message, key: SigningKey) -> Message:
+        """Return the message with a signature of its own, or one shared with all that are sent now."""
+        if self._sending == 1:
+            return message._replace(signature=key.sign(message.signed_text(*self._mesh)))
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._sign_all, key)
+        signature: asyncio.Future[str] = loop.create_future()
+        self._waiting.append((message, signature))
+        return message._replace(signature=await signature)
+
+    def _sign_all(self, key: SigningKey) -> None:
+        waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        for start in range(0, len(waiting), MAX_TEXTS):
+            self._sign_batch(waiting[start : start + MAX_TEXTS], key)
+
+    def _sign_batch(self, batch: list[_Unsigned], key: SigningKey) -> None:
+        texts = [message.signed_text(*self._mesh) for message, _ in batch]
+        if len(texts) == 1:
+            batch[0][1].set_result(key.sign(texts[0]))
+            return
+        root, paths = merkle_tree(texts)
+        signature = key.sign(signed_root(root, *self._mesh))
+        for (_, signed), path in zip(batch, paths, strict=True):
+            signed.set_result(join_signature(signature, path))
+
+
+class SenderVerifier:
+    """Check signatures. An unknown key is looked up once before its message is refused."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._mesh = store.tenant[:2]
+        self._keys = Recent[str, Keys](_MAX_KNOWN)
+        self._log_throttled = ThrottledLogger(_log, monotonic)
+        self.forged: Counter[str] = Counter()
+        """How many messages were not signed by the node they name, by node; for a bounded number of nodes."""
+
+    async def verify(self, messages: Sequence[Message], *, ask: bool = True) -> list[bool]:
+        """Return whether each of the messages was signed by the node it names.
+
+        Without `ask`, only keys that are known already count.
+        """
+        keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
+        results = await self._check_all(messages, keys)
+        if ask and not all(results):
+            doubtful = [index for index, is_genuine in enumerate(results) if not is_genuine]
+            for node in dict.fromkeys(messages[index].sender_node for index in doubtful):
+                await self._learn(node)
+            again = [messages[index] for index in doubtful]
+            known = [self._keys.get(message.sender_node, _NO_KEYS) for message in again]
+            for index, is_genuine in zip(doubtful, await self._check_all(again, known), strict=True):
+                results[index] = is_genuine
+        for message, is_genuine in zip(messages, results, strict=True):
+            if not is_genuine:
+                self._record_forged(message)
+        return results
+
+    async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
+        """Return whether a key of this node is known; without `ask`, without looking it up."""
+        if ask and node_id not in self._keys:
+            await self._learn(node_id)
+        return bool(self._keys.get(node_id))
+
+    async def _check_all(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+        if len({message.signature.partition("+")[0] for message in messages}) <= _MAX_INLINE:
+            return self._check(messages, keys)
+        halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
+        checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
+        return [is_genuine for half in await asyncio.gather(*checked) for is_genuine in half]
+
+    def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+        checked: dict[tuple[str, bytes, Keys], bool] = {}
+        """By signature, signed text and keys: messages sent together are checked once."""
+        results: list[bool] = []
+        for message, known in zip(messages, keys, strict=True):
+            text = message.signed_text(*self._mesh)
+            signature, root = split_signature(message.signature, text)
+            if root is not None:
+                text = signed_root(root, *self._mesh)
+            what = signature, text, known
+            if what not in checked:
+                checked[what] = any(is_signed(text, signature, key) for key in known)
+            results.append(checked[what])
+        return results
+
+    async def _learn(self, node_id: str) -> None:
+        names = (node_id, node_id + COMMANDS)
+        rows = await self._store.read(sql("keys_of"), (*self._mesh, *names))
+        found = Keys(row[0] for row in rows)
+        if not found or found == self._keys.get(node_id):  # our copy may be behind
+            rows = await self._store.read(sql("keys_of"), (*self._mesh, *names), fresh=True)
+            found = Keys(row[0] for row in rows)
+        if found:
+            self._keys[node_id] = found
+
+    def _record_forged(self, message: Message) -> None:
+        if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:
+            self.forged[message.sender_node] += 1
+        self._log_throttled(
+            logging.ERROR,
+            "forged message refused: message_id=%s sender=%s node_id=%s",
+            message.message_uuid,
+            message.sender_agent,
+            message.sender_node,
+        )
