@@ -82,8 +82,14 @@ class MeshServices:
         from vox_mesh.rhythm.rhythm import Rhythm  # imported late: most commands do not need it
 
         return Rhythm(
-            *(self.store, self._writer, self.clock, self._dependencies, self._agent),
-            *(self.locks, self.messages, self._files),
+            store=self.store,
+            writer=self._writer,
+            clock=self.clock,
+            dependencies=self._dependencies,
+            agent=self._agent,
+            locks=self.locks,
+            messages=self.messages,
+            files=self._files,
         )
 
     @property

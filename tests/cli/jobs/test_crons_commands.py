@@ -61,7 +61,7 @@ _ONE_WAY = "pass exactly one of -f FILE, --kind KIND and -- COMMAND"
         (("c", "* * * * *", "--kind", "A"), "kind: must not be"),
         (("c", "* * * * *", "--kind", "exec"), "exec is the kind of jobs with a command"),
         (("c", "* * * * *", "-f", "nowhere.yaml"), "nowhere.yaml can't be read: No such file"),
-        (("c", "* * * * *", "-f", "two.yaml"), "there are 2 manifests; a cron has one"),
+        (("c", "* * * * *", "-f", "two.yaml"), "a cron must have 1 manifest, got 2"),
         (("c", "* * * * *", "-f", "wrong.yaml"), "wrong.yaml:2: nothing: is no field"),
         (("c", "* * * * *", "-f", "once.yaml"), "run_at: is for one job only"),
         (("c", "* * * *", "--kind", "a"), "it has 4 fields, not 5"),

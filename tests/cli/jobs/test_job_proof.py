@@ -145,7 +145,7 @@ def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene,
     assert (vox.folder / "bundle.json").read_text() == printed
     assert json.loads(printed)["job_id"] == there.command
     again = vox("job", "bundle", there.command, "-o", "bundle.json")
-    assert (again.code, "exists already" in again.error) == (1, True)
+    assert (again.code, "already exists" in again.error) == (1, True)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "bundle.json").write_text(printed)

@@ -198,7 +198,7 @@ def _heard(process: Process, words: str) -> str:
 def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: Vox) -> None:
     assert vox("worker", "list").out == "none\n"
     with vox.running("worker", "run", "--exec", "--concurrency", "4") as process:
-        node_id = _heard(process, "works on exec").split()[1]
+        node_id = _heard(process, "worker started: ").partition("node_id=")[2].split()[0]
         (listed,) = vox("worker", "list", "--json").document
         told = {"node_id": node_id, "state": "alive", "kinds": ["exec"], "capacity": 4, "in_hand": 0}
         assert listed == {**told, "draining": False}

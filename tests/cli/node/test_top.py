@@ -159,7 +159,7 @@ async def test_a_job_is_aborted_once_that_is_confirmed(made: Scene) -> None:
         assert (job.state, job.reason) == ("aborted", "aborted by hand")
         await view.find("3", made.jobs["aborted"][:8])
         await view.press("a")
-        await view.shows("has ended: it was aborted")
+        await view.shows("already ended: aborted")
     assert [report for report in await node.oplog.verify() if report.problem] == []
 
 
@@ -212,7 +212,7 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
         await view.press("s")
         await view.shows("which side?")
         await view.press("l")
-        await view.shows("is resolved: left", "none")
+        await view.shows(" resolved: left", "none")
     assert await node.messages.queries.listed(state="dead") == []
     row = await node.occ.read("memories", {"memory_key": "style guide"})
     assert row is not None
@@ -255,7 +255,7 @@ async def test_what_others_wrote_can_neither_steer_the_terminal_nor_be_markup(ma
         await view.shows("Break the lock ?]0;pwned")
         await view.press("escape")
         await write(node, f"{_HEARTBEATS} last_seen_ms = 'soon' WHERE scope_id = ?1 AND repository_id = ?2")
-        await view.shows("what is there can't be read: TypeError")
+        await view.shows("overview can't be read: TypeError")
         await write(node, f"{_HEARTBEATS} last_seen_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
         await view.shows("answers in")
 

@@ -170,7 +170,7 @@ def test_every_setting_is_an_option_but_for_the_secrets(vox: Vox) -> None:
     for name in Settings.model_fields:
         is_secret = "token" in name
         assert (f"--{name.replace('_', '-')} " in told) is not is_secret, name
-        assert (f"As {variable_of(name)}" in " ".join(told.split())) is not is_secret, name
+        assert (f"Value of {variable_of(name)}" in " ".join(told.split())) is not is_secret, name
 
 
 def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:

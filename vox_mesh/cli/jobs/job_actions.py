@@ -139,7 +139,7 @@ def retry(
         show_several(records, as_json=True)
         return ExitCode.DONE
     new = sum(again.is_new for _, again in retried)
-    before = f", {len(retried) - new} were retried before" if new < len(retried) else ""
+    before = f", {len(retried) - new} already retried" if new < len(retried) else ""
     lines = [{**each, **{name: short_id(each[name]) for name in ("job_id", "retry_of")}} for each in records]
     show_lines([*(table(lines) if selection.is_by_name else []), f"retried {_count(new)}{before}"])
     return ExitCode.DONE

@@ -180,7 +180,7 @@ class Score(BaseModel):
     def attempt(self, number: int) -> dict[str, int]:
         """Return the beats of each phase in the n-th phrase, from 1."""
         if number < 1:
-            raise BadValue(f"there is no attempt {number}", hint="the first one is 1")
+            raise BadValue(f"attempt must be at least 1, got {number}")
         shrink = 2 ** min(number - 1, LONGEST_BAR) if self.retry.backoff == "geometric" else 1
         return {phase: max(1, getattr(self.phases, phase) // shrink) for phase in PHASES}
 
