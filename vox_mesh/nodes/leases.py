@@ -92,6 +92,7 @@ class LeaseRenewer(Generic[L]):
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._timer, self._timer_at = None, _NEVER
 
     # --- the loop --------------------------------------------------------------------------------
 
