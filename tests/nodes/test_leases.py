@@ -121,7 +121,8 @@ async def test_a_lease_that_is_only_watched_is_lost_at_its_end() -> None:
 
 async def test_a_lease_whose_renewal_hangs_is_lost_at_its_end() -> None:
     async def hang(_: Sequence[_Lease]) -> Collection[_Lease]:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
+        return ()
 
     lost: list[_Lease] = []
     lease = _Lease()
