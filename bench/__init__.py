@@ -1,1 +1,1 @@
-"""Benchmarks: what the store costs, with the raw limit beside it in the same run."""
+"""Benchmarks: what the mesh costs, compared with the raw limit measured in the same run."""

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bench.lines.lines import LINES, chosen
+from bench.lines.registry import LINES, select
 from bench.measure import FULL, QUICK
 from bench.report import report
-from bench.timing import follow
+from bench.timing import measure_all
 
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 
@@ -24,7 +24,7 @@ def main() -> int:
         for line in LINES:
             print(f"{line.name:<20}{line.what}")
         return 0
-    lines = chosen(arguments.names)
+    lines = select(arguments.names)
     if not lines:
         print(f"no line is named {' or '.join(arguments.names)}; see --list", file=sys.stderr)
         return 2
@@ -37,7 +37,7 @@ def main() -> int:
     began = datetime.now(UTC)
     kept = _file(arguments.results, began)
     try:
-        outcome = follow(lines, pace, kept, began, quick=arguments.quick)
+        outcome = measure_all(lines, pace, kept, began, quick=arguments.quick)
     except KeyboardInterrupt:
         print(f"\nstopped; what was measured is kept in {kept}", file=sys.stderr)
         return 130

@@ -122,11 +122,11 @@ async def _write(
     writer: Store, log: ServerLog, pages: int, rate: float, observer: Observer, wanted: int
 ) -> None:
     """Write at the rate, in log bytes, until the server has compacted often enough and is done with it."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     began, first = time.monotonic(), log.head().end
     at_once = max(1, round(rate * _MB / _WRITES_PER_S / _FRAME_BYTES))
     while observer.record.compactions < wanted or log.is_compacting:
-        ids = orjson.dumps([chance.randint(1, pages) for _ in range(at_once)]).decode()
+        ids = orjson.dumps([rng.randint(1, pages) for _ in range(at_once)]).decode()
         await writer.write(Script(Statement(_UPDATE, (ids,))), timeout=_DEADLINE_S)
         written_mb = (log.head().end - first) * _FRAME_BYTES / _MB
         await asyncio.sleep(max(0.0, began + written_mb / rate - time.monotonic()))

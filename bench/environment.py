@@ -19,7 +19,7 @@ Rounds = dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class BenchEnvironment:
     """A folder of the line's own, the server if it needs one, and the pace."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Ground:
             await workload.prepare(store, settled=self.pace.settled)
             yield store
 
-    async def writes_beside_sqlite(
+    async def compare_writes_with_sqlite(
         self, home: HomeCase, script: Callable[[], Script], callers: int
     ) -> Rounds:
         """Scripts per second of the callers (`ours`), and raw `sqlite3` transactions per second (`raw`)."""
@@ -55,7 +55,7 @@ class Ground:
                 sides = {"ours": lambda: rate(ours, seconds, callers), "raw": bare}
                 return await alternate(sides, self.pace.rounds)
 
-    async def reads_beside_sqlite(self, home: HomeCase) -> Rounds:
+    async def compare_reads_with_sqlite(self, home: HomeCase) -> Rounds:
         """The median time of reading one row, in microseconds."""
         seconds = self.pace.seconds
         async with self.store(home) as store:
@@ -68,7 +68,7 @@ class Ground:
                 sides = {"ours": lambda: median_us(ours, seconds), "raw": bare}
                 return await alternate(sides, self.pace.rounds)
 
-    async def reads_beside_socket(self, home: HomeCase) -> Rounds:
+    async def compare_reads_with_socket(self, home: HomeCase) -> Rounds:
         """The median time of reading one row, in microseconds."""
         seconds = self.pace.seconds
         async with self.store(home) as store, raw_socket(self.sqld) as raw:

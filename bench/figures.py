@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from bench.measure import ratios
+from bench.measure import p99, ratios
 
 
 class Of(StrEnum):
-    """What a target is about: the ratio to the raw limit, or our own figure."""
+    """What a target applies to: the ratio to the raw limit, or our own figure."""
 
     RATIO = "ratio"
     OURS = "ours"
@@ -20,7 +21,7 @@ class Of(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The figure to reach: at most, or at least, so much."""
+    """The figure to reach: an upper or a lower bound."""
 
     of: Of
     limit: float
@@ -52,7 +53,7 @@ def at_least(limit: float, of: Of = Of.RATIO) -> Target:
 
 
 class Point(NamedTuple):
-    """Where a figure lies on a curve: the cost of one thing when there are so many of another."""
+    """The place of a figure on a curve: the cost of one thing at a size of another."""
 
     curve: str
     of: str
@@ -63,8 +64,8 @@ class Point(NamedTuple):
 class Figure:
     """One row of the table. `ours` and `raw` hold a value for each round; without `raw` there is no ratio.
 
-    `worst`: the figure is the worst round, not the median one. On a curve, `raw` is the same at its smallest
-    size; beside a peer, it is the peer's.
+    `worst`: the figure is the worst round, not the median one. On a curve, `raw` is the value at its smallest
+    size; next to a peer, it is the peer's.
     """
 
     name: str
@@ -151,6 +152,28 @@ class Figure:
             document["remarks"],
             None if point is None else Point(**point),
         )
+
+
+def delay_figures(
+    name: str,
+    what: str,
+    rounds: Sequence[Sequence[float]],
+    limit: tuple[str, Sequence[float]],
+    at_most_ms: tuple[float, float],
+) -> list[Figure]:
+    """Return the figures `<name>-p50` and `<name>-p99` of delays in milliseconds.
+
+    `limit` describes the raw limit and has its value for each round; `at_most_ms` are the targets.
+    """
+    pooled = list(itertools.chain.from_iterable(rounds))
+    notes = {"p99 of all rounds together": p99(pooled), "longest": max(pooled)}
+    what_p50, what_p99 = (f"{what} {part} / {limit[0]}, p50" for part in ("p50", "p99"))
+    p50_target, p99_target = (at_most(each, Of.OURS) for each in at_most_ms)
+    medians, tails = [statistics.median(each) for each in rounds], [p99(each) for each in rounds]
+    return [
+        Figure(f"{name}-p50", what_p50, "ms", medians, limit[1], target=p50_target),
+        Figure(f"{name}-p99", what_p99, "ms", tails, limit[1], target=p99_target, notes=notes),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The raw limit beside a figure: single inserts, on whatever the home writes to."""
+"""The raw limit of a figure: single inserts, on the storage of the backend."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ _STATUS: Final = Path("/proc/self/status")
 
 
 class Pace(NamedTuple):
-    """How long to measure: `rounds` of each side, of so many seconds each; `settled` as after a long run.
+    """How long to measure: `rounds` of each side, of `seconds` each; `settled` as after a long run.
 
-    A store that is not settled has not yet begun to forget old keys, and is faster than it will be. `idle_s`
-    is for how long nothing happens where that is what is measured, `copied_mb` how much a first copy copies,
-    `grows` whether growth is measured up to the largest sizes.
+    A store that is not settled has not yet begun to prune old keys, and is faster than it will be. `idle_s`
+    is the duration of idle measurements, `copied_mb` the size of a first copy, `grows` whether growth is
+    measured up to the largest sizes.
     """
 
     rounds: int
@@ -57,7 +57,7 @@ async def alternate(sides: Mapping[K, Callable[[], Awaitable[T]]], rounds: int) 
 
 
 async def rate(call: Call, seconds: float, callers: int = 1) -> float:
-    """Calls per second of so many callers, each of which calls again as soon as it is answered."""
+    """Return the calls per second of this many callers, each of which calls again after each response."""
     start = perf_counter()
     end = start + seconds
 
@@ -116,7 +116,7 @@ def ratios(ours: Sequence[float], raw: Sequence[float]) -> list[float]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held so far."""
+    """Return the peak memory of this process."""
     if _STATUS.exists():  # what `getrusage` says here includes the process that started this one
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1_024

@@ -58,7 +58,7 @@ def raw_file(path: str) -> Iterator[RawFile]:
 
 
 class RawSocket:
-    """One stream of Hrana 3 on one WebSocket; whoever asks reads the answer itself."""
+    """One stream of Hrana 3 on one WebSocket; the caller reads the response itself."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -73,7 +73,7 @@ class RawSocket:
         await self._ask(_execute(SELECT, FIRST, wants_rows=True))
 
     async def rate_in_flight(self, in_flight: int, seconds: float) -> float:
-        """Inserts per second with so many requests under way at any time, as many callers would have."""
+        """Return the inserts per second with this many requests in flight, as many callers would have."""
         insert = _execute(INSERT, VALUES, wants_rows=False)
         start = perf_counter()
         end = start + seconds
@@ -173,7 +173,7 @@ class RawLog:
         }
 
     async def next_frame(self) -> int:
-        """Say hello; the number of frames that were written so far."""
+        """Say hello; return the number of frames written so far."""
         parts = wire.FrameParts()
         async with self._post("Hello", 1) as response:
             answer = next(parts.feed(await response.read()))
@@ -183,7 +183,7 @@ class RawLog:
         return hello.next_frame
 
     async def stream(self, first: int) -> AsyncGenerator[int, None]:
-        """Read frames from this one on, for ever; after each piece, how many have come so far."""
+        """Read frames from this one on, without end; yield the count after each piece."""
         size = 0
         async with self._post("LogEntries", first) as response:
             while True:

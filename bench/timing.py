@@ -17,9 +17,9 @@ from time import perf_counter
 from typing import Any
 
 from bench import machine
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Found
-from bench.lines.lines import Line, plane_of
+from bench.lines.registry import Line, plane_of
 from bench.measure import Pace
 from bench.report.records import Record, written
 from tools.sqld import Server
@@ -35,8 +35,8 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
 
 
-def follow(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, quick: bool) -> Outcome:
-    """Measure the lines in turn; what they find is added to the file `kept` as it comes."""
+def measure_all(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, quick: bool) -> Outcome:
+    """Measure the lines in turn, and append their results to the file `kept`."""
     with ExitStack() as stack:
         file = stack.enter_context(kept.open("ab", buffering=0))
         needs_server = any(line.needs_server for line in lines)
@@ -47,7 +47,7 @@ def follow(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, qu
             print(f"measuring {line.name}: {line.what}", end="", file=sys.stderr, flush=True)
             before = perf_counter()
             try:
-                found = _measured(line, server, pace)
+                found = _measure(line, server, pace)
                 file.write(written([Record(plane_of(line).name, line.name, each, about) for each in found]))
             except Exception as error:
                 outcome.failed.append(line.name)
@@ -59,7 +59,7 @@ def follow(lines: Sequence[Line], pace: Pace, kept: Path, began: datetime, *, qu
     return outcome
 
 
-def _measured(line: Line, server: Server | None, pace: Pace) -> Sequence[Found]:
+def _measure(line: Line, server: Server | None, pace: Pace) -> Sequence[Found]:
     """In a folder of its own, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="vox-bench-") as folder:
-        return run(line.run(Ground(Path(folder), server, pace)))
+        return run(line.run(BenchEnvironment(Path(folder), server, pace)))

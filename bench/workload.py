@@ -65,7 +65,7 @@ async def prepare(store: Store, *, settled: bool) -> None:
 
 
 async def fill_pages(store: Store, pages: int) -> None:
-    """Make a table of so many pages, in transactions of a thousand."""
+    """Create a table of this many pages, in transactions of a thousand."""
     await store.write(Script(Statement(_CREATE_PAGES)))
     for done in range(0, pages, _PAGES_AT_ONCE):
         await store.write(Script(Statement(_FILL_PAGES, (min(_PAGES_AT_ONCE, pages - done),))))

@@ -1,10 +1,10 @@
--- Locks: holders, waiters and patterns. ?1 is the scope and ?2 the repository, except where many requests share a
--- statement. `HOLDS` is the table of exclusive or of shared locks. Every statement is idempotent, since a request
--- is known by its id; but the second time it may answer nothing.
+-- Locks, their waiters, and patterns. ?1 is the scope and ?2 the repository, except where many requests share a
+-- statement. `HOLDS` is the table of exclusive or that of shared locks. Every statement may run twice with the
+-- effect of once, since a request is identified by its id; but the second time it may answer nothing.
 --
--- A held lock is identified by its fencing token and its request id: a rolled-back database can't confuse two of
--- them. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`, the database's time: so
--- tokens keep rising even if the database has lost the last ones it issued.
+-- A lock is identified by its fencing token and its request id: after a rollback of the database, two locks are
+-- never taken for one. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`, the
+-- database's time: so tokens keep rising even if the database has lost the last ones it granted.
 
 -- part: NOW_TOKEN
 (NOW_MS << 10)
@@ -17,23 +17,22 @@ max(generation + 1, NOW_TOKEN)
 max(NOW_TOKEN, 1 + max(fence_token, (
     SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)))
 
--- --- the fast path: one key ------------------------------------------------------------------------
+-- --- fast: one exclusive key without contention -----------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
 
--- name: take_free
--- For keys that are not held, shared or waited for, and that were compared with the newest pattern. Everything
--- else takes the slow path.
+-- name: take_fast_many
+-- Keys without holders or waiters that were compared with the newest pattern. All other requests have to queue.
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
-SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'node', i.value ->> 'agent', NEXT_TOKEN, i.value ->> 'key',
+SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'holder_node', i.value ->> 'holder_agent', NEXT_TOKEN, i.value ->> 'key',
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
 FROM json_each(?1) AS i, lock_generations
-WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'known'
+WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'compared_up_to'
 ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
--- name: take_one
+-- name: take_fast
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
@@ -43,22 +42,22 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern <= ?12 AND IS_CURR
 ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
--- name: release_free
--- Only if there is no waiter.
+-- name: release_fast_many
+-- Only if the key has no waiters.
 DELETE FROM distributed_locks
 WHERE scope_id = ?2 AND repository_id = ?3 AND (lock_key, fence_token, request_id) IN (
-    SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1)
+    SELECT value ->> 'lock_key', value ->> 'fence_token', value ->> 'request_id' FROM json_each(?1)
 ) AND expires_at > NOW_ISO AND NOT is_contended
 RETURNING lock_key
 
--- name: release_one
+-- name: release_fast
 DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?7 AND fence_token = ?8 AND request_id = ?9
   AND expires_at > NOW_ISO AND NOT is_contended AND IS_CURRENT
 RETURNING lock_key
 
--- --- the slow path: several keys, shared locks, patterns, waiting ------------------------------------
--- A request on the slow path joins the queue first. ?3 is the request, ?4 its keys.
+-- --- queued: several keys, shared locks, patterns, waiting -----------------------------------------
+-- A request joins the queue first. ?3 is the request, ?4 its keys.
 
 -- name: refuse_unless_patterns_known
 -- All patterns up to ?3 were compared with the keys; and the patterns among the keys, ?4, with all keys in use.
@@ -70,19 +69,19 @@ WHERE EXISTS (
         SELECT 1 FROM lock_patterns AS p
         WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.lock_key = k.value AND p.is_compared))
 
--- name: note_overlaps
+-- name: record_overlaps
 INSERT INTO lock_overlaps (scope_id, repository_id, lock_key, other_key)
 SELECT ?1, ?2, value ->> 0, value ->> 1 FROM json_each(?3)
 UNION ALL SELECT ?1, ?2, value ->> 1, value ->> 0 FROM json_each(?3) WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: raise_generation
--- Also creates it: without a generation the fast path is closed.
+-- The first one also allows the fast way.
 INSERT INTO lock_generations (scope_id, repository_id, generation) VALUES (?1, ?2, NOW_TOKEN)
 ON CONFLICT DO UPDATE SET generation = NEXT_TOKEN
 
 -- name: raise_above
--- Above the tokens of these keys (?3) and of the keys that overlap them, so that it can be their next token.
+-- Above the tokens of these keys (?3) and of overlapping ones, so that it can be their next token.
 UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
     SELECT coalesce(max(fence_token), 0) FROM distributed_locks
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
@@ -91,7 +90,7 @@ UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
         WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))))))
 WHERE scope_id = ?1 AND repository_id = ?2
 
--- name: close_fast_path
+-- name: mark_contended
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at,
     is_contended
@@ -100,8 +99,8 @@ SELECT ?1, ?2, k.value, '', '', g.generation, '', NOW_ISO, NOW_ISO, 1
 FROM json_each(?3) AS k JOIN lock_generations AS g ON g.scope_id = ?1 AND g.repository_id = ?2
 WHERE true ON CONFLICT DO UPDATE SET is_contended = 1 WHERE NOT is_contended
 
--- name: open_fast_path
--- For keys that are not waited for or shared any more.
+-- name: clear_contended
+-- Keys without waiters and shared locks: they can be taken the fast way again.
 UPDATE distributed_locks SET is_contended = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3)) AND is_contended
   AND NOT EXISTS (
@@ -111,14 +110,14 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
     SELECT 1 FROM lock_shares AS s
     WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.lock_key = distributed_locks.lock_key)
 
--- name: prune_free
--- Of these keys, the ones without holder and waiter.
+-- name: delete_free
+-- The rows of keys without holders and waiters.
 DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
   AND expires_at <= NOW_ISO AND NOT is_contended
 
 -- name: join_queue
--- With its earlier ticket (?8), or behind all others; not if it was granted meanwhile and is still held.
+-- With the ticket that the request has (?8), or behind all others. Not if it was granted meanwhile and is held.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
 )
@@ -131,7 +130,7 @@ WHERE NOT EXISTS (
 ON CONFLICT DO UPDATE SET alive_until = excluded.alive_until
 
 -- name: join_queue_behind
--- For a request of one key that must wait: others of its process already do.
+-- For one exclusive key that is held and contended: the request has to wait.
 INSERT INTO lock_waiters (
     scope_id, repository_id, lock_key, ticket, request_id, is_shared, holder_node, holder_agent, waits_since, alive_until
 )
@@ -166,15 +165,15 @@ WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND NOT EXI
     SELECT 1 FROM lock_blockers AS b
     WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.request_id = ?3 AND b.blocks_until > NOW_ISO)
 
--- name: leave_queue_if_served
+-- name: leave_queue_if_granted
 DELETE FROM lock_waiters
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND EXISTS (
     SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
       AND h.expires_at > NOW_ISO)
 
--- name: request_state
--- The state of a request: a lock, a ticket, or nothing.
+-- name: request_result
+-- The lock of a request, or its ticket, or neither.
 SELECT h.fence_token, h.expires_at, w.ticket, NOW_ISO FROM (SELECT 1)
 LEFT JOIN HOLDS AS h
     ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3
@@ -183,8 +182,7 @@ LEFT JOIN lock_waiters AS w
     ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.request_id = ?3 AND w.lock_key = ?4 ->> 0
 
 -- name: leave_queue_if_next
--- For a request of one key (?4), which no pattern after ?5 can overlap: if the key is free and the request is
--- next.
+-- A request for one exclusive key (?4), compared with all patterns up to ?5: if the key is free and it is its turn.
 DELETE FROM lock_waiters
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
   AND ?5 >= (SELECT newest_pattern FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)
@@ -200,8 +198,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
       AND (e.ticket, e.request_id) < (lock_waiters.ticket, lock_waiters.request_id))
 
 -- name: hand_off
--- From the holder with this token (?8) and request (?10) to the first waiter for this key, if that is this request
--- and no pattern after ?9 can overlap it: no other request can come in between.
+-- From the holder with this token (?8) and request (?10) to the first waiter of this key, if that is this request
+-- and it was compared with all patterns up to ?9. No other request can come in between.
 UPDATE distributed_locks SET
     holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
@@ -221,20 +219,20 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND lock_key = ?4
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 AND h.request_id = ?3)
 
 -- name: take_if_next
--- The previous statement has removed it from the queue.
+-- Only if the statement before has removed it from the queue.
 UPDATE distributed_locks SET
     holder_node = ?5, holder_agent = ?6, request_id = ?3, fence_token = NEXT_TOKEN_OF_ROW,
     acquired_at = NOW_ISO, expires_at = ISO_IN(?7)
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND changes() > 0
 RETURNING fence_token, expires_at, NULL, NOW_ISO
 
--- name: refuse_unless_served
+-- name: refuse_unless_granted
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM HOLDS AS h
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.lock_key = ?4 ->> 0 AND h.request_id = ?3)
 
--- name: stay_in_queue
--- For the waiting requests in ?3: confirm their places.
+-- name: keep_waiters_alive
+-- Extend the requests, ?3, and return those still in the queue.
 UPDATE lock_waiters SET alive_until = ISO_IN(?4)
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 RETURNING request_id
@@ -242,17 +240,17 @@ RETURNING request_id
 -- name: leave_queue
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3
 
--- name: cancel_request
--- Whatever its state is.
+-- name: withdraw
+-- Whether it was granted or not.
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
--- name: cancel_request_share
+-- name: withdraw_share
 DELETE FROM lock_shares
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?4)) AND request_id = ?3
 
--- name: blocked
--- When each of the requests in ?3 stops being blocked, unless a lock is released earlier.
+-- name: blocked_requests
+-- When the leases that block each of the requests, ?3, expire.
 SELECT request_id, max(blocks_until) AS blocks_until FROM lock_blockers
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 GROUP BY request_id
@@ -270,7 +268,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM js
 RETURNING lock_key
 
 -- name: refuse_unless_held
--- The lock is held with this token (?4) and request (?5), on all of its keys, and has not expired.
+-- The lock is held with this token (?4) and request (?5) on all of its keys, and has not expired.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE json_array_length(?3) <> (
     SELECT count(*) FROM lock_holds
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (SELECT value FROM json_each(?3))
@@ -298,7 +296,7 @@ INSERT INTO lock_patterns (scope_id, repository_id, number, lock_key)
 SELECT ?1, ?2, generation, ?3 FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2
 ON CONFLICT DO NOTHING
 
--- name: number_pattern
+-- name: raise_newest_pattern
 UPDATE lock_generations SET newest_pattern = (
     SELECT max(number) FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
 WHERE scope_id = ?1 AND repository_id = ?2
@@ -324,10 +322,10 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key >= 'file:' AND lock_key 
 -- name: mark_pattern_compared
 UPDATE lock_patterns SET is_compared = 1 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?3 AND number = ?4
 
--- --- queries and maintenance ------------------------------------------------------------------------
+-- --- listing, sweeping, breaking -------------------------------------------------------------------
 
 -- name: holders
--- Held locks; of these keys (?3), or of all except the mesh's own.
+-- Locks that have not expired: on these keys (?3), or on all but those of the mesh itself.
 SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.acquired_at, h.expires_at,
     h.request_id, (
     SELECT count(*) FROM lock_waiters AS w
@@ -340,7 +338,7 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
 ORDER BY h.lock_key, h.fence_token
 
 -- name: sweepable
--- Except for the lock of the sweeper itself, and for rows that are needed while a key is shared or waited for.
+-- Except the lock that elects the sweeper, and the rows that shared locks and waiters still need.
 SELECT EXISTS (
         SELECT 1 FROM distributed_locks
         WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND lock_key <> 'mesh:sweep'
@@ -358,14 +356,14 @@ SELECT EXISTS (
 DELETE FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until <= NOW_ISO
 
 -- name: sweep_patterns
--- Patterns without holder and waiter. The next request for one registers it again, under a new number.
+-- Patterns without holders and waiters. The next request for one registers it again, under a new number.
 DELETE FROM lock_patterns
 WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key NOT IN (
     SELECT lock_key FROM lock_holds WHERE scope_id = ?1 AND repository_id = ?2
     UNION SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2)
 
 -- name: sweep_overlaps
--- Overlaps of unused keys. They are computed again when the key is used; patterns are registered again.
+-- The overlaps of unused keys. A key that comes back records its overlaps again.
 DELETE FROM lock_overlaps
 WHERE scope_id = ?1 AND repository_id = ?2 AND EXISTS (
     SELECT lock_overlaps.lock_key AS lock_key UNION SELECT lock_overlaps.other_key
@@ -377,7 +375,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND EXISTS (
 DELETE FROM lock_shares WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO
 RETURNING request_id
 
--- name: open_fast_paths
+-- name: clear_contended_everywhere
 UPDATE distributed_locks SET is_contended = 0
 WHERE scope_id = ?1 AND repository_id = ?2 AND is_contended AND lock_key NOT IN (
     SELECT lock_key FROM lock_waiters WHERE scope_id = ?1 AND repository_id = ?2
@@ -388,11 +386,11 @@ DELETE FROM distributed_locks
 WHERE scope_id = ?1 AND repository_id = ?2 AND expires_at <= NOW_ISO AND NOT is_contended
 RETURNING request_id
 
--- name: break_hold
--- With all of its keys: the holder needs them together.
+-- name: break_exclusive
+-- With all of its keys: a lock is held whole or not at all.
 UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))
 
--- name: break_shares
+-- name: break_shared
 DELETE FROM lock_shares
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id IN (SELECT value FROM json_each(?3))

@@ -1,1 +1,1 @@
-"""What development needs beside the product: the real server, installed and run on loopback."""
+"""Tools for development: the real server, installed and run on loopback, generated documents, the demo."""

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md, the reference of all commands, from the commands themselves.
+"""Generate docs/cli.md, the reference of all commands, from the commands themselves.
 
 `python -m tools.cli_reference` writes it; with `--check` it only says whether the page is up to date.
 """
@@ -49,7 +49,7 @@ meanings of a code are described with their command.
 
 @dataclass(frozen=True)
 class Listed:
-    """A command as it stands in the reference."""
+    """A command in the reference."""
 
     path: tuple[str, ...]
     command: click.Command
@@ -57,12 +57,12 @@ class Listed:
 
     @property
     def name(self) -> str:
-        """As it is typed, without what goes into it."""
+        """The command without its arguments."""
         return " ".join((NAME, *self.path))
 
     @property
     def is_only_a_noun(self) -> bool:
-        """Whether it does nothing without a verb."""
+        """Whether it needs a verb."""
         return isinstance(self.command, click.Group) and not self.command.invoke_without_command
 
     @property
@@ -78,14 +78,14 @@ class Listed:
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """Its options and what they are for; but for --json, which says the same everywhere."""
+        """Its options and their descriptions, except for --json, which is the same everywhere."""
         own = (each for each in self.command.params if isinstance(each, click.Option) and each.name != _JSON)
         written = (each.get_help_record(self.context) for each in own)
         return [each for each in written if each is not None]
 
     @property
     def usage(self) -> str:
-        """What goes into it."""
+        """Its arguments."""
         pieces = [piece for piece in self.command.collect_usage_pieces(self.context) if piece != "[OPTIONS]"]
         has_json = any(each.name == _JSON for each in self.command.params)
         optional = ["[OPTIONS]"] * bool(self.options) + ["[--json]"] * has_json
@@ -97,7 +97,7 @@ class Listed:
 
 
 def listed(command: click.Command = app, parent: click.Context | None = None) -> Iterator[Listed]:
-    """All commands, each noun before its verbs, in the order of their names."""
+    """Return all commands, each noun before its verbs, by name."""
     name = NAME if parent is None else str(command.name)
     context = click.Context(command, parent=parent, info_name=name)
     yield Listed(tuple(context.command_path.split()[1:]), command, context)
@@ -109,7 +109,7 @@ def listed(command: click.Command = app, parent: click.Context | None = None) ->
 
 
 def page() -> str:
-    """The reference."""
+    """Return the reference."""
     _, *commands = listed()
     nouns = [each.path[0] for each in commands if len(each.path) == 1]
     links = " · ".join(f"[{noun}](#{noun})" for noun in nouns)
@@ -131,7 +131,7 @@ def _section(each: Listed) -> str:
 
 
 def _shown(text: str) -> str:
-    """Help as Markdown: what it would take for markup is text, but for code."""
+    """Return help as Markdown, with special characters escaped, except for code."""
     text = _INDENTED.sub(lambda code: f"\n```sh\n{dedent(code[0]).rstrip()}\n```", text)
     pieces = re.split(r"(```sh\n.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
     return "".join(piece if piece.startswith("`") else re.sub(r"([*<_])", r"\\\1", piece) for piece in pieces)
@@ -142,7 +142,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or say that it is out of date."""
+    """Write the page, or report that it is out of date."""
     parser = argparse.ArgumentParser(prog="python -m tools.cli_reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it is out of date")
     text = page()

@@ -1,4 +1,4 @@
-"""A clock for a process of its own, which can be set while it runs. Its monotonic clock stays as it is."""
+"""A clock for a subprocess, which can be set while that runs. Its monotonic clock is not affected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.install_faketime import library
 
 
 class SettableClock:
-    """What a process must have in its environment to go by this clock; `set_ahead` sets it."""
+    """The environment for a process to follow this clock; `set_ahead` sets it."""
 
     def __init__(self, folder: Path) -> None:
         self._library = library()
@@ -28,7 +28,7 @@ class SettableClock:
         }
 
     def set_ahead(self, seconds: float) -> None:
-        """Have the clock be so far ahead of the machine's, from now on."""
+        """Set the clock this far ahead of the machine's."""
         draft = self._file.with_suffix(".new")
         draft.write_text(f"{seconds:+.3f}\n")
         draft.replace(self._file)

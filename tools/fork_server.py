@@ -1,7 +1,7 @@
-"""A process that has loaded what programs use, and forks one of itself for each program that is wanted.
+"""A process with preloaded modules, which forks itself for each requested program.
 
-`python -m tools.fork_server SOCKET MODULE…`. What it forks is a process like any other: it can be paused and
-killed, and nothing of it is shared. Only the time to load Python and these modules is saved.
+`python -m tools.fork_server SOCKET MODULE…`. A forked process is like any other: it can be paused and killed,
+and shares nothing. Only the time to load Python and these modules is saved.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, NoReturn
 
 FILES: Final = 4
-"""Sent with each program: stdin, stdout, stderr, and where to tell the process id and later the exit code."""
+"""Sent with each program: stdin, stdout, stderr, and where to report the process id and later the exit code.
+"""
 
 _LENGTH: Final = 4
 
 
 @dataclass(frozen=True)
 class Program:
-    """What `python -m MODULE` or `python -c CODE` would run, with these variables and no others."""
+    """A program as for `python -m MODULE` or `python -c CODE`, with exactly these variables."""
 
     arguments: tuple[str, ...]
     variables: dict[str, str]
@@ -37,13 +38,13 @@ class Program:
     folder: str = field(default_factory=os.getcwd)
 
     def send(self, line: socket.socket, files: tuple[int, ...]) -> None:
-        """Ask a server for it."""
+        """Send it to a server."""
         text = json.dumps(asdict(self)).encode()
         socket.send_fds(line, [len(text).to_bytes(_LENGTH, "big")], files)
         line.sendall(text)
 
     def run(self) -> None:
-        """Be that program."""
+        """Run that program in this process."""
         os.environ.clear()
         os.environ.update(self.variables)
         os.chdir(self.folder)
@@ -54,7 +55,7 @@ class Program:
             exec(compile(self.code, "<string>", "exec"), {"__name__": "__main__"})
 
     def run_to_the_end(self) -> NoReturn:
-        """Be that program, and end as it would: nothing that its parent left to be done at an end is done."""
+        """Run that program and exit as it would, without the exit handlers of the parent."""
         code = 0
         try:
             self.run()
@@ -75,7 +76,7 @@ class Program:
 
 
 def _exit_code(given: object) -> int:
-    """As Python itself has it: a number, nothing for 0, or words for people and 1."""
+    """Return the exit code as Python defines it: a number, 0 for nothing, 1 for a message."""
     if given is None or isinstance(given, int):
         return given or 0
     print(given, file=sys.stderr)
@@ -90,27 +91,27 @@ def _received(line: socket.socket) -> tuple[Program, list[int]] | None:
         text, length = bytearray(), int.from_bytes(head, "big")
         while len(text) < length:
             if not (piece := stream.read(length - len(text))):
-                return None  # whoever wanted it is gone
+                return None  # the client is gone
             text += piece
     given = json.loads(text)
     return Program(**given | {"arguments": tuple(given["arguments"])}), files
 
 
-def _tell(told: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # nobody wants to know any more
-        os.write(told, f"{number}\n".encode())
+def _report(report_fd: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # the client is gone
+        os.write(report_fd, f"{number}\n".encode())
 
 
 class _Server:
-    """Serves one process, and lives no longer than that."""
+    """Serves one client process, and ends with it."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
-        self._told: dict[int, int] = {}
-        """By process id, where its end is told."""
+        self._report_fds: dict[int, int] = {}
+        """By process id, the file to which its end is reported."""
 
     def serve(self) -> Program | None:
-        """Fork what is wanted. Returns in each process that was forked, and when nothing more is wanted."""
+        """Fork requested programs. Returns in each forked process, and when the client is gone."""
         ended, ending = os.pipe()
         os.set_blocking(ending, False)
         old = signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -121,7 +122,7 @@ class _Server:
                 ready, _, _ = select.select([ended, self._line.fileno()], [], [])
                 if ended in ready:
                     os.read(ended, 4_096)
-                    self._tell_ends()
+                    self._report_ends()
                 if self._line.fileno() in ready:
                     received = _received(self._line)
                     if received is None:
@@ -136,35 +137,35 @@ class _Server:
         return wanted
 
     def _forked(self, wanted: Program, files: list[int]) -> Program | None:
-        """In the new process, what it is to be."""
-        *standard, told = files
+        """Return, in the new process, the program to run."""
+        *standard, report_fd = files
         pid = os.fork()
         if pid:
-            _tell(told, pid)
-            self._told[pid] = told
+            _report(report_fd, pid)
+            self._report_fds[pid] = report_fd
         else:
             for place, file in enumerate(standard):
                 os.dup2(file, place)
-            for file in (told, *self._told.values()):
+            for file in (report_fd, *self._report_fds.values()):
                 os.close(file)
         for file in standard:
             os.close(file)
         return None if pid else wanted
 
-    def _tell_ends(self) -> None:
+    def _report_ends(self) -> None:
         with suppress(ChildProcessError):
             while (end := os.waitpid(-1, os.WNOHANG))[0]:
-                told = self._told.pop(end[0])
-                _tell(told, os.waitstatus_to_exitcode(end[1]))
-                os.close(told)
+                report_fd = self._report_fds.pop(end[0])
+                _report(report_fd, os.waitstatus_to_exitcode(end[1]))
+                os.close(report_fd)
 
     def _leave_nobody(self) -> None:
-        for pid in self._told:
+        for pid in self._report_fds:
             os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:
-    """Serve until whoever began this ends; or be one of the programs that it wants."""
+    """Serve until the client ends; or run one of the requested programs."""
     for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Programs in processes of their own that need not load Python first: each is forked from one that has."""
+"""Programs in subprocesses that need not load Python first: each is forked from a preloaded process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOADED: Final = [
 
 
 def load_first(*modules: str) -> None:
-    """Have these loaded, too, by what programs are forked from; to be said before the first is wanted."""
+    """Preload these modules, too; to be called before the first program."""
     _LOADED.extend(modules)
 
 
@@ -44,18 +44,18 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            start_new_session=True,  # a Ctrl-C is for whoever began it, who ends it
+            start_new_session=True,  # Ctrl-C is for the parent, which ends it
         )
     return ours, process
 
 
 def begin() -> None:
-    """Begin to load what programs are forked from, before the first is wanted."""
+    """Start the fork server before the first program is requested."""
     _server()
 
 
 def fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
-    """Have it forked; where its process id is told, and at its end the exit code."""
+    """Fork a program; return the file that reports its process id, and at its end the exit code."""
     ours, theirs = os.pipe()
     try:
         with _ASKING:
@@ -77,29 +77,29 @@ class Process:
         self.stdout, out = _pipe_from()
         self.stderr, err = _pipe_from()
         self.returncode: int | None = None
-        self._told = os.fdopen(fork(wanted, given, out, err), buffering=1)
+        self._reports = os.fdopen(fork(wanted, given, out, err), buffering=1)
         for file in (given, out, err):
             os.close(file)
-        self.pid = int(self._told.readline())
+        self.pid = int(self._reports.readline())
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
+        """Return the exit code, if it has ended."""
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; return the exit code."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return code
 
     def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-            self.returncode = int(self._told.readline())
+        if self.returncode is None and select.select([self._reports], [], [], timeout)[0]:
+            self.returncode = int(self._reports.readline())
         return self.returncode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """End its input, wait for its end, and read all that it says."""
+        """Close its input, wait for its end, and return all of its output."""
         if self.stdin:
             self.stdin.close()
         with ThreadPoolExecutor(2) as pool:
@@ -134,12 +134,12 @@ class Process:
         self.stdout.close()
         self.stderr.close()
         if kind is not None:
-            self.kill()  # nobody is left to tell it to end
+            self.kill()  # no reference is left to end it
         self.wait()
         self._close()
 
     def _close(self) -> None:
-        for file in (self.stdin, self.stdout, self.stderr, self._told):
+        for file in (self.stdin, self.stdout, self.stderr, self._reports):
             if file:
                 file.close()
 
@@ -160,7 +160,7 @@ class AsyncProcess:
     def __init__(
         self,
         pid: int,
-        told: asyncio.StreamReader,
+        reports: asyncio.StreamReader,
         stdin: asyncio.WriteTransport,
         stdout: asyncio.StreamReader,
         stderr: asyncio.StreamReader | None,
@@ -170,36 +170,36 @@ class AsyncProcess:
         self.stdout = stdout
         self.stderr = stderr
         self.returncode: int | None = None
-        self._ending = asyncio.create_task(self._hear_end(told))
+        self._ending = asyncio.create_task(self._wait_for_end(reports))
 
     @classmethod
     async def start(cls, wanted: Program, stderr: int | None = None) -> Self:
-        """Have it forked."""
+        """Fork a program."""
         given, stdin = os.pipe()
         stdout, out = os.pipe()
         said, err = os.pipe() if stderr is None else (None, os.dup(stderr))
-        told = fork(wanted, given, out, err)
+        reports = fork(wanted, given, out, err)
         for file in (given, out, err):
             os.close(file)
         loop = asyncio.get_running_loop()
         writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
-        telling = await _reader(told)
-        pid = int(await telling.readline())
+        reader = await _reader(reports)
+        pid = int(await reader.readline())
         saying = None if said is None else await _reader(said)
-        return cls(pid, telling, writing, await _reader(stdout), saying)
+        return cls(pid, reader, writing, await _reader(stdout), saying)
 
-    async def _hear_end(self, told: asyncio.StreamReader) -> int:
-        self.returncode = int(await told.readline())
-        await told.read()
+    async def _wait_for_end(self, reports: asyncio.StreamReader) -> int:
+        self.returncode = int(await reports.readline())
+        await reports.read()
         self.stdin.close()
         return self.returncode
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; return the exit code."""
         return await asyncio.shield(self._ending)
 
     async def communicate(self) -> None:
-        """End its input, and wait until it and all who have its output have ended."""
+        """Close its input, and wait until it and all processes with its output have ended."""
         self.stdin.close()
         for stream in (self.stdout, self.stderr):
             if stream is not None:
@@ -213,7 +213,7 @@ class AsyncProcess:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Terminate it."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""The homes that tests and benchmarks run on."""
+"""The backends that tests and benchmarks run on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vox_mesh.store.script import new_key
 
 @dataclass(frozen=True)
 class HomeCase:
-    """A home and, on the mesh, the way to it."""
+    """A backend and, on a server, the protocol."""
 
     home: Home
     driver: Driver = Driver.AUTO
@@ -30,17 +30,17 @@ class HomeCase:
 
     @property
     def needs_server(self) -> bool:
-        """Whether a server must run."""
+        """Whether it needs a server."""
         return self.home is Home.MESH
 
     def settings(self, folder: Path, server: Server | None, **more: Any) -> Settings:
-        """Settings for this home, in a folder and a scope of their own."""
+        """Return settings for this backend, in their own folder and scope."""
         values: dict[str, Any] = {
             "enabled": self.home is not Home.MEMORY,
             "home_dir": folder / "vox",
             "db_path": folder / "vox" / "local.db",
             "scope_id": new_key(),
-            "http": False,  # what is not about other nodes need not listen for them
+            "http": False,  # a service is needed only by tests of other nodes
         }
         if server is not None:
             values |= {"db_url": server.url, "db_token": server.token, "db_driver": self.driver}
@@ -58,7 +58,7 @@ ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_REPLICA, MESH_HTTP, MESH_LIBSQL_CLI
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The variables that make another process read the same settings."""
+    """Return the variables with which another process reads the same settings."""
     variables = {}
     for field in Settings.model_fields:
         value = getattr(settings, field)

@@ -1,4 +1,4 @@
-"""Writes the table of all operations in docs/http.md, from the operations themselves.
+"""Generate the table of all operations in docs/http.md, from the operations themselves.
 
 `python -m tools.http_reference` writes it; with `--check` it only says whether the page is up to date.
 """
@@ -22,7 +22,7 @@ _TABLE: Final = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
 
 
 def table() -> str:
-    """The operations, noun by noun."""
+    """Return the operations, noun by noun."""
     lines: list[str] = []
     for noun, operations in groupby(OPERATIONS, key=lambda each: each.noun):
         lines += ["", f"### {noun}", "", "| | asks for | |", "| --- | --- | --- |"]
@@ -40,12 +40,12 @@ def _row(operation: Operation) -> str:
 
 
 def page() -> str:
-    """The page, with the table as it should be."""
+    """Return the page with its table up to date."""
     return _TABLE.sub(lambda _: f"{_BEGIN}{table()}{_END}", PAGE.read_text())
 
 
 def main() -> int:
-    """Write the page, or say that it is out of date."""
+    """Write the page, or report that it is out of date."""
     parser = argparse.ArgumentParser(prog="python -m tools.http_reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it is out of date")
     text = page()

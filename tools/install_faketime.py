@@ -30,14 +30,14 @@ class NoFaketime(Exception):
 
 @cache
 def library() -> Path:
-    """The library, installed if it is not there yet; raise `NoFaketime` if it can't be."""
+    """Return the library, installed if necessary; raise `NoFaketime` if it can't be."""
     folder = cache_folder() / "faketime-debian"
     if (found := _found_in(folder)) is not None:
         return found
     missing = [tool for tool in _DEBIAN if shutil.which(tool) is None]
     if sys.platform != "linux" or missing:
         raise NoFaketime(f"libfaketime comes from Debian's packages: no {missing or 'Linux'} here")
-    # Made next to its place and tried there: the folder with the final name is whole, and works.
+    # Built next to its place and tested there: the folder with the final name is complete, and works.
     draft = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
@@ -57,7 +57,7 @@ def _found_in(folder: Path) -> Path | None:
 
 
 def _download(folder: Path) -> None:
-    """Have apt download the package, which it checks against Debian's signed index, and unpack it."""
+    """Download the package with apt, which checks it against Debian's signed index, and unpack it."""
     quick = ("-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=15")
     _run([*_DEBIAN[:1], *quick, "download", _PACKAGE], folder, _DOWNLOAD_S)
     packages = sorted(folder.glob(f"{_PACKAGE}_*.deb"))

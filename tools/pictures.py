@@ -37,7 +37,7 @@ _NODES: Final = ("builder-1", "builder-2", "reviewer-1")
 
 @dataclass
 class Scene:
-    """A mesh in which there is something of everything; what works in it goes on until `may_end` is set."""
+    """A mesh with something of everything; its work continues until `may_end` is set."""
 
     folder: Path
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,13 +46,13 @@ class Scene:
     jobs: dict[str, str] = field(default_factory=dict)
 
     def settings(self, name: str) -> Settings:
-        """The settings of a node, or of a command beside it."""
+        """Return the settings of a node, or of a command on its machine."""
         home = self.folder / name
         database = self.folder / "mesh.db"
         return FILE.settings(home, None, node_id=name, db_path=database, scope_id="", repository_id="website")
 
     async def work(self, context: JobContext) -> None:
-        """Work on a job until all may end, or fail if that is what it is for."""
+        """Work on a job until the end, or fail if the job is meant to."""
         if context.payload == "broken":
             raise RuntimeError("the tests are red: 3 of 412 failed")
         context.progress(context.payload, "reading pages")
@@ -62,13 +62,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """Three nodes that work, one that has left, jobs, locks with waiters, messages and a conflict."""
+    """Run three nodes that work, one that has left, jobs, locks with waiters, messages and a conflict."""
     made = Scene(folder)
     async with AsyncExitStack() as stack:
         for name in _NODES:
             made.nodes[name] = await stack.enter_async_context(Mesh.open(made.settings(name)))
         async with Mesh.open(made.settings("builder-0")):
-            pass  # it has come, and left
+            pass  # it joins, and leaves
         await _work(made, stack)
         await _hold(made, stack)
         await _write(made.nodes["reviewer-1"])
@@ -87,7 +87,7 @@ async def _work(made: Scene, stack: AsyncExitStack) -> None:
         for kind in kinds:
             made.nodes[name].worker.handles(kind)(made.work)
         await stack.enter_async_context(made.nodes[name].worker.running(concurrency=4))
-    stack.callback(made.may_end.set)  # before the workers wait for what they have in hand
+    stack.callback(made.may_end.set)  # before the workers wait for their jobs
     failed = await first.jobs.schedule("site.test", "broken", max_attempts=1)
     await first.jobs.wait(failed, timeout=_PATIENCE_S)
     jobs["failed"] = failed.job_id
@@ -144,19 +144,19 @@ async def _disagree(node: MeshNode) -> None:
 
 
 class Seen(TopApp):
-    """The view, and a sign each time that it was drawn."""
+    """The view, with an event each time it was drawn."""
 
     def __init__(self, settings: Settings, feed: Feed) -> None:
         super().__init__(settings, feed)
         self.news = asyncio.Event()
 
     def draw(self) -> None:
-        """Draw, and say so."""
+        """Draw, and set the event."""
         super().draw()
         self.news.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until it shows what it should."""
+        """Wait until it shows this."""
         async with asyncio.timeout(_PATIENCE_S):
             while not condition():
                 self.news.clear()
@@ -164,7 +164,7 @@ class Seen(TopApp):
 
     @property
     def text(self) -> str:
-        """All that is on the screen."""
+        """Return the text on the screen."""
         width, height = self.size
         lines = self.screen._compositor.render_strips() if width and height else []  # noqa: SLF001
         return "\n".join(strip.text.rstrip() for strip in lines)
@@ -172,7 +172,7 @@ class Seen(TopApp):
 
 async def _pictures(folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="vox-pictures-") as temporary:
-        os.chdir(temporary)  # so that no picture tells where it was made
+        os.chdir(temporary)  # so that no picture shows where it was made
         async with scene(Path(".vox")) as made:
             writing = asyncio.create_task(_keep_writing(made.nodes["reviewer-1"]))
             for name, size, keys in (
@@ -187,7 +187,7 @@ async def _pictures(folder: Path) -> None:
 
 
 async def _keep_writing(node: MeshNode) -> None:
-    """Ops that come and go as waves do, for something to be seen of them."""
+    """Append ops in waves, so that the chart shows something."""
     for n in itertools.count():
         await node.oplog.anchor()
         await asyncio.sleep(0.06 + 0.05 * math.sin(n / 9))
@@ -207,7 +207,7 @@ async def _picture(made: Scene, size: tuple[int, int], keys: tuple[str, ...]) ->
 
 
 def _with_fonts_at_hand(svg: str) -> str:
-    """The picture in whatever font its reader has: none is fetched from elsewhere."""
+    """Return the picture with the reader's fonts: none is fetched."""
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code,", f"{_FONTS},")
 
 

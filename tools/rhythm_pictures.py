@@ -40,7 +40,7 @@ def _mark(x: float, top: float, bottom: float, colour: str) -> str:
 
 
 def bars() -> str:
-    """Four bars, of which the last two are faster: the change was announced two bars ahead."""
+    """Draw four bars, of which the last two are faster: the change was announced two bars ahead."""
     slow = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 12})
     fast = TempoPolicy.of_document({"cluster_id": "east", "initial_bpm": 20})
     plan = Plan(PlanEntry.of(slow))
@@ -77,7 +77,7 @@ def _bar(plan: Plan, timeline: Timeline, window: Window, scale: float) -> str:
 
 
 def phrase() -> str:
-    """A score, and how its phrases shrink when they are tried again."""
+    """Draw a score, and how its phrases shrink when they are retried."""
     score = Score.built_in()
     beats = sum(score.attempt(1).values())
     scale = (_WIDTH - 2 * _LEFT - 110) / beats

@@ -1,4 +1,4 @@
-"""A server's replication log as its files show it, so that looking costs the server nothing."""
+"""A server's replication log, read from its files, so that polling costs the server nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEADER: Final = struct.Struct("<QQ16sQQ")
 
 
 class LogHead(NamedTuple):
-    """Where the server's log file begins and ends, in frames."""
+    """The first and last frame of the server's log file."""
 
     first: int
     end: int
@@ -31,5 +31,5 @@ class ServerLog:
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a snapshot is being made of an older log file."""
+        """Return whether a snapshot of an older log file is in progress."""
         return any((self._folder / "to_compact").iterdir())

@@ -1,4 +1,4 @@
-"""A real libSQL server on loopback: token required, safe flags, gone without a trace."""
+"""A real libSQL server on loopback: token required, safe flags, removed without a trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connect
 
 
 class Server:
-    """One server, one port, one folder: it can be killed, frozen and started again where it was."""
+    """One server, one port, one folder: it can be killed, paused and started again in the same place."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class Server:
 
     @cached_property
     def _folder(self) -> Path:
-        """Made when something is first put into it: one who only wants a token leaves nothing behind."""
+        """The folder, created on first use: a server that only makes a token leaves nothing behind."""
         return Path(tempfile.mkdtemp(prefix="vox-sqld-"))
 
     @property
     def database_folder(self) -> Path:
-        """Where the server keeps the database, its log and the snapshots of the log."""
+        """The folder of the database, its log and the snapshots of the log."""
         return self._folder / "data" / "dbs" / "default"
 
     @property
     def token(self) -> str:
-        """A token that may read and write."""
+        """Return a token that may read and write."""
         return self.token_with({"a": "rw"})
 
     def token_with(self, claims: dict[str, object]) -> str:
-        """A token of this server's key with these claims."""
+        """Return a token of this server's key with these claims."""
         return signed_token(self._key, claims)
 
     def key_file(self) -> Path:
-        """A file with the public key of the tokens."""
+        """Return a file with the public key of the tokens."""
         path = self._folder / "key.pem"
         path.write_bytes(public_pem(self._key))
         return path
@@ -113,7 +113,7 @@ class Server:
             self._process = None
 
     def end(self, grace_s: float = _END_S) -> None:
-        """Ask it to end, and kill it if it does not in this time, as a service manager would.
+        """Terminate it, and kill it if it does not end in this time, as a service manager would.
 
         A server that ends by itself keeps its log; one that is killed begins another.
         """
@@ -131,29 +131,29 @@ class Server:
         return self._folder / "data"
 
     def copy_data(self, to: Path) -> None:
-        """Copy all that it has written, as a snapshot of its volume would."""
+        """Copy all of its files, as a snapshot of its volume would."""
         shutil.copytree(self.data, to)
 
     def put_back(self, kept: Path) -> None:
-        """Kill it, replace what it has written by such a copy, and start it again."""
+        """Kill it, replace its files with such a copy, and start it again."""
         self.kill()
         shutil.rmtree(self.data)
         shutil.copytree(kept, self.data)
         self.start()
 
     def freeze(self) -> None:
-        """Stop it in its tracks: connections stay open and nothing answers."""
+        """Pause it: connections stay open and nothing responds."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)  # a busy machine takes its time to stop all threads
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the server and remove all it wrote."""
+        """End the server and remove its files."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -167,7 +167,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on."""
+    """Return a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

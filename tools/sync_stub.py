@@ -1,6 +1,6 @@
-"""Writes `vox_mesh/sync/__init__.pyi`: the types of the blocking mesh, taken from those of the async one.
+"""Generate `vox_mesh/sync/__init__.pyi`: the types of the blocking mesh, derived from those of the async one.
 
-`python -m tools.sync_stub` after a public signature was changed; a test fails until then.
+Run `python -m tools.sync_stub` after a public signature was changed; a test fails until then.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import Identity, command_identity, passing_identity
+from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
@@ -89,5 +89,5 @@ class Mesh(MeshServices):
 
 def _command_identity(settings: Settings) -> Identity:
     if settings.home is Home.MEMORY:
-        return passing_identity(settings.node_id or LOCAL)
+        return temporary_identity(settings.node_id or LOCAL)
     return command_identity(slot_folder(settings.home_dir, settings.node_id), settings.node_id)

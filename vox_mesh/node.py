@@ -21,9 +21,9 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.worker.choosing import Chooser
-from vox_mesh.jobs.worker.claiming import JobClaimer
-from vox_mesh.jobs.worker.completing import Finisher
+from vox_mesh.jobs.worker.chooser import Chooser
+from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.worker import Worker
@@ -33,8 +33,8 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import (
     node_identity,
-    passing_identity,
     place_of,
+    temporary_identity,
 )
 from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
@@ -82,8 +82,15 @@ class MeshNode(Mesh):
         self.presence = presence
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
-            *(store, presence, self.oplog, self.nodes, clock, writer.database_clock, writer.witness),
+            store,
+            presence,
+            self.oplog,
+            self.nodes,
+            clock,
+            writer.database_clock,
+            writer.witness,
             dependencies,
+            vitals=lambda: self.health.vitals(),
             tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
@@ -101,9 +108,6 @@ class MeshNode(Mesh):
             *(settings, store, writer, clock, self._heartbeat),
             *(self.worker, self.supervisor, self.rhythm),
         )
-        presence.vitals = self.health.vitals
-        writer.witness.highest_token = lambda: self.locks.highest_token
-        writer.on_rejoin = self._start_rejoin
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
@@ -115,22 +119,22 @@ class MeshNode(Mesh):
 
     def _create_worker(self, settings: Settings) -> Worker:
         node_id, jobs, store = self.identity.node_id, self.jobs, self.store
-        chooser = Chooser(node_id, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
+        chooser = Chooser(node_id, jobs.queries, self.nodes, self.roles, self.clock, self._monotonic)
+        leases = Leases(
+            *(store, jobs.transitions, jobs.queries, node_id, self._monotonic),
+            lambda until, following: self.rhythm.holds.lease_ms(until, following),
+        )
+        finisher = Finisher(
+            *(store, jobs.transitions, jobs.queries, self.artifacts, self._writer, self.clock, self._chance)
+        )
+        reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         return Worker(
-            store,
-            jobs,
-            chooser,
-            JobClaimer(store, jobs.moves, chooser, self.clock, node_id, self._monotonic),
-            Leases(
-                *(store, jobs.moves, jobs.roster, node_id, self._monotonic),
-                lambda until, following: self.rhythm.holds.lease_ms(until, following),
-            ),
-            Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._writer, self.clock, self._chance),
-            self.artifacts,
-            self.presence,
-            self._heartbeat.run_once,
-            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            *(store, jobs, self.artifacts, self.presence, chooser),
+            JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
+            *(reconciler, leases, finisher),
             WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
+            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            self._heartbeat.run_once,
         )
 
     def _create_server(self, settings: Settings) -> NodeServer:
@@ -200,7 +204,7 @@ class MeshNode(Mesh):
         """Return how often this process has detected a rollback of the database."""
         return self._writer.rollbacks
 
-    def _start_rejoin(self) -> None:
+    def start_rejoin(self) -> None:
         """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.worker.look_again()
         self.messages.forget_leases()
@@ -222,7 +226,7 @@ class MeshNode(Mesh):
     async def _apply_deferred(self) -> None:
         # It retries also without a commit, and a busy mesh commits all the time.
         async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
-            await self.deferral.someone_waits()
+            await self.deferral.wait_until_any()
             await _log_failure(self.deferral.run_once, "deferred ops not applied")
 
     async def _sweep(self) -> None:
@@ -292,7 +296,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
     try:
         if slot is None:
             shared = dependencies.memory
-            identity = passing_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
+            identity = temporary_identity(settings.node_id or LOCAL, None if shared is None else shared.keys)
             place = dependencies.place or f"{LOCAL}:{new_key()}"
             keeper: MemoryKeeper | None = None if shared is None else SharedPlace(shared.memories, place)
         else:
@@ -305,7 +309,14 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         raise
     activity = Activity(agent_id=settings.agent_id)
     presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
-    writer = OpLogWriter(lambda: identity, tenant, clock, presence, StoreWitness(keeper))
+    writer = OpLogWriter(
+        lambda: identity,
+        tenant,
+        clock,
+        presence,
+        StoreWitness(keeper),
+        on_rejoin=lambda: node.start_rejoin(),
+    )
     with log_scope(node=identity.node_id):  # also in the tasks started here
         store = await open_store_of(settings, Role.NODE, slot, tenant, writer, dependencies)
         node = MeshNode(store, writer, clock, presence, settings, dependencies)

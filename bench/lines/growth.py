@@ -1,6 +1,6 @@
-"""Lines on growth: what one tick, append, claim and delivery cost when there is more of everything.
+"""Lines on growth: the cost of a tick, append, claim and delivery at several sizes.
 
-Each size has a database of its own, and all are measured in turn; a figure is the ratio to the smallest.
+Each size has its own database, and all are measured in turn; a figure is the ratio to the smallest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from bench.environment import Ground
+from bench.bulk_rows import fill_jobs, fill_log, fill_messages
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Found, LeftOut, Point
-from bench.filling import fill_jobs, fill_log, fill_messages
 from bench.measure import alternate
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
@@ -26,7 +26,7 @@ _NODES: Final = (1, 4, 16, 64)
 _ROWS: Final = (1_000, 10_000, 100_000, 1_000_000)
 _QUICK_SIZES: Final = 2
 _SHORTER: Final = 0.3  # of a round elsewhere: there are many of them
-_CALM_TICK: Final = "1h"  # nobody ticks but when asked to
+_CALM_TICK: Final = "1h"  # nodes send heartbeats only on request
 _PENDING: Final = 100
 _SENDERS: Final = 10
 _LEASE_MS: Final = 60_000
@@ -54,14 +54,14 @@ async def _append(node: MeshNode) -> float:
 async def _claim(node: MeshNode) -> float:
     """Look for a job and claim it; it is given back afterwards."""
     before = perf_counter()
-    (job,) = await node.jobs.roster.ready(_KINDS, 1)
+    (job,) = await node.jobs.queries.ready(_KINDS, 1)
     item = {"job_id": job.job_id, "claim_token": job.claim_token + 1}
-    outcomes = await node.store.write_all(node.jobs.moves.take([item], [item], _LEASE_MS))
+    outcomes = await node.store.write_all(node.jobs.transitions.take([item], [item], _LEASE_MS))
     took = perf_counter() - before
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    await node.jobs.give_back(job.job_id)
+    await node.jobs.yield_job(job.job_id)
     return took
 
 
@@ -83,7 +83,7 @@ class _Cost(NamedTuple):
     once: Callable[[MeshNode], Awaitable[float]]
 
     async def p50_us(self, node: MeshNode, seconds: float) -> float:
-        """The median time of one, over so many seconds."""
+        """Return the median time of one, over this many seconds."""
         took: list[float] = []
         end = perf_counter() + seconds
         while not took or perf_counter() < end:
@@ -154,38 +154,38 @@ class _Axis(NamedTuple):
     enlarge: Enlarge
 
 
-async def nodes_file(ground: Ground) -> list[Found]:
+async def nodes_file(environment: BenchEnvironment) -> list[Found]:
     """With nodes, all in this process, in a file."""
-    return await _grown(ground, _Axis("nodes-file", "nodes in a file", _NODES, FILE, _with_nodes))
+    return await _grown(environment, _Axis("nodes-file", "nodes in a file", _NODES, FILE, _with_nodes))
 
 
-async def nodes_sqld(ground: Ground) -> list[Found]:
+async def nodes_sqld(environment: BenchEnvironment) -> list[Found]:
     """With nodes, all in this process, on a server."""
-    return await _grown(ground, _Axis("nodes-sqld", "nodes on a server", _NODES, MESH, _with_nodes))
+    return await _grown(environment, _Axis("nodes-sqld", "nodes on a server", _NODES, MESH, _with_nodes))
 
 
-async def jobs(ground: Ground) -> list[Found]:
+async def jobs(environment: BenchEnvironment) -> list[Found]:
     """With jobs, half of them pending."""
-    return await _grown(ground, _Axis("jobs", "jobs in the table", _ROWS, FILE, _with_jobs))
+    return await _grown(environment, _Axis("jobs", "jobs in the table", _ROWS, FILE, _with_jobs))
 
 
-async def messages(ground: Ground) -> list[Found]:
+async def messages(environment: BenchEnvironment) -> list[Found]:
     """With messages to the same inbox, which have ended."""
-    return await _grown(ground, _Axis("messages", "messages in the table", _ROWS, FILE, _with_messages))
+    return await _grown(environment, _Axis("messages", "messages in the table", _ROWS, FILE, _with_messages))
 
 
-async def log(ground: Ground) -> list[Found]:
+async def log(environment: BenchEnvironment) -> list[Found]:
     """With entries in the log."""
-    return await _grown(ground, _Axis("log", "entries in the log", _ROWS, FILE, _with_log))
+    return await _grown(environment, _Axis("log", "entries in the log", _ROWS, FILE, _with_log))
 
 
-async def _grown(ground: Ground, axis: _Axis) -> list[Found]:
-    sizes = axis.sizes if ground.pace.grows else axis.sizes[:_QUICK_SIZES]
-    seconds = ground.pace.seconds * _SHORTER
+async def _grown(environment: BenchEnvironment, axis: _Axis) -> list[Found]:
+    sizes = axis.sizes if environment.pace.grows else axis.sizes[:_QUICK_SIZES]
+    seconds = environment.pace.seconds * _SHORTER
     async with AsyncExitStack() as stack:
         nodes: dict[int, MeshNode] = {}
         for size in sizes:
-            place = _Place(stack, axis.home, ground.folder / f"{axis.name}-{size}")
+            place = _Place(stack, axis.home, environment.folder / f"{axis.name}-{size}")
             nodes[size] = await place.join()
             await fill_jobs(nodes[size], _PENDING, pending=True)
             await axis.enlarge(place, nodes[size], size)
@@ -194,7 +194,7 @@ async def _grown(ground: Ground, axis: _Axis) -> list[Found]:
             for cost in _COSTS
             for size, node in nodes.items()
         }
-        found = await alternate(sides, ground.pace.few_rounds)
+        found = await alternate(sides, environment.pace.few_rounds)
     figures = [
         Figure(
             f"growth-{axis.name}-{cost.name}-{size}",

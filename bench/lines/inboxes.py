@@ -1,4 +1,4 @@
-"""Lines on large inboxes: what a batch costs when much has ended, many send, or one is held back."""
+"""Lines on large inboxes: the cost of a batch with many ended messages, many senders, or one held back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final
 
-from bench.environment import Ground
+from bench.bulk_rows import fill_messages
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_most
-from bench.filling import fill_messages
 from bench.measure import alternate, median_us
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
@@ -46,9 +46,9 @@ _HOLD_BACK: Final = """
 
 
 @asynccontextmanager
-async def _node(ground: Ground, home: HomeCase, name: str) -> AsyncIterator[MeshNode]:
+async def _node(environment: BenchEnvironment, home: HomeCase, name: str) -> AsyncIterator[MeshNode]:
     """A node on a database of its own: what one holds does not make the other's larger."""
-    folder = ground.folder / name
+    folder = environment.folder / name
     if not home.needs_server:
         async with Mesh.open(home.settings(folder, None)) as node:
             yield node
@@ -61,21 +61,21 @@ async def _node(ground: Ground, home: HomeCase, name: str) -> AsyncIterator[Mesh
 # --- much that has ended -----------------------------------------------------------------------------
 
 
-async def large_sqld(ground: Ground) -> list[Figure]:
+async def large_sqld(environment: BenchEnvironment) -> list[Figure]:
     """On a server."""
-    return await _large(ground, MESH, "sqld")
+    return await _large(environment, MESH, "sqld")
 
 
-async def large_file(ground: Ground) -> list[Figure]:
+async def large_file(environment: BenchEnvironment) -> list[Figure]:
     """In a file."""
-    return await _large(ground, FILE, "file")
+    return await _large(environment, FILE, "file")
 
 
-async def _large(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
-    ended = _ENDED if ground.pace.settled else _ENDED // _QUICK
-    seconds = ground.pace.seconds
+async def _large(environment: BenchEnvironment, home: HomeCase, name: str) -> list[Figure]:
+    ended = _ENDED if environment.pace.settled else _ENDED // _QUICK
+    seconds = environment.pace.seconds
     checked: list[float] = []
-    async with _node(ground, home, _CROWDED) as crowded, _node(ground, home, _CALM) as calm:
+    async with _node(environment, home, _CROWDED) as crowded, _node(environment, home, _CALM) as calm:
         await fill_messages(crowded, _CROWDED, ended, _UNREAD_SENDERS, ended=True)
 
         async def verify(batch: list[Message]) -> None:
@@ -89,7 +89,7 @@ async def _large(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
             "claim": lambda: _batch_ms(crowded, _claimed, seconds),
             "calm claim": lambda: _batch_ms(calm, _claimed, seconds),
         }
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = f"{name}: a batch of 100 unread behind {ended:,} ended messages / behind none,"
     return [
         Figure(
@@ -143,14 +143,14 @@ async def _polled(node: MeshNode, receiver: str) -> list[Message]:
 async def _claimed(node: MeshNode, receiver: str) -> list[Message]:
     """The database's part of it."""
     maker = f"{node.identity.node_id}#{node.incarnation}:"
-    whose = _whose(node, receiver, maker)
+    whose = _inbox_with_senders(node, receiver, maker)
     script = claim_script(
         whose, lease_ms=_LEASE_MS, limit=MAX_CLAIMED, of_pair=_OF_PAIR, max_size=_MAX_SIZE, bury=True
     )
     return [Message.read(row[0]) for row in (await node.store.write(script)).rows]
 
 
-def _whose(node: MeshNode, receiver: str, maker: str) -> tuple[str, str, str, str, str, str]:
+def _inbox_with_senders(node: MeshNode, receiver: str, maker: str) -> tuple[str, str, str, str, str, str]:
     earlier = maker.rpartition("#")[0] + "#"
     return (*node.store.tenant[:2], json([receiver]), maker + new_key(), earlier, maker)
 
@@ -158,12 +158,12 @@ def _whose(node: MeshNode, receiver: str, maker: str) -> tuple[str, str, str, st
 # --- many senders, or one that is held back ------------------------------------------------------------
 
 
-async def claims(ground: Ground) -> list[Figure]:
-    """What a claim, and a look, cost beside those in an inbox of few senders; in a file."""
-    fewer = 1 if ground.pace.settled else _QUICK // 10
+async def claims(environment: BenchEnvironment) -> list[Figure]:
+    """Compare claims, and looks, with an inbox of few senders; in a file."""
+    fewer = 1 if environment.pace.settled else _QUICK // 10
     senders, behind = _SENDERS // fewer, _BEHIND // fewer
     few = _UNREAD
-    async with _node(ground, FILE, _CROWDED) as node:
+    async with _node(environment, FILE, _CROWDED) as node:
         await fill_messages(node, _CALM, few, few)
         await fill_messages(node, "many", senders, senders)
         await fill_messages(node, "held back", behind, 1)
@@ -172,11 +172,11 @@ async def claims(ground: Ground) -> list[Figure]:
         await fill_messages(node, "held back", few, few)
         found = await alternate(
             {
-                f"{verb} {receiver}": _measure(ground, node, verb, receiver)
+                f"{verb} {receiver}": _measure(environment, node, verb, receiver)
                 for receiver in (_CALM, "many", "held back")
                 for verb in ("claim", "look")
             },
-            ground.pace.rounds,
+            environment.pace.rounds,
         )
     what = {
         "many": f"an inbox with a message of each of {senders:,} senders / of each of {few},",
@@ -195,14 +195,17 @@ async def claims(ground: Ground) -> list[Figure]:
     ]
 
 
-def _measure(ground: Ground, node: MeshNode, verb: str, receiver: str) -> Callable[[], Awaitable[float]]:
+def _measure(
+    environment: BenchEnvironment, node: MeshNode, verb: str, receiver: str
+) -> Callable[[], Awaitable[float]]:
     if verb == "claim":
-        return lambda: _claim_ms(node, receiver, ground.pace.seconds)
+        return lambda: _claim_ms(node, receiver, environment.pace.seconds)
 
     async def look() -> float:
         maker = f"{node.identity.node_id}#{node.incarnation}:"
-        values = (*_whose(node, receiver, maker), time.time_ns() // 1_000_000)
-        return await median_us(lambda: node.store.read(sql("claimable"), values), ground.pace.seconds) / 1e3
+        values = (*_inbox_with_senders(node, receiver, maker), time.time_ns() // 1_000_000)
+        seconds = environment.pace.seconds
+        return await median_us(lambda: node.store.read(sql("claimable"), values), seconds) / 1e3
 
     return look
 

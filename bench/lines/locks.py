@@ -20,11 +20,11 @@ from typing import Final
 
 import orjson
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.limits import Limit, raw_limit
 from bench.measure import Call, alternate, blocking_median_us, median_us, rate
-from bench.programs.subprocess_driver import add_primary, companion, node_settings, primary
+from bench.programs.subprocess_driver import add_primary, node_settings, primary, start_program
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, run
@@ -43,14 +43,16 @@ _PATHS: Final = 1_000
 
 
 @asynccontextmanager
-async def _node(ground: Ground, home: HomeCase) -> AsyncIterator[MeshNode]:
-    server = ground.server if home.needs_server else None
-    async with Mesh.open(home.settings(ground.folder, server, scope_id=_SCOPE)) as node:
+async def _node(environment: BenchEnvironment, home: HomeCase) -> AsyncIterator[MeshNode]:
+    server = environment.server if home.needs_server else None
+    async with Mesh.open(home.settings(environment.folder, server, scope_id=_SCOPE)) as node:
         yield node
 
 
-def _limit(ground: Ground, home: HomeCase) -> AbstractAsyncContextManager[Limit]:
-    return raw_limit(ground.folder, ground.server if home.needs_server else None, ground.pace.seconds)
+def _limit(environment: BenchEnvironment, home: HomeCase) -> AbstractAsyncContextManager[Limit]:
+    return raw_limit(
+        environment.folder, environment.server if home.needs_server else None, environment.pace.seconds
+    )
 
 
 def _pairs(node: MeshNode) -> Callable[[], Call]:
@@ -77,39 +79,39 @@ async def _pair_rate(node: MeshNode, callers: int, seconds: float) -> float:
 # --- one lock each -----------------------------------------------------------------------------------
 
 
-async def pairs_sqld(ground: Ground) -> list[Figure]:
+async def pairs_sqld(environment: BenchEnvironment) -> list[Figure]:
     """Many callers on a server, each with a key of its own."""
-    seconds = ground.pace.seconds
-    async with _node(ground, MESH) as node, _limit(ground, MESH) as raw:
+    seconds = environment.pace.seconds
+    async with _node(environment, MESH) as node, _limit(environment, MESH) as raw:
         sides = {"ours": lambda: _pair_rate(node, _CALLERS, seconds), "raw": raw.per_second}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = f"64 callers, sqld: locks taken and released / {raw.what}"
     target = at_least(8_000.0, Of.OURS)
     return [Figure("lock-pairs-sqld", what, "1/s", found["ours"], found["raw"], target)]
 
 
-async def one_caller_sqld(ground: Ground) -> list[Figure]:
+async def one_caller_sqld(environment: BenchEnvironment) -> list[Figure]:
     """One lock at a time on a server."""
-    seconds = ground.pace.seconds
-    async with _node(ground, MESH) as node, _limit(ground, MESH) as raw:
+    seconds = environment.pace.seconds
+    async with _node(environment, MESH) as node, _limit(environment, MESH) as raw:
         pair = _pairs(node)()
         sides = {"ours": lambda: median_us(pair, seconds), "raw": raw.p50_ms}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = f"one caller, sqld: a lock taken and released, p50 / {raw.what}, p50"
     inserts = [each * 1e3 for each in found["raw"]]
     return [Figure("lock-pair-sqld", what, "us", found["ours"], inserts, at_most(3.5))]
 
 
-async def pairs_file(ground: Ground) -> list[Figure]:
+async def pairs_file(environment: BenchEnvironment) -> list[Figure]:
     """One caller and many in a file."""
-    seconds = ground.pace.seconds
-    async with _node(ground, FILE) as node, _limit(ground, FILE) as raw:
+    seconds = environment.pace.seconds
+    async with _node(environment, FILE) as node, _limit(environment, FILE) as raw:
         sides = {
             "one": lambda: _pair_rate(node, 1, seconds),
             "many": lambda: _pair_rate(node, _CALLERS, seconds),
             "raw": raw.per_second,
         }
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = f"locks taken and released / {raw.what}"
     return [
         Figure(
@@ -134,24 +136,26 @@ async def pairs_file(ground: Ground) -> list[Figure]:
 # --- one lock for all --------------------------------------------------------------------------------
 
 
-async def contended(ground: Ground) -> list[Figure]:
+async def contended(environment: BenchEnvironment) -> list[Figure]:
     """Eight callers who all want the same key, in a file and on a server."""
     return [
-        *await _contended(ground, FILE, "file", at_least(2_000.0, Of.OURS)),
-        *await _contended(ground, MESH_REPLICA, "sqld", at_least(800.0, Of.OURS)),
+        *await _contended(environment, FILE, "file", at_least(2_000.0, Of.OURS)),
+        *await _contended(environment, MESH_REPLICA, "sqld", at_least(800.0, Of.OURS)),
     ]
 
 
-async def _contended(ground: Ground, home: HomeCase, name: str, target: Target) -> list[Figure]:
+async def _contended(
+    environment: BenchEnvironment, home: HomeCase, name: str, target: Target
+) -> list[Figure]:
     turns: list[list[int]] = []
-    async with _node(ground, home) as node, _limit(ground, home) as raw:
+    async with _node(environment, home) as node, _limit(environment, home) as raw:
 
         async def hand_overs() -> float:
-            had, seconds = await _turns(node, ground.pace.seconds)
+            had, seconds = await _turns(node, environment.pace.seconds)
             turns.append(had)
             return sum(had) / seconds
 
-        found = await alternate({"ours": hand_overs, "raw": raw.per_second}, ground.pace.rounds)
+        found = await alternate({"ours": hand_overs, "raw": raw.per_second}, environment.pace.rounds)
     what = f"8 callers for one key, {name}:"
     return [
         Figure(
@@ -196,25 +200,25 @@ def _furthest_from_share(turns: list[int]) -> float:
 # --- from process to process -------------------------------------------------------------------------
 
 
-async def hand_over_mesh(ground: Ground) -> list[Figure]:
+async def hand_over_mesh(environment: BenchEnvironment) -> list[Figure]:
     """On a server, to a process that follows it with a replica."""
     with Server() as server:
-        return await _hand_over(replace(ground, server=server), MESH_REPLICA, "mesh", 10.0)
+        return await _hand_over(replace(environment, server=server), MESH_REPLICA, "mesh", 10.0)
 
 
-async def hand_over_file(ground: Ground) -> list[Figure]:
+async def hand_over_file(environment: BenchEnvironment) -> list[Figure]:
     """In a file that both have open."""
-    return await _hand_over(ground, FILE, "file", 15.0)
+    return await _hand_over(environment, FILE, "file", 15.0)
 
 
-async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -> list[Figure]:
-    times = max(3, round(ground.pace.seconds * _HAND_OVERS))
-    server = ground.server if home.needs_server else None
+async def _hand_over(environment: BenchEnvironment, home: HomeCase, name: str, p50_ms: float) -> list[Figure]:
+    times = max(3, round(environment.pace.seconds * _HAND_OVERS))
+    server = environment.server if home.needs_server else None
     longest: list[float] = []
     async with (
-        _node(ground, home) as node,
-        companion("lines.locks", ground.folder, *primary(server)) as waiter,
-        _limit(ground, home) as raw,
+        _node(environment, home) as node,
+        start_program("lines.locks", environment.folder, *primary(server)) as waiter,
+        _limit(environment, home) as raw,
     ):
         await waiter.ready()
 
@@ -222,7 +226,7 @@ async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -
             found: list[float] = []
             for _ in range(times):
                 lock = await node.locks.acquire(_BATON, wait=_WAIT_S)
-                waiter.tell("wait")
+                waiter.send("wait")
                 await _until(lambda: _is_awaited(node))
                 released = time.monotonic()
                 await node.locks.release(lock)
@@ -230,7 +234,7 @@ async def _hand_over(ground: Ground, home: HomeCase, name: str, p50_ms: float) -
             longest.append(max(found))
             return statistics.median(found)
 
-        rounds = await alternate({"ours": delay_ms, "raw": raw.p50_ms}, ground.pace.rounds)
+        rounds = await alternate({"ours": delay_ms, "raw": raw.p50_ms}, environment.pace.rounds)
     return [
         Figure(
             f"lock-hand-over-{name}",
@@ -250,7 +254,7 @@ async def _is_awaited(node: MeshNode) -> bool:
 
 async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(_WAIT_S):
-        while not await is_so():  # noqa: ASYNC110 - another process does it, and tells nobody
+        while not await is_so():  # noqa: ASYNC110 - another process does it, without a notification
             await asyncio.sleep(0.002)
 
 
@@ -266,13 +270,13 @@ async def _serve(settings: Settings) -> None:
 # --- the guard ---------------------------------------------------------------------------------------
 
 
-async def guard(ground: Ground) -> list[Figure]:
-    """Whether somebody holds one of many paths, when many patterns are held."""
+async def guard(environment: BenchEnvironment) -> list[Figure]:
+    """Find the holder of one of many paths, with many patterns locked."""
     held = [_holder(key) for key in _held_keys()]
     paths = [f"src/area{i % 97}/part{i % 13}/module_{i}.py" for i in range(_PATHS)]
     found = [
-        blocking_median_us(lambda: obstacles(paths, held, "me"), ground.pace.seconds) / 1e3
-        for _ in range(ground.pace.rounds)
+        blocking_median_us(lambda: obstacles(paths, held, "me"), environment.pace.seconds) / 1e3
+        for _ in range(environment.pace.rounds)
     ]
     what = "1,000 paths compared with 10,000 held patterns"
     return [Figure("lock-guard", what, "ms", found, target=at_most(50.0, Of.OURS))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,12 +10,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
-from bench.environment import Ground
-from bench.figures import Figure, Of, at_least, at_most
+from bench.environment import BenchEnvironment
+from bench.figures import Figure, Of, at_least, delay_figures
 from bench.limits import raw_limit
-from bench.measure import alternate, p99
+from bench.measure import alternate
 from bench.programs.message_receiver import FOLLOW, INBOX, RECEIVE, SCOPE, stamped
-from bench.programs.subprocess_driver import Companion, companion, primary
+from bench.programs.subprocess_driver import ProgramProcess, primary, start_program
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh
@@ -36,46 +35,52 @@ _BODY: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mailed:
+class SenderAndReceiver:
     """A node that sends, and a process that receives."""
 
     node: MeshNode
-    recipient: Companion
+    receiver: ProgramProcess
 
 
 @asynccontextmanager
-async def _mailed(ground: Ground, home: HomeCase, *, relay: bool = True) -> AsyncIterator[Mailed]:
-    server = ground.server if home.needs_server else None
-    settings = home.settings(ground.folder, server, scope_id=SCOPE, http=relay)
+async def _open_both(
+    environment: BenchEnvironment, home: HomeCase, *, relay: bool = True
+) -> AsyncIterator[SenderAndReceiver]:
+    server = environment.server if home.needs_server else None
+    settings = home.settings(environment.folder, server, scope_id=SCOPE, http=relay)
     without = [] if relay else ["--without-relay"]
     async with (
         Mesh.open(settings) as node,
-        companion("programs.message_receiver", ground.folder, *without, *primary(server)) as recipient,
+        start_program(
+            "programs.message_receiver", environment.folder, *without, *primary(server)
+        ) as receiver,
     ):
-        await recipient.ready()
-        yield Mailed(node, recipient)
+        await receiver.ready()
+        yield SenderAndReceiver(node, receiver)
 
 
 # --- how soon ----------------------------------------------------------------------------------------
 
 
-async def by_relay(ground: Ground) -> list[Figure]:
+async def by_relay(environment: BenchEnvironment) -> list[Figure]:
     """To a process that the relay reaches."""
-    return await _delay(ground, "relay", "brought by the relay", 6.0, 30.0)
+    return await _delay(environment, "relay", "brought by the relay", 6.0, 30.0)
 
 
-async def by_watch(ground: Ground) -> list[Figure]:
+async def by_watch(environment: BenchEnvironment) -> list[Figure]:
     """To a process that finds messages only in its replica."""
-    return await _delay(ground, "watch", "found by watch alone", 8.0, 40.0)
+    return await _delay(environment, "watch", "found by watch alone", 8.0, 40.0)
 
 
-async def _delay(ground: Ground, name: str, how: str, p50_ms: float, p99_ms: float) -> list[Figure]:
-    times = round(ground.pace.seconds * _FOLLOWED)
+async def _delay(
+    environment: BenchEnvironment, name: str, how: str, p50_ms: float, p99_ms: float
+) -> list[Figure]:
+    times = round(environment.pace.seconds * _FOLLOWED)
     with Server() as server:
-        own = replace(ground, server=server)
+        own = replace(environment, server=server)
         async with (
-            _mailed(own, MESH_REPLICA, relay=name == "relay") as both,
-            raw_limit(own.folder, server, ground.pace.seconds) as raw,
+            _open_both(own, MESH_REPLICA, relay=name == "relay") as both,
+            raw_limit(own.folder, server, environment.pace.seconds) as raw,
         ):
             await _follow(both, is_reached=name == "relay")
 
@@ -83,80 +88,62 @@ async def _delay(ground: Ground, name: str, how: str, p50_ms: float, p99_ms: flo
                 return [await raw.p50_ms()]
 
             sides = {"ours": lambda: _delays_ms(both, times), "raw": insert_ms}
-            found = await alternate(sides, ground.pace.rounds)
+            found = await alternate(sides, environment.pace.rounds)
     rounds, inserts = found["ours"], [each[0] for each in found["raw"]]
-    pooled = list(itertools.chain.from_iterable(rounds))
     what = f"from the call of send to the program of another process, {how},"
-    beside = f"/ {raw.what}, p50"
-    return [
-        Figure(
-            f"message-{name}-p50",
-            f"{what} p50 {beside}",
-            "ms",
-            [statistics.median(each) for each in rounds],
-            inserts,
-            target=at_most(p50_ms, Of.OURS),
-        ),
-        Figure(
-            f"message-{name}-p99",
-            f"{what} p99 {beside}",
-            "ms",
-            [p99(each) for each in rounds],
-            inserts,
-            target=at_most(p99_ms, Of.OURS),
-            notes={"p99 of all rounds together": p99(pooled), "longest": max(pooled)},
-        ),
-    ]
+    return delay_figures(f"message-{name}", what, rounds, (raw.what, inserts), (p50_ms, p99_ms))
 
 
-async def _follow(both: Mailed, *, is_reached: bool) -> None:
-    both.recipient.tell(FOLLOW)
-    await both.recipient.report(_WAIT_S)
+async def _follow(both: SenderAndReceiver, *, is_reached: bool) -> None:
+    both.receiver.send(FOLLOW)
+    await both.receiver.report(_WAIT_S)
     await both.node.store.synced()
     if (await both.node.messages.directory.find_receiver(FOLLOW) is not None) is not is_reached:
         raise RuntimeError("messages would not go the way that is to be measured")
 
 
-async def _delays_ms(both: Mailed, times: int) -> list[float]:
+async def _delays_ms(both: SenderAndReceiver, times: int) -> list[float]:
     """Send one when the one before was acknowledged; how long each took."""
     found: list[float] = []
     for _ in range(times):
         await both.node.messages.send(FOLLOW, stamped(), sender="sender")
-        found.append(await both.recipient.report(_WAIT_S))
+        found.append(await both.receiver.report(_WAIT_S))
     return found
 
 
 # --- how many ----------------------------------------------------------------------------------------
 
 
-async def rates_sqld(ground: Ground) -> list[Figure]:
+async def rates_sqld(environment: BenchEnvironment) -> list[Figure]:
     """On a server, with a replica on both sides."""
     with Server() as server:
-        return await _rates(replace(ground, server=server), MESH_REPLICA, "sqld", (5_000.0, 4_000.0))
+        return await _rates(replace(environment, server=server), MESH_REPLICA, "sqld", (5_000.0, 4_000.0))
 
 
-async def rates_file(ground: Ground) -> list[Figure]:
+async def rates_file(environment: BenchEnvironment) -> list[Figure]:
     """In a file that both have open."""
-    return await _rates(replace(ground, server=None), FILE, "file", (8_000.0, 5_000.0))
+    return await _rates(replace(environment, server=None), FILE, "file", (8_000.0, 5_000.0))
 
 
-async def _rates(ground: Ground, home: HomeCase, name: str, reach: tuple[float, float]) -> list[Figure]:
-    each = max(1, round(ground.pace.seconds * _SENT) // (_SENDERS * _IN_FLIGHT))
+async def _rates(
+    environment: BenchEnvironment, home: HomeCase, name: str, reach: tuple[float, float]
+) -> list[Figure]:
+    each = max(1, round(environment.pace.seconds * _SENT) // (_SENDERS * _IN_FLIGHT))
     sent: dict[str, list[float]] = {INBOX: [], RECEIVE: []}
     async with (
-        _mailed(ground, home) as both,
-        raw_limit(ground.folder, ground.server, ground.pace.seconds) as raw,
+        _open_both(environment, home) as both,
+        raw_limit(environment.folder, environment.server, environment.pace.seconds) as raw,
     ):
 
         async def mail(receiver: str) -> float:
             """Send many, then have them received; how many of these a second."""
             count = each * _SENDERS * _IN_FLIGHT
             sent[receiver].append(count / await _send_all(both.node, receiver, each))
-            both.recipient.tell(f"{receiver} {count}")
-            return count / float(await both.recipient.report(_WAIT_S))
+            both.receiver.send(f"{receiver} {count}")
+            return count / float(await both.receiver.report(_WAIT_S))
 
         sides = {INBOX: lambda: mail(INBOX), "raw": raw.per_second, RECEIVE: lambda: mail(RECEIVE)}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = f"16 senders with 4 in flight, {name}: messages"
     return [
         Figure(
@@ -187,7 +174,7 @@ async def _rates(ground: Ground, home: HomeCase, name: str, reach: tuple[float, 
 
 
 async def _send_all(node: MeshNode, receiver: str, each: int) -> float:
-    """Every sender sends so many on each of its ways; the seconds that took."""
+    """Send this many from every sender on each of its tasks; return the seconds that took."""
 
     async def send(sender: str) -> None:
         for _ in range(each):

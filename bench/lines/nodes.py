@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_most
 from bench.measure import alternate, median_us
 from tools.homes import MESH, MESH_REPLICA
@@ -16,7 +16,7 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.nodes.identity import temporary_identity
 
 _NODES: Final = 1_000
 _AT_ONCE: Final = 250
@@ -28,11 +28,11 @@ _ENROL: Final = (
 )
 
 
-async def live(ground: Ground) -> list[Figure]:
+async def live(environment: BenchEnvironment) -> list[Figure]:
     """The live nodes of a mesh of a thousand, as the replica knows them and as the primary does."""
-    seconds = ground.pace.seconds
+    seconds = environment.pace.seconds
     with Server() as server:
-        settings = MESH_REPLICA.settings(ground.folder, server)
+        settings = MESH_REPLICA.settings(environment.folder, server)
         without = settings.model_copy(update={"db_replica": ReplicaChoice.OFF})
         async with Mesh.open(settings) as node, Mesh.open_command(without) as command:
             await _enrol(node)
@@ -47,7 +47,7 @@ async def live(ground: Ground) -> list[Figure]:
                 "replica": lambda: median_us(lambda: ask(node), seconds),
                 "primary": lambda: median_us(lambda: ask(command), seconds),
             }
-            found = await alternate(sides, ground.pace.rounds)
+            found = await alternate(sides, environment.pace.rounds)
     ours, raw = ([each / 1e3 for each in found[side]] for side in ("replica", "primary"))
     what = "live nodes of 1,000, p50: from the replica / from the primary"
     return [Figure("nodes-live", what, "ms", ours, raw, at_most(5.0, Of.OURS))]
@@ -62,7 +62,7 @@ async def _enrol(node: MeshNode) -> None:
     activity = Activity("planner", "builds the docs", "http://10.0.0.7:7400", ["build", "test"], 4, 2)
     others = [
         Presence(
-            passing_identity(name), store.tenant, node.clock, place=name, tick_s=_TICK_S, activity=activity
+            temporary_identity(name), store.tenant, node.clock, place=name, tick_s=_TICK_S, activity=activity
         )
         for name in names
     ]
@@ -70,17 +70,17 @@ async def _enrol(node: MeshNode) -> None:
         await store.write_all([other.beat() for other in others[start : start + _AT_ONCE]])
 
 
-async def writes(ground: Ground) -> list[Figure]:
+async def writes(environment: BenchEnvironment) -> list[Figure]:
     """What a node writes in a minute in which nothing happens; of two, so that one of them anchors.
 
     The minute is made shorter, with all that happens in it: the tick, and the clock that says when it ends.
     """
-    faster = _MINUTE_S / ground.pace.idle_s
+    faster = _MINUTE_S / environment.pace.idle_s
     hurried = Dependencies(monotonic=lambda: time.monotonic() * faster)
-    settings = MESH.settings(ground.folder, ground.sqld, tick=f"{_TICK_S * 1e3 / faster:.0f}ms")
+    settings = MESH.settings(environment.folder, environment.sqld, tick=f"{_TICK_S * 1e3 / faster:.0f}ms")
     async with Mesh.open(settings, hurried) as one, Mesh.open(settings, hurried) as two:
         before = [node.store.change_count for node in (one, two)]
-        await asyncio.sleep(ground.pace.idle_s)
+        await asyncio.sleep(environment.pace.idle_s)
         after = [node.store.change_count for node in (one, two)]
     most = max(late - early for early, late in zip(before, after, strict=True))
     what = "writes of a node in a minute in which nothing happens"

@@ -1,6 +1,6 @@
-"""Lines on the op log: what appending costs, and how fast, and in how much memory, a log is verified.
+"""Lines on the op log: the cost of appending, and the speed and memory of verifying.
 
-As a program, this is the process that verifies: what it reports says for each log how long that took.
+As a program, this is the process that verifies: it reports the time for each log.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bench.environment import Ground, writing
+from bench.environment import BenchEnvironment, writing
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.measure import Call, alternate, peak_bytes, rate
-from bench.programs.subprocess_driver import Companion, companion
+from bench.programs.subprocess_driver import ProgramProcess, start_program
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Mesh, OpKind, Script, Statement
 from vox_mesh.node import MeshNode
@@ -49,8 +49,10 @@ _QUICK_GROWTH: Final = 2
 
 
 @asynccontextmanager
-async def _node(ground: Ground, home: HomeCase) -> AsyncIterator[MeshNode]:
-    settings = home.settings(ground.folder, ground.sqld if home.needs_server else None, scope_id="bench")
+async def _node(environment: BenchEnvironment, home: HomeCase) -> AsyncIterator[MeshNode]:
+    settings = home.settings(
+        environment.folder, environment.sqld if home.needs_server else None, scope_id="bench"
+    )
     async with Mesh.open(settings) as node:
         node.oplog.register(OpKind(_NOTE))
         yield node
@@ -63,36 +65,38 @@ def _appending(node: MeshNode) -> Call:
 # --- appending -------------------------------------------------------------------------------------
 
 
-async def append(ground: Ground) -> list[Figure]:
+async def append(environment: BenchEnvironment) -> list[Figure]:
     """By many callers at once, on a server and in a file."""
     return [
-        await _many_callers(ground, MESH, "sqld", at_least(10_000.0, Of.OURS)),
-        await _many_callers(ground, FILE, "file", at_least(15_000.0, Of.OURS)),
+        await _many_callers(environment, MESH, "sqld", at_least(10_000.0, Of.OURS)),
+        await _many_callers(environment, FILE, "file", at_least(15_000.0, Of.OURS)),
     ]
 
 
-async def _many_callers(ground: Ground, home: HomeCase, name: str, target: Target) -> Figure:
-    found = await _appends_beside_inserts(ground, home, _CALLERS)
+async def _many_callers(environment: BenchEnvironment, home: HomeCase, name: str, target: Target) -> Figure:
+    found = await _compare_appends_with_inserts(environment, home, _CALLERS)
     what = f"64 callers, {name}: ops appended to the log / bare inserts of such a row"
     return Figure(f"oplog-append-{name}", what, "1/s", found["ours"], found["raw"], target)
 
 
-async def one_caller(ground: Ground) -> list[Figure]:
+async def one_caller(environment: BenchEnvironment) -> list[Figure]:
     """One op at a time, on a server."""
-    found = await _appends_beside_inserts(ground, MESH, 1)
+    found = await _compare_appends_with_inserts(environment, MESH, 1)
     ours, raw = ([1e6 / each for each in found[side]] for side in ("ours", "raw"))
     what = "one caller, sqld: an op appended to the log / a bare insert of such a row"
     return [Figure("oplog-append-one", what, "us", ours, raw, at_most(1.3))]
 
 
-async def _appends_beside_inserts(ground: Ground, home: HomeCase, callers: int) -> dict[str, list[float]]:
+async def _compare_appends_with_inserts(
+    environment: BenchEnvironment, home: HomeCase, callers: int
+) -> dict[str, list[float]]:
     """Ops per second (`ours`), and rows inserted by plain scripts through the same store (`raw`)."""
-    seconds = ground.pace.seconds
-    async with _node(ground, home) as node:
+    seconds = environment.pace.seconds
+    async with _node(environment, home) as node:
         await _make_bare_table(node)
         ours, raw = _appending(node), writing(node.store, _bare_insert(node))
         sides = {"ours": lambda: rate(ours, seconds, callers), "raw": lambda: rate(raw, seconds, callers)}
-        return await alternate(sides, ground.pace.rounds)
+        return await alternate(sides, environment.pace.rounds)
 
 
 async def _make_bare_table(node: MeshNode) -> None:
@@ -132,16 +136,16 @@ class Verification(NamedTuple):
         return self.entries / self.seconds
 
 
-async def verify(ground: Ground) -> list[Figure]:
+async def verify(environment: BenchEnvironment) -> list[Figure]:
     """A log written by many callers: in its database, and from an exported file."""
-    entries = round(ground.pace.seconds * _ROUND_FACTOR)
-    growth = _GROWTH if ground.pace.settled else _QUICK_GROWTH
-    small, large = ground.folder / "small.jsonl", ground.folder / "large.jsonl"
-    async with _node(ground, FILE) as node, companion("lines.oplog", ground.folder) as verifier:
+    entries = round(environment.pace.seconds * _ROUND_FACTOR)
+    growth = _GROWTH if environment.pace.settled else _QUICK_GROWTH
+    small, large = environment.folder / "small.jsonl", environment.folder / "large.jsonl"
+    async with _node(environment, FILE) as node, start_program("lines.oplog", environment.folder) as verifier:
         await verifier.ready()
         await _fill(node, entries, small)
         sides = {"file": lambda: _verified(verifier, "-"), "export": lambda: _verified(verifier, small)}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
         before = max(each.peak_bytes for rounds in found.values() for each in rounds)
         await _fill(node, (growth - 1) * entries, large)
         after = [await _verified(verifier, source) for source in ("-", large)]
@@ -181,8 +185,8 @@ async def _fill(node: MeshNode, entries: int, export: Path) -> None:
     await export_log(node.oplog, *node.store.tenant[:2], export)
 
 
-async def _verified(verifier: Companion, source: str | Path) -> Verification:
-    verifier.tell(str(source))
+async def _verified(verifier: ProgramProcess, source: str | Path) -> Verification:
+    verifier.send(str(source))
     return Verification(*await verifier.report(_VERIFY_S))
 
 

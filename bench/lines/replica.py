@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import Final, NamedTuple, Self
 
 from bench import workload
-from bench.environment import Ground, reading
+from bench.environment import BenchEnvironment, reading
 from bench.figures import Figure, Of, at_least, at_most
 from bench.measure import alternate, median_us, ratios
-from bench.programs.subprocess_driver import companion, primary
+from bench.programs.subprocess_driver import primary, start_program
 from bench.raw import RawLog, raw_log
 from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
@@ -28,17 +28,17 @@ _PAGES_PER_S: Final = 4_000
 _REWRITES: Final = 10
 
 
-async def read_replica(ground: Ground) -> list[Figure]:
+async def read_replica(environment: BenchEnvironment) -> list[Figure]:
     """A point query."""
-    seconds = ground.pace.seconds
+    seconds = environment.pace.seconds
     with Server() as server:
-        async with replace(ground, server=server).store(MESH_REPLICA) as store:
+        async with replace(environment, server=server).store(MESH_REPLICA) as store:
             await store.synced()
             sides = {
                 "replica": lambda: median_us(reading(store), seconds),
                 "primary": lambda: median_us(reading(store, fresh=True), seconds),
             }
-            found = await alternate(sides, ground.pace.rounds)
+            found = await alternate(sides, environment.pace.rounds)
     what = "one caller, replica: one row by its id, p50 / the primary's answer"
     return [
         Figure("read-replica", what, "us", found["replica"], found["primary"], at_most(50.0, Of.OURS)),
@@ -62,21 +62,21 @@ class Copied(NamedTuple):
     grown_mb: float = 0.0
 
 
-async def first_copy(ground: Ground) -> list[Figure]:
+async def first_copy(environment: BenchEnvironment) -> list[Figure]:
     """A database written bit by bit, and the same after a restart, when its log is one transaction."""
     with Server() as server, Server() as restarted:
         for each in (server, restarted):
-            await _fill(replace(ground, server=each, folder=ground.folder / str(each.port)))
+            await _fill(replace(environment, server=each, folder=environment.folder / str(each.port)))
         restarted.kill()
         restarted.start()
         sides: dict[str, Callable[[], Awaitable[Copied]]] = {
-            "ours": lambda: _copied(ground, server),
+            "ours": lambda: _copied(environment, server),
             "raw": lambda: _streamed(server),
-            "ours, restarted": lambda: _copied(ground, restarted),
+            "ours, restarted": lambda: _copied(environment, restarted),
             "raw, restarted": lambda: _streamed(restarted),
         }
-        found = await alternate(sides, ground.pace.rounds)
-    what = f"first copy of {ground.pace.copied_mb} MB,"
+        found = await alternate(sides, environment.pace.rounds)
+    what = f"first copy of {environment.pace.copied_mb} MB,"
     return [
         *_copy_figures("first-copy", f"{what} many transactions:", found["ours"], found["raw"]),
         *_copy_figures(
@@ -109,20 +109,20 @@ def _copy_figures(name: str, what: str, ours: Sequence[Copied], raw: Sequence[Co
     ]
 
 
-async def _fill(ground: Ground) -> None:
-    pages = round(ground.pace.copied_mb * _MB / workload.PAGE)
-    async with ground.store(MESH) as store:
+async def _fill(environment: BenchEnvironment) -> None:
+    pages = round(environment.pace.copied_mb * _MB / workload.PAGE)
+    async with environment.store(MESH) as store:
         await workload.fill_pages(store, pages)
 
 
-async def _copied(ground: Ground, server: Server) -> Copied:
-    """In a process of its own, so that what it holds at the peak is its own doing."""
-    with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
-        async with companion("programs.first_copy", *primary(server)) as copier:
+async def _copied(environment: BenchEnvironment, server: Server) -> Copied:
+    """Copy in a separate process, so that its peak memory is its own."""
+    with tempfile.TemporaryDirectory(dir=environment.folder) as folder:
+        async with start_program("programs.first_copy", *primary(server)) as copier:
             await copier.ready()
-            copier.tell(folder)
+            copier.send(folder)
             report = await copier.report(_COPY_S)
-    if report["bytes"] < ground.pace.copied_mb * _MB:
+    if report["bytes"] < environment.pace.copied_mb * _MB:
         raise RuntimeError(f"the copy is not whole: {report}")
     return Copied(report["bytes"] / report["seconds"] / _MB, report["grown_bytes"] / _MB)
 
@@ -131,12 +131,12 @@ async def _streamed(server: Server) -> Copied:
     async with raw_log(server) as log:
         before = perf_counter()
         frames = await log.next_frame()
-        async with Dropping(log, 0) as dropping:
-            await dropping.until(frames)
+        async with LogReader(log, 0) as log_reader:
+            await log_reader.until(frames)
         return Copied(frames * workload.PAGE / (perf_counter() - before) / _MB)
 
 
-class Dropping:
+class LogReader:
     """A bare stream of the log, read and dropped while the context lasts."""
 
     def __init__(self, log: RawLog, first: int) -> None:
@@ -152,7 +152,7 @@ class Dropping:
                 self._more.set()
 
     async def until(self, frames: int) -> None:
-        """Wait until so many have come."""
+        """Wait until this many frames have come."""
         async with asyncio.timeout(_COPY_S):
             while self._came < frames:
                 self._more.clear()
@@ -170,16 +170,16 @@ class Dropping:
 # --- following -------------------------------------------------------------------------------------
 
 
-async def following(ground: Ground) -> list[Figure]:
+async def following(environment: BenchEnvironment) -> list[Figure]:
     """While a writer writes as fast as the server lets it, and behind a writer that is done."""
     sides = {
-        "alongside": lambda: _alongside(ground),
-        "raw, alongside": lambda: _alongside_raw(ground),
-        "behind": lambda: _behind(ground),
-        "raw, behind": lambda: _behind_raw(ground),
-        "alone": lambda: _alone(ground),
+        "alongside": lambda: _alongside(environment),
+        "raw, alongside": lambda: _alongside_raw(environment),
+        "behind": lambda: _behind(environment),
+        "raw, behind": lambda: _behind_raw(environment),
+        "alone": lambda: _alone(environment),
     }
-    found = await alternate(sides, ground.pace.few_rounds)
+    found = await alternate(sides, environment.pace.few_rounds)
     what = "following big transactions, frames:"
     return [
         Figure(
@@ -202,58 +202,58 @@ async def following(ground: Ground) -> list[Figure]:
     ]
 
 
-async def _alongside(ground: Ground) -> float:
-    async with _book(ground) as book, book.replica() as replica:
+async def _alongside(environment: BenchEnvironment) -> float:
+    async with _open_pages(environment) as pages, pages.replica() as replica:
         before = perf_counter()
-        await book.rewrite()
+        await pages.rewrite()
         await replica.synced()
         seconds = perf_counter() - before
-        return await book.new_frames() / seconds
+        return await pages.new_frames() / seconds
 
 
-async def _alongside_raw(ground: Ground) -> float:
-    async with _book(ground) as book, book.dropping() as dropping:
+async def _alongside_raw(environment: BenchEnvironment) -> float:
+    async with _open_pages(environment) as pages, pages.log_reader() as log_reader:
         before = perf_counter()
-        await book.rewrite()
-        frames = await book.new_frames()
-        await dropping.until(frames)
+        await pages.rewrite()
+        frames = await pages.new_frames()
+        await log_reader.until(frames)
         return frames / (perf_counter() - before)
 
 
-async def _behind(ground: Ground) -> float:
-    async with _book(ground) as book:
-        async with book.replica():
+async def _behind(environment: BenchEnvironment) -> float:
+    async with _open_pages(environment) as pages:
+        async with pages.replica():
             pass
-        await book.rewrite()
+        await pages.rewrite()
         before = perf_counter()
-        async with book.replica():
+        async with pages.replica():
             seconds = perf_counter() - before
-        return await book.new_frames() / seconds
+        return await pages.new_frames() / seconds
 
 
-async def _behind_raw(ground: Ground) -> float:
-    async with _book(ground) as book:
-        await book.rewrite()
-        frames = await book.new_frames()
+async def _behind_raw(environment: BenchEnvironment) -> float:
+    async with _open_pages(environment) as pages:
+        await pages.rewrite()
+        frames = await pages.new_frames()
         before = perf_counter()
-        async with book.dropping() as dropping:
-            await dropping.until(frames)
+        async with pages.log_reader() as log_reader:
+            await log_reader.until(frames)
         return frames / (perf_counter() - before)
 
 
-async def _alone(ground: Ground) -> float:
-    async with _book(ground) as book:
+async def _alone(environment: BenchEnvironment) -> float:
+    async with _open_pages(environment) as pages:
         before = perf_counter()
-        await book.rewrite()
+        await pages.rewrite()
         seconds = perf_counter() - before
-        return await book.new_frames() / seconds
+        return await pages.new_frames() / seconds
 
 
-class Book:
+class PageWriter:
     """Pages to write, on a server that has written nothing else."""
 
-    def __init__(self, ground: Ground, writer: Store, log: RawLog, begins_at: int) -> None:
-        self._ground = ground
+    def __init__(self, environment: BenchEnvironment, writer: Store, log: RawLog, begins_at: int) -> None:
+        self._environment = environment
         self._writer = writer
         self._log = log
         self._begins_at = begins_at
@@ -261,13 +261,15 @@ class Book:
     @asynccontextmanager
     async def replica(self) -> AsyncIterator[Store]:
         """A store whose replica holds all that was written before."""
-        async with await open_store(MESH_REPLICA.settings(self._ground.folder, self._ground.server)) as store:
+        async with await open_store(
+            MESH_REPLICA.settings(self._environment.folder, self._environment.server)
+        ) as store:
             await store.synced()
             yield store
 
-    def dropping(self) -> Dropping:
+    def log_reader(self) -> LogReader:
         """A bare stream of what is written from the beginning on."""
-        return Dropping(self._log, self._begins_at)
+        return LogReader(self._log, self._begins_at)
 
     async def rewrite(self) -> None:
         """Write every page, several times over."""
@@ -280,11 +282,14 @@ class Book:
 
 
 @asynccontextmanager
-async def _book(ground: Ground) -> AsyncIterator[Book]:
+async def _open_pages(environment: BenchEnvironment) -> AsyncIterator[PageWriter]:
     """In each round a new server: one that has written much would compact its log in the middle of it."""
-    pages = round(ground.pace.seconds * _PAGES_PER_S)
-    with Server() as server, tempfile.TemporaryDirectory(dir=ground.folder) as folder:
-        ground = replace(ground, server=server, folder=Path(folder))
-        async with await open_store(MESH.settings(ground.folder, server)) as writer, raw_log(server) as log:
+    pages = round(environment.pace.seconds * _PAGES_PER_S)
+    with Server() as server, tempfile.TemporaryDirectory(dir=environment.folder) as folder:
+        environment = replace(environment, server=server, folder=Path(folder))
+        async with (
+            await open_store(MESH.settings(environment.folder, server)) as writer,
+            raw_log(server) as log,
+        ):
             await workload.fill_pages(writer, pages)
-            yield Book(ground, writer, log, await log.next_frame())
+            yield PageWriter(environment, writer, log, await log.next_frame())

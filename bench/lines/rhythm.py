@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import workload
-from bench.environment import Ground, Rounds, writing
+from bench.environment import BenchEnvironment, Rounds, writing
 from bench.figures import Figure, Of, at_most
 from bench.limits import raw_limit
 from bench.measure import p99, rate
@@ -23,8 +23,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Metronome, Tempo, Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.rhythm.bar_reporter import BarReporter
-from vox_mesh.rhythm.context import RhythmContext as Footing
-from vox_mesh.rhythm.context import Times
+from vox_mesh.rhythm.context import RhythmContext, Times
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.rhythm.tempo.pulse import Pulse
 
@@ -39,7 +38,7 @@ _BEATS: Final = 200
 _HOUR_MS: Final = 3_600_000
 
 
-class _Hand:
+class _Clock:
     """A clock that is turned from beat to beat."""
 
     def __init__(self) -> None:
@@ -47,44 +46,46 @@ class _Hand:
 
 
 @asynccontextmanager
-async def _stage(folder: Path, home: HomeCase, server: Server | None) -> AsyncIterator[tuple[_Hand, Footing]]:
+async def _open_node(
+    folder: Path, home: HomeCase, server: Server | None
+) -> AsyncIterator[tuple[_Clock, RhythmContext]]:
     """A node of the rhythm on a home, by a clock of its own."""
-    hand = _Hand()
+    bar_clock = _Clock()
     async with Mesh.open(home.settings(folder, server, tick="1h")) as node:
-        clock = MeshClock(Dependencies(lambda: hand.now_ms, lambda: hand.now_ms / 1_000))
+        clock = MeshClock(Dependencies(lambda: bar_clock.now_ms, lambda: bar_clock.now_ms / 1_000))
         clock.name(node.identity.chain)
         plan = Plan(PlanEntry.of(TempoPolicy.built_in("bench")))
         yield (
-            hand,
-            Footing(node.store, node.rhythm.ground.author, clock, Times(clock), None, plan),
+            bar_clock,
+            RhythmContext(node.store, node.rhythm.ground.writer, clock, Times(clock), None, plan),
         )
 
 
-async def _play_bar(hand: _Hand, footing: Footing, desk: StatusClaimWriter) -> None:
+async def _fill_bar(bar_clock: _Clock, context: RhythmContext, writer: StatusClaimWriter) -> None:
     """Have as many agents claim in each beat of a bar that there are 10,000 claims in it, and let it end."""
-    beat = footing.beat()
+    beat = context.beat()
     agents = _CLAIMS // beat.bar_len
     for number in range(beat.bar_len):
-        hand.now_ms = beat.window_ms + number * beat.beat_ms + 1
+        bar_clock.now_ms = beat.window_ms + number * beat.beat_ms + 1
         for agent in range(agents):
             state = _STATES[(agent + number) % len(_STATES)] if number < beat.bar_len - 1 else "done"
-            desk.claim(f"agent-{agent}", f"task-{agent}", state, progress=number / beat.bar_len)
-        await desk.flush()
-    hand.now_ms = beat.window_ends_ms + _GRACE_MS
+            writer.claim(f"agent-{agent}", f"task-{agent}", state, progress=number / beat.bar_len)
+        await writer.flush()
+    bar_clock.now_ms = beat.window_ends_ms + _GRACE_MS
 
 
-async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> Rounds:
+async def _roll_ups(environment: BenchEnvironment, home: HomeCase, server: Server | None) -> Rounds:
     took: list[float] = []
     inserts: list[float] = []
     async with (
-        _stage(ground.folder, home, server) as (hand, footing),
-        raw_limit(ground.folder, server, ground.pace.seconds) as raw,
+        _open_node(environment.folder, home, server) as (bar_clock, context),
+        raw_limit(environment.folder, server, environment.pace.seconds) as raw,
     ):
-        desk, reverb = StatusClaimWriter(footing), BarReporter(footing)
-        for number in range(ground.pace.rounds + 1):
-            await _play_bar(hand, footing, desk)
+        writer, reporter = StatusClaimWriter(context), BarReporter(context)
+        for number in range(environment.pace.rounds + 1):
+            await _fill_bar(bar_clock, context, writer)
             began = time.perf_counter()
-            reports = await reverb.roll_up_due()
+            reports = await reporter.roll_up_due()
             if number:  # the first bar has none before it
                 took.append((time.perf_counter() - began) * 1e3)
                 inserts.append(await raw.p50_ms())
@@ -93,11 +94,11 @@ async def _roll_ups(ground: Ground, home: HomeCase, server: Server | None) -> Ro
     return {"ours": took, "raw": inserts}
 
 
-async def roll_up(ground: Ground) -> list[Figure]:
-    """From the question what is due until the report is written, in a file and on a server."""
+async def roll_up(environment: BenchEnvironment) -> list[Figure]:
+    """Measure from the query of due bars until the report is written, in a file and on a server."""
     figures = []
-    for name, home, server in (("file", FILE, None), ("sqld", MESH, ground.sqld)):
-        found = await _roll_ups(replace(ground, folder=ground.folder / name), home, server)
+    for name, home, server in (("file", FILE, None), ("sqld", MESH, environment.sqld)):
+        found = await _roll_ups(replace(environment, folder=environment.folder / name), home, server)
         what = f"{name}: a bar with {_CLAIMS:,} claims, its report made and written / a raw insert"
         target = at_most(50.0, Of.OURS)
         figures.append(Figure(f"rhythm-roll-up-{name}", what, "ms", found["ours"], found["raw"], target))
@@ -107,24 +108,27 @@ async def roll_up(ground: Ground) -> list[Figure]:
 # --- beats -------------------------------------------------------------------------------------------
 
 
-async def lateness(ground: Ground) -> list[Figure]:
-    """From the moment at which a beat begins until whoever listens has its frame."""
+async def lateness(environment: BenchEnvironment) -> list[Figure]:
+    """Measure from the start of a beat until a listener has its frame."""
     figures = []
     for name, most_ms, callers in (("idle", 5.0, 0), ("loaded", 20.0, _CALLERS)):
-        own = replace(ground, folder=ground.folder / name)
-        rounds = [p99(await _late_ms(own, callers)) for _ in range(ground.pace.few_rounds)]
+        own = replace(environment, folder=environment.folder / name)
+        rounds = [p99(await _late_ms(own, callers)) for _ in range(environment.pace.few_rounds)]
         what = f"{name} node: a beat's frame at its listener after the beat has begun, p99"
         figures.append(Figure(f"rhythm-beat-{name}", what, "ms", rounds, target=at_most(most_ms, Of.OURS)))
     return figures
 
 
-async def _late_ms(ground: Ground, callers: int) -> list[float]:
-    """How late each of many beats was, beside so many who write to the same store."""
-    beats = max(10, round(_BEATS * ground.pace.seconds))
-    async with ground.store(FILE) as store, Mesh.open(FILE.settings(ground.folder, None, tick="1h")) as node:
+async def _late_ms(environment: BenchEnvironment, callers: int) -> list[float]:
+    """Return how late each of many beats was, with this many writers on the same store."""
+    beats = max(10, round(_BEATS * environment.pace.seconds))
+    async with (
+        environment.store(FILE) as store,
+        Mesh.open(FILE.settings(environment.folder, None, tick="1h")) as node,
+    ):
         clock = MeshClock(Dependencies())
-        footing = Footing(
-            node.store, node.rhythm.ground.author, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
+        context = RhythmContext(
+            node.store, node.rhythm.ground.writer, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
         )
         seconds = (beats + 1) * 60 / _FAST.initial_bpm
         load = (
@@ -133,10 +137,10 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
             else None
         )
         found: list[float] = []
-        async with aclosing(Pulse(footing).beats()) as frames:
+        async with aclosing(Pulse(context).beats()) as frames:
             async for _ in frames:
                 now_ms = time.time_ns() / 1e6
-                found.append(now_ms - footing.timeline.beat_at(int(now_ms)).epoch_ms)
+                found.append(now_ms - context.timeline.beat_at(int(now_ms)).epoch_ms)
                 if len(found) == beats:
                     break
         if load is not None:
@@ -144,39 +148,44 @@ async def _late_ms(ground: Ground, callers: int) -> list[float]:
     return found
 
 
-async def drift(ground: Ground) -> list[Figure]:
+async def drift(environment: BenchEnvironment) -> list[Figure]:
     """By how many beats one who looked at every beat of an hour is off from one who looks at its end."""
     off = []
-    for bpm in (7.0, 12.0, 17.3)[: ground.pace.rounds]:
+    for bpm in (7.0, 12.0, 17.3)[: environment.pace.rounds]:
         timeline = Timeline([Tempo(bpm, 8)])
         begin_ms = timeline.window_at(time.time_ns() // 1_000_000).start_ms
         metronome, told = Metronome(begin_ms), 0
-        for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # whenever somebody happens to look
+        for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # at random moments
             told += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
         off.append(abs(told - _HOUR_MS // timeline.last.beat_ms))
     what = "beats told in an hour of simulated time, off from those derived at its end"
     return [Figure("rhythm-drift", what, "beats", off, target=at_most(0.0, Of.OURS), worst=True)]
 
 
-async def writes(ground: Ground) -> list[Figure]:
+async def writes(environment: BenchEnvironment) -> list[Figure]:
     """What a hundred agents who claim in every beat cost four nodes."""
     async with AsyncExitStack() as stack:
-        stages = [
-            await stack.enter_async_context(_stage(ground.folder / f"node-{n}", MESH, ground.sqld))
+        nodes = [
+            await stack.enter_async_context(
+                _open_node(environment.folder / f"node-{n}", MESH, environment.sqld)
+            )
             for n in range(_NODES)
         ]
-        desks = [StatusClaimWriter(footing) for _, footing in stages]
+        writers = [StatusClaimWriter(context) for _, context in nodes]
         found = []
-        for number in range(ground.pace.rounds):
-            before = sum(footing.store.traffic.requests["write"] for _, footing in stages)
+        for number in range(environment.pace.rounds):
+            before = sum(context.store.traffic.requests["write"] for _, context in nodes)
             for agent in range(_AGENTS):
-                desks[agent % _NODES].claim(f"agent-{agent}", "task", "executing", progress=number / 100)
+                writers[agent % _NODES].claim(f"agent-{agent}", "task", "executing", progress=number / 100)
             await asyncio.gather(
-                *(desk.run_once(footing.beat()) for desk, (_, footing) in zip(desks, stages, strict=True))
+                *(
+                    writer.run_once(context.beat())
+                    for writer, (_, context) in zip(writers, nodes, strict=True)
+                )
             )
-            after = sum(footing.store.traffic.requests["write"] for _, footing in stages)
+            after = sum(context.store.traffic.requests["write"] for _, context in nodes)
             found.append((after - before) / _NODES)
-            for hand, footing in stages:
-                hand.now_ms += footing.beat().beat_ms
+            for bar_clock, context in nodes:
+                bar_clock.now_ms += context.beat().beat_ms
     what = f"{_AGENTS} agents on {_NODES} nodes: writes for each node and beat"
     return [Figure("rhythm-writes", what, "1", found, target=at_most(1.0, Of.OURS), worst=True)]

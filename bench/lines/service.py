@@ -16,7 +16,7 @@ from typing import Final
 
 import httpx
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_most
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -54,17 +54,17 @@ class UpNode:
     def cpu_s(self) -> float:
         """The CPU time that it has taken."""
         stat = Path(f"/proc/{self.pid}/stat")
-        if stat.exists():  # what `ps` tells here are whole seconds
+        if stat.exists():  # `ps` has whole seconds here
             ticks = stat.read_text().rpartition(") ")[2].split()[_TICKS]
             return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-        minutes, _, seconds = self._told("time").rpartition(":")
+        minutes, _, seconds = self._metric("time").rpartition(":")
         return float(seconds) + 60 * float(minutes or 0)
 
     def resident_mb(self) -> float:
         """The memory that it holds."""
-        return int(self._told("rss")) / 1_024
+        return int(self._metric("rss")) / 1_024
 
-    def _told(self, what: str) -> str:
+    def _metric(self, what: str) -> str:
         command = ["ps", "-o", f"{what}=", "-p", str(self.pid)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -124,15 +124,15 @@ async def _bare_start_ms() -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-async def up(ground: Ground) -> list[Figure]:
+async def up(environment: BenchEnvironment) -> list[Figure]:
     """From the start of the interpreter until a node is ready, where it was before."""
     figures = []
     for home, most_s in _UP_IN_S.items():
-        folders = (ground.folder / f"{home}-{number}" for number in range(ground.pace.rounds))
+        folders = (environment.folder / f"{home}-{number}" for number in range(environment.pace.rounds))
         took: list[float] = []
         bare: list[float] = []
         for folder in folders:
-            async with _up(home, folder, ground.server) as node:
+            async with _up(home, folder, environment.server) as node:
                 took.append(node.took_s * 1e3)
             bare.append(await _bare_start_ms())
         name = "sqld" if home.needs_server else "file"
@@ -141,13 +141,13 @@ async def up(ground: Ground) -> list[Figure]:
     return figures
 
 
-async def command(ground: Ground) -> list[Figure]:
-    """`vox-mesh nodes --json` from start to end, beside a node."""
+async def command(environment: BenchEnvironment) -> list[Figure]:
+    """Measure `vox-mesh nodes --json` from start to end, next to a running node."""
     took: list[float] = []
     bare: list[float] = []
-    folder = ground.folder / "beside"
+    folder = environment.folder / "beside"
     async with _up(FILE, folder, None):
-        for _ in range(ground.pace.rounds):
+        for _ in range(environment.pace.rounds):
             began = time.perf_counter()
             process = await asyncio.create_subprocess_exec(
                 *(*_COMMAND, "nodes", "--json"),
@@ -163,10 +163,10 @@ async def command(ground: Ground) -> list[Figure]:
     return [Figure("service-command", what, "ms", took, bare, at_most(500.0, Of.OURS))]
 
 
-async def idle(ground: Ground) -> list[Figure]:
+async def idle(environment: BenchEnvironment) -> list[Figure]:
     """What a node takes, on a server and with a replica, while nothing happens."""
-    seconds = _LONGER * ground.pace.idle_s
-    async with _up(MESH_REPLICA, ground.folder / "idle", ground.sqld) as node:
+    seconds = _LONGER * environment.pace.idle_s
+    async with _up(MESH_REPLICA, environment.folder / "idle", environment.sqld) as node:
         await asyncio.sleep(min(_SETTLED_S, seconds))
         cpu_s, requests = node.cpu_s(), await node.requests()
         await asyncio.sleep(seconds)

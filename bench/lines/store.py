@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench import workload
-from bench.environment import Ground, Rounds, writing
+from bench.environment import BenchEnvironment, Rounds, writing
 from bench.figures import Figure, Of, Target, at_least, at_most
 from bench.measure import alternate, rate, ratios
 from bench.programs.fleet import FleetRound, fleet
@@ -18,24 +18,24 @@ _CALLERS: Final = 64
 _PROCESSES: Final = 4
 
 
-async def one_caller_sqld(ground: Ground) -> list[Figure]:
+async def one_caller_sqld(environment: BenchEnvironment) -> list[Figure]:
     """One script at a time, on a server."""
-    seconds = ground.pace.seconds
-    async with ground.store(MESH) as store, raw_socket(ground.sqld) as raw:
+    seconds = environment.pace.seconds
+    async with environment.store(MESH) as store, raw_socket(environment.sqld) as raw:
         ours = writing(store, workload.one_insert)
         sides = {"ours": lambda: rate(ours, seconds), "raw": lambda: rate(raw.insert, seconds)}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = "one caller, sqld: script of one insert / raw insert, WebSocket"
     return [Figure("one-caller-sqld", what, "us", _us(found["ours"]), _us(found["raw"]), at_most(1.5))]
 
 
-async def many_callers_sqld(ground: Ground) -> list[Figure]:
+async def many_callers_sqld(environment: BenchEnvironment) -> list[Figure]:
     """Scripts of many callers, combined, on a server."""
-    seconds = ground.pace.seconds
+    seconds = environment.pace.seconds
     async with (
-        ground.store(MESH) as store,
-        raw_socket(ground.sqld) as socket,
-        raw_http(ground.sqld) as http,
+        environment.store(MESH) as store,
+        raw_socket(environment.sqld) as socket,
+        raw_http(environment.sqld) as http,
     ):
         ours = writing(store, workload.two_inserts)
         sides = {
@@ -45,31 +45,33 @@ async def many_callers_sqld(ground: Ground) -> list[Figure]:
             "http, one at a time": lambda: rate(http.insert, seconds),
             "http, 64 callers": lambda: rate(http.insert, seconds, _CALLERS),
         }
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = "64 callers, sqld: scripts of two inserts / raw inserts,"
     return [
-        _beside_single("64-callers-sqld-ws", f"{what} WebSocket", found, "ws", at_least(3.5)),
-        _beside_single("64-callers-sqld-http", f"{what} HTTP", found, "http", at_least(18.0)),
+        _compare_with_single("64-callers-sqld-ws", f"{what} WebSocket", found, "ws", at_least(3.5)),
+        _compare_with_single("64-callers-sqld-http", f"{what} HTTP", found, "http", at_least(18.0)),
     ]
 
 
-async def merged_sqld(ground: Ground) -> list[Figure]:
+async def merged_sqld(environment: BenchEnvironment) -> list[Figure]:
     """Scripts of one shape, which share a statement, on a server."""
-    seconds = ground.pace.seconds
-    async with ground.store(MESH) as store, raw_socket(ground.sqld) as socket:
+    seconds = environment.pace.seconds
+    async with environment.store(MESH) as store, raw_socket(environment.sqld) as socket:
         ours = writing(store, workload.merged_insert)
         sides = {
             "ours": lambda: rate(ours, seconds, _CALLERS),
             "ws, one at a time": lambda: rate(socket.insert, seconds),
             "ws, 64 in flight": lambda: socket.rate_in_flight(_CALLERS, seconds),
         }
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     what = "64 callers, sqld: merged scripts of one insert / raw inserts, WebSocket"
-    return [_beside_single("merged-sqld", what, found, "ws", None)]
+    return [_compare_with_single("merged-sqld", what, found, "ws", None)]
 
 
-def _beside_single(name: str, what: str, found: Rounds, transport: str, target: Target | None) -> Figure:
-    """Our rate beside single requests, each sent when the last was answered; the notes show the rest."""
+def _compare_with_single(
+    name: str, what: str, found: Rounds, transport: str, target: Target | None
+) -> Figure:
+    """Compare our rate with single requests, each sent after the last response; the notes have the rest."""
     notes: dict[str, float] = {}
     for way, raw in found.items():
         if way.startswith(transport):
@@ -79,37 +81,37 @@ def _beside_single(name: str, what: str, found: Rounds, transport: str, target: 
     return Figure(name, what, "1/s", found["ours"], single, target, notes=notes)
 
 
-async def one_caller_file(ground: Ground) -> list[Figure]:
+async def one_caller_file(environment: BenchEnvironment) -> list[Figure]:
     """One script at a time, in a file."""
-    found = await ground.writes_beside_sqlite(FILE, workload.one_insert, 1)
+    found = await environment.compare_writes_with_sqlite(FILE, workload.one_insert, 1)
     what = "one caller, file: script of one insert / raw sqlite3 transaction"
     return [Figure("one-caller-file", what, "us", _us(found["ours"]), _us(found["raw"]), at_most(3.0))]
 
 
-async def many_callers_file(ground: Ground) -> list[Figure]:
+async def many_callers_file(environment: BenchEnvironment) -> list[Figure]:
     """Scripts of many callers, combined, in a file."""
-    found = await ground.writes_beside_sqlite(FILE, workload.two_inserts, _CALLERS)
+    found = await environment.compare_writes_with_sqlite(FILE, workload.two_inserts, _CALLERS)
     what = "64 callers, file: scripts of two inserts / raw sqlite3, one insert each"
     return [Figure("64-callers-file", what, "1/s", found["ours"], found["raw"], at_least(2.0))]
 
 
-async def merged_file(ground: Ground) -> list[Figure]:
+async def merged_file(environment: BenchEnvironment) -> list[Figure]:
     """Scripts of one shape, which share a statement, in a file."""
-    found = await ground.writes_beside_sqlite(FILE, workload.merged_insert, _CALLERS)
+    found = await environment.compare_writes_with_sqlite(FILE, workload.merged_insert, _CALLERS)
     what = "64 callers, file: merged scripts of one insert / raw sqlite3, one insert each"
     return [Figure("merged-file", what, "1/s", found["ours"], found["raw"])]
 
 
-async def many_processes_file(ground: Ground) -> list[Figure]:
+async def many_processes_file(environment: BenchEnvironment) -> list[Figure]:
     """Several processes on one file."""
     share = _CALLERS // _PROCESSES
     async with (
-        fleet(ground.folder / "many", _PROCESSES, share, ground.pace) as many,
-        fleet(ground.folder / "one", 1, _CALLERS, ground.pace) as one,
-        fleet(ground.folder / "small", 1, share, ground.pace) as small,
+        fleet(environment.folder / "many", _PROCESSES, share, environment.pace) as many,
+        fleet(environment.folder / "one", 1, _CALLERS, environment.pace) as one,
+        fleet(environment.folder / "small", 1, share, environment.pace) as small,
     ):
         sides = {"many": many.round, "one": one.round, "small": small.round}
-        found = await alternate(sides, ground.pace.rounds)
+        found = await alternate(sides, environment.pace.rounds)
     together = _per_second(found["many"])
     waits = [each.longest_wait_ms for each in found["many"]]
     shares = [each.smallest_share for each in found["many"]]
@@ -146,27 +148,27 @@ async def many_processes_file(ground: Ground) -> list[Figure]:
     ]
 
 
-async def one_caller_memory(ground: Ground) -> list[Figure]:
+async def one_caller_memory(environment: BenchEnvironment) -> list[Figure]:
     """One script at a time, in memory."""
-    found = await ground.writes_beside_sqlite(MEMORY, workload.one_insert, 1)
+    found = await environment.compare_writes_with_sqlite(MEMORY, workload.one_insert, 1)
     what = "one caller, memory: scripts of one insert / raw sqlite3 transaction"
     target = at_least(20_000.0, Of.OURS)
     return [Figure("one-caller-memory", what, "1/s", found["ours"], found["raw"], target)]
 
 
-async def read_memory(ground: Ground) -> list[Figure]:
+async def read_memory(environment: BenchEnvironment) -> list[Figure]:
     """A point query, in memory."""
-    return [_read("memory", "raw sqlite3", await ground.reads_beside_sqlite(MEMORY))]
+    return [_read("memory", "raw sqlite3", await environment.compare_reads_with_sqlite(MEMORY))]
 
 
-async def read_file(ground: Ground) -> list[Figure]:
+async def read_file(environment: BenchEnvironment) -> list[Figure]:
     """A point query, in a file."""
-    return [_read("file", "raw sqlite3", await ground.reads_beside_sqlite(FILE))]
+    return [_read("file", "raw sqlite3", await environment.compare_reads_with_sqlite(FILE))]
 
 
-async def read_sqld(ground: Ground) -> list[Figure]:
+async def read_sqld(environment: BenchEnvironment) -> list[Figure]:
     """A point query, on a server."""
-    return [_read("sqld", "raw query, WebSocket", await ground.reads_beside_socket(MESH))]
+    return [_read("sqld", "raw query, WebSocket", await environment.compare_reads_with_socket(MESH))]
 
 
 def _read(home: str, raw: str, found: Rounds) -> Figure:

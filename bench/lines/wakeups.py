@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import perf_counter, process_time, thread_time
 from typing import Final, NamedTuple
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_most
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -37,24 +37,24 @@ class Cost(NamedTuple):
     busy_ms: float
 
 
-async def idle_sqld(ground: Ground) -> list[Figure]:
+async def idle_sqld(environment: BenchEnvironment) -> list[Figure]:
     """On a server, with a replica."""
     with Server() as server:
-        return await _idle(replace(ground, server=server), MESH_REPLICA, "sqld")
+        return await _idle(replace(environment, server=server), MESH_REPLICA, "sqld")
 
 
-async def idle_file(ground: Ground) -> list[Figure]:
+async def idle_file(environment: BenchEnvironment) -> list[Figure]:
     """In a file."""
-    return await _idle(replace(ground, server=None), FILE, "file")
+    return await _idle(replace(environment, server=None), FILE, "file")
 
 
-async def _idle(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
-    receivers = _RECEIVERS if ground.pace.settled else _RECEIVERS // _QUICK
-    async with Mesh.open(home.settings(ground.folder, ground.server)) as node:
+async def _idle(environment: BenchEnvironment, home: HomeCase, name: str) -> list[Figure]:
+    receivers = _RECEIVERS if environment.pace.settled else _RECEIVERS // _QUICK
+    async with Mesh.open(home.settings(environment.folder, environment.server)) as node:
         async with _receiving(node, 1):
-            alone = [await _cost(node) for _ in range(ground.pace.few_rounds)]
+            alone = [await _cost(node) for _ in range(environment.pace.few_rounds)]
         async with _receiving(node, receivers):
-            found = [await _cost(node) for _ in range(ground.pace.few_rounds)]
+            found = [await _cost(node) for _ in range(environment.pace.few_rounds)]
     what = f"{name}: {_MESSAGES} messages to one of {receivers:,} idle receivers of a node / to its only one,"
     return [
         Figure(
@@ -79,7 +79,7 @@ async def _idle(ground: Ground, home: HomeCase, name: str) -> list[Figure]:
 
 @asynccontextmanager
 async def _receiving(node: MeshNode, receivers: int) -> AsyncIterator[None]:
-    """Have so many agents receive, and wait until they are idle."""
+    """Let this many agents receive, and wait until they are idle."""
 
     async def receive(agent: str) -> None:
         async for message in node.messages.receive(agent):

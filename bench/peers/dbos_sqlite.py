@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 
 _QUEUE: Final = "bench"
 _VERSION: Final = "1"
@@ -56,7 +56,7 @@ class _Dbos:
     async def work(self) -> Done:
         self._tally.begin()
         await asyncio.to_thread(self._launch)
-        while await asyncio.to_thread(self._is_left):  # noqa: ASYNC110 - others work too, and tell nobody
+        while await asyncio.to_thread(self._is_left):  # noqa: ASYNC110 - others work too, without a notification
             await asyncio.sleep(_POLL_S)
         await asyncio.to_thread(self._dbos.destroy)
         return self._tally.done()
@@ -75,10 +75,10 @@ class _Dbos:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Desk]:
-    desk = _Dbos(url)
-    yield desk
-    desk.close()
+async def _open(url: str) -> AsyncIterator[PeerQueue]:
+    queue = _Dbos(url)
+    yield queue
+    queue.close()
 
 
 @contextmanager
@@ -89,10 +89,10 @@ def _serve(folder: Path) -> Iterator[str]:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    desk = _Dbos(url := f"sqlite:///{path}")
+    queue = _Dbos(url := f"sqlite:///{path}")
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(desk.make_tables).result()
-    desk.close()
+        thread.submit(queue.make_tables).result()
+    queue.close()
     yield url
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.files import own_folder
-from bench.peers.peer import Desk, Done, Peer, Tally, do_nothing
+from bench.peers.peer import Done, Peer, PeerQueue, Tally, do_nothing
 
 
 class _Huey:
@@ -29,7 +29,7 @@ class _Huey:
 
 
 @asynccontextmanager
-async def _open(folder: str) -> AsyncIterator[Desk]:
+async def _open(folder: str) -> AsyncIterator[PeerQueue]:
     from huey import SqliteHuey
 
     yield _Huey(SqliteHuey(filename=str(Path(folder) / "huey.db"), fsync=True))

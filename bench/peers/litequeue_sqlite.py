@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.files import own_folder
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 
 
 class _LiteQueue:
@@ -28,7 +28,7 @@ class _LiteQueue:
 
 
 @asynccontextmanager
-async def _open(folder: str) -> AsyncIterator[Desk]:
+async def _open(folder: str) -> AsyncIterator[PeerQueue]:
     from litequeue import LiteQueue
 
     queue = LiteQueue(Path(folder) / "queue.db", timeout=30)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 from bench.peers.servers import lacks, nats_server
 
 _SUBJECT: Final = "bench"
@@ -38,7 +38,7 @@ class _Nats:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Desk]:
+async def _open(url: str) -> AsyncIterator[PeerQueue]:
     import nats
     from nats.js.api import RetentionPolicy
 

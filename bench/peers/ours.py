@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from bench.peers.peer import Desk, Done, Peer
+from bench.peers.peer import Done, Peer, PeerQueue
 from bench.programs.job_worker import NOOP, SCOPE, register, work
 from bench.programs.subprocess_driver import node_settings
 from tools.sqld import Server
@@ -36,7 +36,7 @@ class _Ours:
 
 
 @asynccontextmanager
-async def _open(place: str) -> AsyncIterator[Desk]:
+async def _open(place: str) -> AsyncIterator[PeerQueue]:
     folder, *of_primary = orjson.loads(place)
     async with Mesh.open(node_settings(Path(folder), of_primary or None, scope_id=SCOPE)) as node:
         register(node)

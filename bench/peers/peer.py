@@ -1,4 +1,4 @@
-"""What a peer is, and what is asked of it: to enqueue jobs that do nothing, and to do them."""
+"""The interface of a peer: it enqueues jobs that do nothing, and runs them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Done(NamedTuple):
     last_ns: int
 
 
-class Desk(Protocol):
+class PeerQueue(Protocol):
     """A peer's queue, open in one process."""
 
     async def put(self, count: int, at_once: int) -> None:
-        """Enqueue so many, so many in a call; they are kept when this returns."""
+        """Enqueue this many, `at_once` in a call; they are durable when this returns."""
 
     async def work(self) -> Done:
         """Take and complete jobs until none is left."""
 
 
 Serving = Callable[[Path], AbstractContextManager[str]]
-"""Starts what the queue lies on, in a folder; says where that is."""
+"""Starts the storage of a queue, in a folder; yields its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Peer:
     keeps: str
     killed: str
     serve: Serving
-    open: Callable[[str], AbstractAsyncContextManager[Desk]]
+    open: Callable[[str], AbstractAsyncContextManager[PeerQueue]]
     jobs_each_second: int
     at_once: int = 1
     workers: tuple[int, ...] = (1, 4)
@@ -83,7 +83,7 @@ class Tally:
         self._began_ns = self._last_ns = time.monotonic_ns()
 
     def count(self, jobs: int = 1) -> None:
-        """So many more were completed just now."""
+        """Count this many completed jobs."""
         self._jobs += jobs
         self._last_ns = time.monotonic_ns()
 

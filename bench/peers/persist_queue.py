@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from bench.peers.files import own_folder
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 
 
 class _PersistQueue:
@@ -31,7 +31,7 @@ class _PersistQueue:
 
 
 @asynccontextmanager
-async def _open(folder: str) -> AsyncIterator[Desk]:
+async def _open(folder: str) -> AsyncIterator[PeerQueue]:
     from persistqueue import Empty, SQLiteAckQueue
 
     yield _PersistQueue(SQLiteAckQueue(folder, auto_resume=False), Empty)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 from bench.peers.servers import lacks_postgres, postgres_server
 
 _PLACES: Final = 16
@@ -37,7 +37,7 @@ class _Procrastinate:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Desk]:
+async def _open(url: str) -> AsyncIterator[PeerQueue]:
     from procrastinate import App, PsycopgConnector
 
     logging.getLogger("procrastinate").setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from bench.peers.peer import Desk, Done, Peer, Tally
+from bench.peers.peer import Done, Peer, PeerQueue, Tally
 from bench.peers.servers import lacks, redis_server
 
 _tally = Tally()
@@ -40,7 +40,7 @@ class _Rq:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Desk]:
+async def _open(url: str) -> AsyncIterator[PeerQueue]:
     from redis import Redis
 
     with Redis.from_url(url) as connection:

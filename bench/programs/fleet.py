@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.measure import Pace
-from bench.programs.subprocess_driver import Companion, companion
+from bench.programs.subprocess_driver import ProgramProcess, start_program
 
 _ROUND_FACTOR: Final = 4  # longer rounds: where processes wait for each other, fairness takes time to show
 
@@ -25,14 +25,14 @@ class FleetRound(NamedTuple):
 class Fleet:
     """Processes with a store each, all on the same file, that wait for the signal."""
 
-    def __init__(self, workers: Sequence[Companion], seconds: float) -> None:
+    def __init__(self, workers: Sequence[ProgramProcess], seconds: float) -> None:
         self._workers = workers
         self._seconds = seconds
 
     async def round(self) -> FleetRound:
         """Have all of them write for the given time, at once."""
         for worker in self._workers:
-            worker.tell(str(self._seconds))
+            worker.send(str(self._seconds))
         reports = [await worker.report(self._seconds) for worker in self._workers]
         rates = [report["per_second"] for report in reports]
         total = sum(rates)
@@ -51,7 +51,7 @@ async def fleet(folder: Path, processes: int, callers: int, pace: Pace) -> Async
         arguments.append("--settled")
     async with AsyncExitStack() as stack:
         workers = [
-            await stack.enter_async_context(companion("programs.writer", *arguments))
+            await stack.enter_async_context(start_program("programs.writer", *arguments))
             for _ in range(processes)
         ]
         for worker in workers:

@@ -24,7 +24,7 @@ FOLLOW: Final = "follow"
 WORK: Final = "work"
 FOLLOWED: Final = "bench.followed"
 NOOP: Final = "bench.noop"
-"""The kinds of job: the payload of those that are followed is the moment they were scheduled."""
+"""The kinds of job: the payload of a followed one is the moment it was scheduled."""
 
 _PLACES: Final = 64
 _GLANCE_S: Final = 0.01
@@ -55,7 +55,7 @@ def register(node: MeshNode) -> None:
 
 
 async def work(node: MeshNode) -> tuple[int, int]:
-    """Work until nothing is left to be done, by anybody; how many were its own, and when it did the last."""
+    """Work until no job is left; return the number of its own, and when it did the last."""
     before, stats = node.worker.stats.succeeded, node.worker.stats
     done, last = before, time.monotonic_ns()
     async with node.worker.running(concurrency=_PLACES, kinds=[NOOP]):
@@ -63,7 +63,7 @@ async def work(node: MeshNode) -> tuple[int, int]:
             await asyncio.sleep(_GLANCE_S)
             if stats.succeeded > done:
                 done, last = stats.succeeded, time.monotonic_ns()
-            elif not node.worker.in_hand and not any(await _open(node)):  # it costs, too
+            elif not node.worker.running_count and not any(await _open(node)):  # it costs, too
                 break
     if stats.succeeded > done:
         last = time.monotonic_ns()
@@ -71,7 +71,7 @@ async def work(node: MeshNode) -> tuple[int, int]:
 
 
 async def _open(node: MeshNode) -> list[int]:
-    counts = (await node.jobs.roster.counts()).get(NOOP, {})
+    counts = (await node.jobs.queries.counts()).get(NOOP, {})
     return [counts.get(state, 0) for state in ("pending", "claimed", "running")]
 
 

@@ -1,8 +1,8 @@
-"""A process with a node that receives messages, and reports how soon they came, or how long many took.
+"""A process with a node that receives messages, and reports their delays, or the time of many.
 
 Signals: `follow`, answered when it receives, and from then on with the milliseconds that each message took,
-when it is acknowledged; `inbox N` and `receive N`, answered when so many have been received and acknowledged,
-batch by batch or one by one, with the seconds that took.
+when it is acknowledged; `inbox N` and `receive N`, answered when N messages have been received and
+acknowledged, batch by batch or one by one, with the seconds that took.
 """
 
 from __future__ import annotations

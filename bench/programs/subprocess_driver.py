@@ -1,6 +1,6 @@
-"""Companions: programs of the benchmark in processes of their own.
+"""Programs of the benchmark in subprocesses.
 
-Each says one line when it is ready, and one line of JSON for every signal; it ends when its input does.
+Each prints one line when it is ready, and one line of JSON for every signal; it ends when its input does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GRACE_S: Final = 30.0
 _LONGEST_LINE: Final = 2**20
 
 
-class Companion:
+class ProgramProcess:
     """A running program, as the benchmark sees it."""
 
     def __init__(self, process: Process) -> None:
@@ -37,13 +37,13 @@ class Companion:
         async with asyncio.timeout(_READY_S):
             await self._line()
 
-    def tell(self, signal: str) -> None:
+    def send(self, signal: str) -> None:
         """Give it a signal; it answers with a report."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{signal}\n".encode())
 
     async def report(self, seconds: float) -> Any:
-        """Wait for what it reports, when its work takes about so long."""
+        """Wait for its report, with a timeout for work that takes about this long."""
         async with asyncio.timeout(seconds + _GRACE_S):
             return orjson.loads(await self._line())
 
@@ -55,7 +55,7 @@ class Companion:
         return line
 
     async def end(self) -> None:
-        """It ends when nobody can give it a signal any more."""
+        """Close its input, which ends it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -67,13 +67,13 @@ class Companion:
 
 
 @asynccontextmanager
-async def companion(program: str, *arguments: object) -> AsyncIterator[Companion]:
+async def start_program(program: str, *arguments: object) -> AsyncIterator[ProgramProcess]:
     """Start a program of the benchmark; it ends with the context."""
     command = [sys.executable, "-m", f"bench.{program}", *map(str, arguments)]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, cwd=_ROOT, limit=_LONGEST_LINE
     )
-    started = Companion(process)
+    started = ProgramProcess(process)
     try:
         yield started
     finally:
@@ -81,7 +81,7 @@ async def companion(program: str, *arguments: object) -> AsyncIterator[Companion
 
 
 def primary(server: Server | None) -> list[str]:
-    """The arguments that tell a program where its primary is, if it has one."""
+    """Return the arguments that name the primary of a program, if it has one."""
     return [] if server is None else ["--primary", server.url, server.token]
 
 

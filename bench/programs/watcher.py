@@ -1,7 +1,7 @@
-"""A process that only watches: it reports what it saw when, or what the watching cost it.
+"""A process that only watches: it reports what it saw when, or the CPU time of watching.
 
 Signals: `until N`, answered when it has seen that number, with all numbers seen since the last report and the
-moment of each; `idle S`, answered after so many seconds, with the processor's time spent meanwhile.
+moment of each; `idle S`, answered after S seconds, with the CPU time spent meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Sightings:
         self._more = asyncio.Event()
 
     async def watch(self, store: Store) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         async for change in store.watch(workload.LATEST):
             self._seen.append((change.rows.value, time.monotonic()))
             self._more.set()

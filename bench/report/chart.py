@@ -46,7 +46,7 @@ _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3")
 
 
 class Bar(NamedTuple):
-    """A ratio, how far its rounds lie apart, and what to say beside it; `is_good` is its colour."""
+    """A ratio, its spread over rounds, and the text next to it; `is_good` is its colour."""
 
     label: str
     value: float
@@ -86,7 +86,7 @@ class _Scale:
 
 
 def bars(title: str, axis: str, drawn: Sequence[Bar]) -> str:
-    """A bar for each ratio, from 1 to the right or to the left; what the axis shows is said below."""
+    """Draw a bar for each ratio, from 1 to the right or to the left; the axis has a label below."""
     low, high = _bounds([0.5, 2.0, *(value for bar in drawn for value in (bar.value, bar.low, bar.high))])
     height = _HEAD + _ROW * len(drawn) + _FOOT
     scale = _Scale(low, high, _LABELS, _WIDTH - _TEXTS)
@@ -130,7 +130,7 @@ def curves(title: str, axis: str, drawn: Mapping[str, Sequence[Spot]]) -> str:
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
-    """A little more than what there is."""
+    """Return bounds a little wider than the values."""
     return min(values) / 1.1, max(values) * 1.1
 
 

@@ -14,7 +14,7 @@ from string import Template
 from typing import Final
 
 from bench.figures import Figure
-from bench.lines.lines import PLANES
+from bench.lines.registry import PLANES
 from bench.report import pictures, tables
 from bench.report.records import Record, merged, read, written
 from bench.report.report import machine_line
@@ -92,8 +92,8 @@ def _occasion(record: Record) -> tuple[object, ...]:
 
 def _summary(records: Sequence[Record]) -> str:
     figures = [each.found for each in records if isinstance(each.found, Figure)]
-    judged = [figure.is_reached for figure in figures if figure.target is not None]
-    return f"{sum(map(bool, judged))} of {len(judged)} targets were reached."
+    judged_value = [figure.is_reached for figure in figures if figure.target is not None]
+    return f"{sum(map(bool, judged_value))} of {len(judged_value)} targets were reached."
 
 
 def main(files: Sequence[Path], docs: Path = DOCS) -> None:

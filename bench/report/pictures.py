@@ -9,7 +9,7 @@ from bench.figures import Figure, Of
 from bench.report.chart import Bar, Spot, bars, curves
 from bench.report.records import Record
 from bench.report.report import amount, reach
-from bench.report.tables import judged
+from bench.report.tables import judged_value
 
 
 def of_targets(title: str, records: Sequence[Record]) -> str | None:
@@ -20,7 +20,7 @@ def of_targets(title: str, records: Sequence[Record]) -> str | None:
 
 def _reached(figure: Figure) -> Bar | None:
     target = figure.target
-    if target is None or not target.limit:  # nothing is so many times nothing
+    if target is None or not target.limit:  # there is no ratio to zero
         return None
     by_ratio = target.of is Of.RATIO and figure.ratio is not None
     value = figure.ratio if by_ratio and figure.ratio is not None else figure.our_value
@@ -31,7 +31,7 @@ def _reached(figure: Figure) -> Bar | None:
         return more / less if less > 0 else 1.0
 
     shares = [share(each) for each in rounds]
-    text = f"{judged(figure)}, {reach(target, figure.unit)}"
+    text = f"{judged_value(figure)}, {reach(target, figure.unit)}"
     return Bar(figure.name, share(value), min(shares), max(shares), text, figure.is_reached)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from bench.figures import Figure, Found, LeftOut
-from bench.lines.lines import LINES
+from bench.lines.registry import LINES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The report: an aligned table for people."""
+"""The report: an aligned table of text."""
 
 from __future__ import annotations
 

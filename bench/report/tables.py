@@ -62,11 +62,11 @@ def _peer(figures: dict[str, Figure]) -> Sequence[str]:
     first = next(iter(figures.values()))
     line = first.name.removesuffix(f"-{_ASPECTS[0]}")
     title = f"{first.what.rpartition(' / ')[2]}, {first.remarks['version']}"
-    cells = [_beside(figures.get(f"{line}-{aspect}")) for aspect in _ASPECTS]
+    cells = [_compared(figures.get(f"{line}-{aspect}")) for aspect in _ASPECTS]
     return (title, *cells, first.remarks["keeps"], first.remarks["killed"])
 
 
-def _beside(figure: Figure | None) -> str:
+def _compared(figure: Figure | None) -> str:
     if figure is None or figure.raw_value is None or figure.ratio is None:
         return "it has no such thing"
     both = f"{amount(figure.our_value)} / {amount(figure.raw_value, figure.unit)}"
@@ -110,14 +110,14 @@ def _grown(figure: Figure) -> str:
 def missed(records: Sequence[Record]) -> str:
     """What was not reached, plainly."""
     told = [
-        f"- `{figure.name}`: {judged(figure)}, not {reach(figure.target, figure.unit)}: {figure.what}"
+        f"- `{figure.name}`: {judged_value(figure)}, not {reach(figure.target, figure.unit)}: {figure.what}"
         for figure in (record.found for record in records)
         if isinstance(figure, Figure) and figure.target is not None and not figure.is_reached
     ]
     return "\n".join(told) or "Nothing was."
 
 
-def judged(figure: Figure) -> str:
+def judged_value(figure: Figure) -> str:
     """The value that stands against the target."""
     assert figure.target is not None
     if figure.target.of is Of.RATIO and figure.ratio is not None:

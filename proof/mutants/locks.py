@@ -19,8 +19,8 @@ LOCK_PLANTS: Final = (
         "token-reused",
         "a lock that is acquired again gets the token it had before",
         (
-            Sql("locks", "take_free", f"{_NEXT}, i.value", "1, i.value"),
-            Sql("locks", "take_one", f"{_NEXT}, ?10", "1, ?10"),
+            Sql("locks", "take_fast_many", f"{_NEXT}, i.value", "1, i.value"),
+            Sql("locks", "take_fast", f"{_NEXT}, ?10", "1, ?10"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),
@@ -58,12 +58,13 @@ LOCK_PLANTS: Final = (
         (
             Sql(
                 "locks",
-                "release_free",
+                "release_fast_many",
                 "(lock_key, fence_token, request_id) IN ( "
-                "SELECT value ->> 'lock_key', value ->> 'token', value ->> 'request' FROM json_each(?1) )",
+                "SELECT value ->> 'lock_key', value ->> 'fence_token', value ->> 'request_id' "
+                "FROM json_each(?1) )",
                 "lock_key IN (SELECT value ->> 'lock_key' FROM json_each(?1))",
             ),
-            Sql("locks", "release_one", "AND fence_token = ?8 AND request_id = ?9", "AND ?8 <> ?9"),
+            Sql("locks", "release_fast", "AND fence_token = ?8 AND request_id = ?9", "AND ?8 <> ?9"),
             Sql("locks", "release", "AND fence_token = ?4 AND request_id = ?5", "AND ?4 <> ?5"),
         ),
         ("locks-linearizable", "outside-takes-no-older"),

@@ -12,7 +12,7 @@ LOG_PLANTS: Final = (
         "an entry links to the one before the last",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "        prev = own\n",
                 "        prev = own if len(entries) != 2 else prev\n",
             ),
@@ -32,7 +32,7 @@ LOG_PLANTS: Final = (
         "the last entry of a batch is not written",
         (
             Code(
-                "vox_mesh.oplog.writer:OpLogWriter._entries",
+                "vox_mesh.oplog.entries:EntryBuilder.build",
                 "for script in _in_order(scripts):",
                 "for script in list(_in_order(scripts))[: max(1, len(scripts) - 1)]:",
             ),
@@ -61,7 +61,7 @@ LOG_PLANTS: Final = (
         "an op is applied before its dependencies exist",
         (
             Code(
-                "vox_mesh.oplog.pending_ops:Deferral.standing_of",
+                "vox_mesh.oplog.pending_ops:PendingOps.state_after",
                 'return DependencyState.APPLIED if found <= {"applied"} else DependencyState.DEFERRED',
                 "return DependencyState.APPLIED",
             ),

@@ -15,9 +15,8 @@ from vox_mesh.errors import (
     RelayFailed,
     RelayRefused,
 )
-from vox_mesh.messages.directory import Peer
 from vox_mesh.messages.relay_inbound import Reception
-from vox_mesh.messages.relay_outbound import Outbox
+from vox_mesh.messages.relay_outbound import Outbox, Peer
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.node import MeshNode
 

@@ -174,7 +174,7 @@ def test_a_bug_is_one_line_that_says_so(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") == 1
-    assert "this is a bug: ZeroDivisionError: one two; " in shown.err
+    assert "internal error: ZeroDivisionError: one two; " in shown.err
     assert "VOX_DEBUG=1" in shown.err
 
 

@@ -14,7 +14,7 @@ from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings, open_store
 from vox_mesh.errors import MeshError, Unauthorized
 from vox_mesh.model.base.access_tokens import access_token, public_pem
-from vox_mesh.nodes.key_file import kept_key
+from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.settings import Settings
 
 _DAY_S: Final = 86_400
@@ -87,7 +87,7 @@ def test_a_read_only_token_reads_and_cant_write(keys: Path, server: Server, tmp_
 
 
 async def test_an_expired_token_is_refused(keys: Path, server: Server, tmp_path: Path) -> None:
-    key, now = kept_key(keys / "sqld.pem"), int(time.time())
+    key, now = load_or_create_key(keys / "sqld.pem"), int(time.time())
     good = access_token(key, read_only=False, now_s=now - _DAY_S, expires_s=now + _DAY_S)
     async with await open_store(settings(server, good, tmp_path)) as store:
         await store.read("SELECT 1", fresh=True)
@@ -109,18 +109,18 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     assert private == tmp_path / ".vox" / "sqld.pem"
     assert (private.stat().st_mode & 0o777, private.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert public.stat().st_mode & 0o777 == 0o644
-    assert public.read_bytes() == public_pem(kept_key(private))
+    assert public.read_bytes() == public_pem(load_or_create_key(private))
     kept = private.read_bytes()
     public.unlink()
     assert vox("token", "create", "--ttl", "1d", "--json").document["is_new_key"] is False
     assert private.read_bytes() == kept
-    assert public.read_bytes() == public_pem(kept_key(private))
+    assert public.read_bytes() == public_pem(load_or_create_key(private))
 
 
 def test_a_public_file_with_more_keys_than_one_is_left_as_it_is(tmp_path: Path) -> None:
     made(tmp_path, "--ttl", "1d", "--key", "sqld.pem")
     public = tmp_path / "sqld.pub.pem"
-    both = public_pem(kept_key(tmp_path / "next.pem")) + public.read_bytes()
+    both = public_pem(load_or_create_key(tmp_path / "next.pem")) + public.read_bytes()
     public.write_bytes(both)
     made(tmp_path, "--ttl", "1d", "--key", "sqld.pem")
     assert public.read_bytes() == both
@@ -134,7 +134,7 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     assert refused.code == 2
     assert "sqld.pub.pem does not belong to" in refused.error
     assert not (tmp_path / "sqld").exists()  # nor is a key left that nothing is told of
-    kept_key(tmp_path / "sqld")
+    load_or_create_key(tmp_path / "sqld")
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
     assert "move the public key away" in refused.error

@@ -17,7 +17,7 @@ from anyio.abc import SocketStream
 from vox_mesh import Message, run
 from vox_mesh.errors import RelayFailed
 from vox_mesh.http.relay.client import HttpRelayClient
-from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.relay_outbound import Peer
 
 _TRIES: Final = 20
 _RESET: Final = struct.pack("ii", 1, 0)

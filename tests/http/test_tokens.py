@@ -30,7 +30,7 @@ from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.http.relay.endpoint import wire
 from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.relay_outbound import Peer
 
 _OTHER: Final = "another-token-that-nobody-may-read"
 

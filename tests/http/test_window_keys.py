@@ -33,7 +33,7 @@ from vox_mesh.http.relay.endpoint import PATH, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.relay_outbound import Peer
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
 from vox_mesh.model.rhythm.window_keys import MARK, RELAY, check, issue
 from vox_mesh.node import MeshNode

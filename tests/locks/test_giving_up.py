@@ -83,7 +83,7 @@ async def test_whoever_is_cancelled_while_patterns_are_compared_is_not_served_la
         lock = await mesh.locks.acquire("file:x")
         waiting = await _waiting(mesh, "file:x")
         await other.locks.release(await other.locks.acquire("file:z*"))  # one that has to be learnt
-        patterns = mesh.locks._patterns
+        patterns = mesh.locks._acquirer._patterns
         learn, reached, go_on = patterns.learn, asyncio.Event(), asyncio.Event()
 
         async def slowly(keys: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ async def test_whoever_is_cancelled_while_patterns_are_compared_is_not_served_la
             await waiting
         await settled(mesh)
         go_on.set()
-        if (watching := mesh.locks._queue._watch_task) is not None:
+        if (watching := mesh.locks._acquirer._queue._watch_task) is not None:
             await asyncio.wait([watching])
         assert await held_keys(other) == []
         assert await keys_in(other, "lock_waiters") == []

@@ -206,7 +206,7 @@ async def test_of_nested_holds_the_lost_one_is_told_and_the_other_let_go_of(mesh
 
     with pytest.raises(LockLost, match="outer"):
         await _losing(mesh, within, "outer")
-    await asyncio.gather(*mesh.locks._leaving_tasks)  # what was cancelled goes on in the background
+    await asyncio.gather(*mesh.locks._acquirer._background)  # what was cancelled goes on in the background
     assert await held_keys(mesh) == []
     async with mesh.locks.hold("outer") as outer:
         with pytest.raises(LockLost, match="inner"):

@@ -111,7 +111,7 @@ def _dying(mesh: MeshNode) -> None:
     async def die(key: str, number: int) -> None:
         raise _Died
 
-    mesh.locks._patterns._compare = die  # type: ignore[method-assign]
+    mesh.locks._acquirer._patterns._compare = die  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["held before", "held after"])
@@ -137,7 +137,7 @@ async def test_a_pattern_whose_announcer_died_is_compared_by_the_next_who_wants_
 async def test_a_pattern_that_is_swept_away_on_its_way_is_announced_again(there: Scene, when: str) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         path = await other.locks.acquire("file:src/a")
-        patterns = mesh.locks._patterns
+        patterns = mesh.locks._acquirer._patterns
         compare = patterns._compare
         swept: list[str] = []
 
@@ -162,7 +162,7 @@ async def test_a_pattern_that_is_swept_away_on_its_way_is_announced_again(there:
 async def test_a_comparison_counts_only_for_the_announcement_that_it_was_made_for(there: Scene) -> None:
     async with there.node("a") as slow, there.node("b") as dead, there.node("c") as other:
         _dying(dead)
-        store = slow.locks._patterns._store
+        store = slow.locks._acquirer._patterns._store
         read, held = store.read, list[Lock]()
 
         async def and_then(sql: str, params: Sequence[object] = (), **how: object) -> object:
@@ -200,7 +200,7 @@ async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there
         held: Lock = await other.locks.acquire("file:src/*")
         await refused(mesh, "file:src/a")
         await other.locks.release(await other.locks.acquire("file:y*"))
-        store = mesh.locks._patterns._store
+        store = mesh.locks._acquirer._patterns._store
         read, arrived, go_on = store.read, asyncio.Event(), asyncio.Event()
 
         async def slow_read(sql: str, params: Sequence[object] = (), **how: object) -> object:
@@ -215,7 +215,7 @@ async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there
         await arrived.wait()
         clock.now += 3_600  # by now the patterns are to be learnt anew
 
-        patterns = mesh.locks._patterns
+        patterns = mesh.locks._acquirer._patterns
         announce = patterns._announce
 
         async def and_then(key: str) -> None:

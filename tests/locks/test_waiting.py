@@ -165,7 +165,7 @@ async def test_one_who_comes_at_the_moment_when_the_watcher_wakes_up_waits_like_
         lock = await mesh.locks.acquire("a")
         waiting = await _queue(mesh, [("a", False)])
         async with asyncio.timeout(PATIENCE_S):
-            while (pause := mesh.locks._queue._changes._timeout) is None:  # noqa: ASYNC110  # until it rests
+            while (pause := mesh.locks._acquirer._queue._changes._timeout) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         pause.reschedule(0.0)  # as if its time had come by itself, one step before the other comes
         waiting.append(asyncio.create_task(mesh.locks.acquire("a", wait=60)))

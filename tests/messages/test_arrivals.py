@@ -492,7 +492,7 @@ async def test_an_inbox_that_is_left_while_its_lease_is_renewed_is_not_leased(
 
 async def test_after_a_rollback_no_lease_from_before_counts(away: Away, sent: list[Message]) -> None:
     loop = await away.leased_loop(len(sent))
-    away.node._start_rejoin()
+    away.node.start_rejoin()
     assert away.node.messages._leases.until("z") is None
     await away.node.messages.lease_inboxes()
     assert away.node.messages._leases.until("z") is not None

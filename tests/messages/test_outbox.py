@@ -14,8 +14,7 @@ from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import Scene
 from vox_mesh import Auto, Local, Message, Remote
 from vox_mesh.errors import RelayFailed, RelayRefused
-from vox_mesh.messages.directory import Peer
-from vox_mesh.messages.relay_outbound import Outbox, Route
+from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.node import MeshNode
 
 _FAR = "http://127.0.0.1:1"

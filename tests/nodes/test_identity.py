@@ -24,8 +24,8 @@ from vox_mesh.nodes.identity import (
     Identity,
     command_identity,
     node_identity,
-    passing_identity,
     place_of,
+    temporary_identity,
 )
 from vox_mesh.store.slots import take_slot
 
@@ -166,7 +166,7 @@ def test_nothing_secret_shows(folder: Path) -> None:
     identity = node_identity(folder, None)
     key = serialization.load_pem_private_key((folder / _KEY).read_bytes(), password=None)
     assert isinstance(key, Ed25519PrivateKey)
-    shown = f"{identity!r} {identity} {identity.key!r} {identity.key} {passing_identity('a')!r}"
+    shown = f"{identity!r} {identity} {identity.key!r} {identity.key} {temporary_identity('a')!r}"
     assert identity.node_id in shown
     assert key.private_bytes_raw().hex() not in shown
     assert "PRIVATE" not in shown

@@ -10,7 +10,7 @@ from tools.homes import FILE
 from vox_mesh import Settings
 from vox_mesh.errors import KeyRefused, Refused
 from vox_mesh.mesh import Mesh
-from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.nodes.identity import temporary_identity
 from vox_mesh.store.script import new_key
 
 
@@ -34,7 +34,7 @@ async def test_a_command_that_began_before_its_node_got_another_key_writes_no_mo
             pass
         async with Mesh.open_command(settings) as command:
             await command.oplog.anchor()
-            await owner.roles.rekey("worker", passing_identity("worker").key.public)
+            await owner.roles.rekey("worker", temporary_identity("worker").key.public)
             with pytest.raises(KeyRefused):
                 await command.oplog.anchor()
         assert [chain.problem for chain in await owner.oplog.verify() if chain.problem] == []
@@ -61,7 +61,7 @@ async def test_the_owner_keeps_its_key(settings: Settings) -> None:
     async with Mesh.open_command(settings) as command:
         await command.oplog.anchor()
         with pytest.raises(Refused) as refused:
-            await command.roles.rekey("worker", passing_identity("worker").key.public)
+            await command.roles.rekey("worker", temporary_identity("worker").key.public)
         assert refused.value.reason == "the_owner_keeps_its_key"
         owner = await command.roles.owner()
         assert owner is not None

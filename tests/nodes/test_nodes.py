@@ -27,7 +27,7 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ti
 from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import machine_id, passing_identity
+from vox_mesh.nodes.identity import machine_id, temporary_identity
 from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -313,7 +313,7 @@ async def test_hundreds_of_nodes_have_a_row_each(
         names = [f"node-{number:03}" for number in range(_NODES)]
         for name in names:
             each = Presence(
-                passing_identity(name),
+                temporary_identity(name),
                 store.tenant,
                 MeshClock(Dependencies()),
                 place=name,

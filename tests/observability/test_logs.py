@@ -155,7 +155,7 @@ def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: 
     ended = chosen("worker", "run", "--handlers", "my_handlers:handlers", "--until-idle")
     assert ended.code == 0
     (begun,) = [each for each in _events(ended.err) if "worker started" in each["message"]]
-    node = begun["message"].partition(" ")[0]
+    node = begun["message"].partition("node_id=")[2].partition(" ")[0]
     assert _more(begun) == {"agent": "coder", "node": node}
     said = {
         "in the loop": "example.async",

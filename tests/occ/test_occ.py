@@ -327,7 +327,7 @@ async def test_an_agent_is_told_of_what_is_deferred_to_it_and_its_silence_undoes
         told.append(conflict)
         raise ConnectionError
 
-    local.occ.notify = notify
+    local.occ._notify = notify
     for strategy in (DeferToAgent("judge"), Manual()):
         base, _ = await overtaken(local, str(strategy))
         await local.occ.write(MEMORIES, at(str(strategy)), {"content": "left"}, base, strategy=strategy)

@@ -19,8 +19,8 @@ from vox_mesh.errors import BadValue, CircuitOpen, ClockOff, NotKnown, Refused
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, OpKind
-from vox_mesh.oplog.pending_ops import Waiting
+from vox_mesh.oplog.op_kinds import APPLY, DROP, AuthoredOp, OpKind
+from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.script import new_key
 
@@ -29,7 +29,7 @@ CLOSED: Final = "closed"
 FAULTY: Final = "faulty"
 
 
-def _add(op: Authored) -> Sequence[Statement]:
+def _add(op: AuthoredOp) -> Sequence[Statement]:
     return [Statement("INSERT INTO effects VALUES (?, ?)", (op.op_id, op.node_id))]
 
 
@@ -339,9 +339,9 @@ async def test_asking_says_what_is_waited_for(mesh: MeshNode) -> None:
     op_id = (await mesh.oplog.append(NOTE, {}, deps=[absent, there])).key
     behind = (await mesh.oplog.append(NOTE, {}, deps=[op_id])).key
 
-    def expected(op_id: str, *waits_for: tuple[str, str]) -> Waiting:
+    def expected(op_id: str, *waits_for: tuple[str, str]) -> PendingOp:
         said: list[dict[str, Any]] = [{"op_id": each, "standing": how} for each, how in waits_for]
-        return Waiting(op_id, mesh.identity.node_id, NOTE, None, said)
+        return PendingOp(op_id, mesh.identity.node_id, NOTE, None, said)
 
     first, second = expected(op_id, (absent, "absent")), expected(behind, (op_id, "deferred"))
     assert await mesh.deferral.waiting() == [first, second]

@@ -21,7 +21,7 @@ from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, hash_of, signed_text
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.identity import passing_identity
+from vox_mesh.nodes.identity import temporary_identity
 from vox_mesh.oplog.export import record_of, verify_export
 from vox_mesh.store.script import new_key
 
@@ -150,7 +150,7 @@ class _Author:
 
 
 def _long_export(path: Path, count: int) -> None:
-    key = passing_identity("n").key
+    key = temporary_identity("n").key
     author = _Author(key)
     with path.open("wb") as file:
         head = {"format": "vox-mesh oplog", "version": 1, "scope_id": "", "repository_id": "default"}

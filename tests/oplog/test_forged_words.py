@@ -17,7 +17,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import COMMANDS
-from vox_mesh.oplog.op_kinds import Authored
+from vox_mesh.oplog.op_kinds import AuthoredOp
 from vox_mesh.store import new_key
 
 # --- what others pretend --------------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def counted(owner: MeshNode) -> OpKind:
     """A kind of op that adds a row to a table, whose name is that of the kind."""
     table = await make_table(owner.store, "op_id TEXT")
 
-    def effects(authored: Authored) -> list[Statement]:
+    def effects(authored: AuthoredOp) -> list[Statement]:
         return [Statement(f"INSERT INTO {table} (op_id) VALUES (?)", (authored.op_id,))]
 
     kind = OpKind(table, effects)

@@ -160,7 +160,7 @@ async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten
         assert await there.gate.land(there.gate.batches[-1])
         async with there.node() as new:
             await new.run_once()
-            with pytest.raises(OutcomeUnknown, match="has begun again elsewhere"):
+            with pytest.raises(OutcomeUnknown, match="was started again elsewhere"):
                 await old.store.write(script)
 
 
@@ -389,5 +389,5 @@ async def test_a_refused_op_raises_and_is_in_the_log(mesh: MeshNode) -> None:
     assert refused.value.reason == "closed"
     (entry,) = await mesh.oplog.tail(1, kind="closed")
     assert (entry.op_id, entry.accepted, entry.reason) == (key, 0, "closed")
-    with pytest.raises(MeshError, match="no kind of op"):
+    with pytest.raises(MeshError, match=r"op kind .* not found"):
         await mesh.oplog.append("unheard", {})

@@ -13,13 +13,13 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Figure, Found, LeftOut, Of, at_least, at_most
-from bench.lines.lines import LINES
+from bench.lines.registry import LINES
 from bench.measure import QUICK
 from bench.report.records import read
 from bench.report.report import table
-from bench.timing import follow
+from bench.timing import measure_all
 from tests.support.running.lengths import SOAK
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -228,10 +228,10 @@ def test_a_line_that_fails_costs_nobody_else_and_is_named(
 ) -> None:
     kept = tmp_path / "kept.jsonl"
 
-    async def finds(_: Ground) -> list[Found]:
+    async def finds(_: BenchEnvironment) -> list[Found]:
         return [LeftOut("found", "what is found", "it is only a test")]
 
-    async def fails(_: Ground) -> list[Found]:
+    async def fails(_: BenchEnvironment) -> list[Found]:
         assert read(kept.read_bytes()), "what the line before has found is kept already"
         raise RuntimeError("its server is gone")
 
@@ -239,7 +239,7 @@ def test_a_line_that_fails_costs_nobody_else_and_is_named(
         replace(line, run=does, needs_server=False)
         for line, does in zip(LINES, (finds, fails, finds), strict=False)
     )
-    outcome = follow([first, second, third], QUICK, kept, datetime.now(UTC), quick=True)
+    outcome = measure_all([first, second, third], QUICK, kept, datetime.now(UTC), quick=True)
 
     assert [record.line for record in read(kept.read_bytes())] == [first.name, third.name]
     assert outcome.failed == [second.name]

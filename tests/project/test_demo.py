@@ -21,8 +21,8 @@ from typing import Final
 import pytest
 
 from tests.support.running.lengths import only_at_full_length
-from tools.demo.claims import CLAIMS, examined, gather
-from tools.demo.stage import FOLDER, Stage
+from tools.demo.claims import CLAIMS, check_claims, gather
+from tools.demo.workspace import FOLDER, Workspace
 from vox_mesh import Mesh
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -76,11 +76,11 @@ def looked_around(folder: Path, printed: str) -> str:
 # --- what can be falsified -----------------------------------------------------------------------
 
 
-def altered(*statements: str) -> Callable[[Stage], None]:
+def altered(*statements: str) -> Callable[[Workspace], None]:
     """Do this to the database."""
 
-    def alter(stage: Stage) -> None:
-        connection = sqlite3.connect(stage.database)
+    def alter(workspace: Workspace) -> None:
+        connection = sqlite3.connect(workspace.database)
         with connection:
             for statement in statements:
                 assert connection.execute(statement).rowcount > 0, statement
@@ -89,19 +89,19 @@ def altered(*statements: str) -> Callable[[Stage], None]:
     return alter
 
 
-def a_line_is_swapped(stage: Stage) -> None:
-    path = next((stage.folder / "board").glob("*.jsonl"))
+def a_line_is_swapped(workspace: Workspace) -> None:
+    path = next((workspace.folder / "board").glob("*.jsonl"))
     first, second, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]))
 
 
-def forgotten(event: str) -> Callable[[Stage], None]:
+def forgotten(event: str) -> Callable[[Workspace], None]:
     """Have nobody tell of such an event."""
 
-    def forget(stage: Stage) -> None:
-        kept = [each for each in stage.events() if each["event"] != event]
-        assert len(kept) < len(stage.events())
-        stage.diary.write_text("".join(json.dumps(each) + "\n" for each in kept))
+    def forget(workspace: Workspace) -> None:
+        kept = [each for each in workspace.events() if each["event"] != event]
+        assert len(kept) < len(workspace.events())
+        workspace.event_log.write_text("".join(json.dumps(each) + "\n" for each in kept))
 
     return forget
 
@@ -118,7 +118,7 @@ INSERT INTO job_predecessors
 SELECT a.scope_id, a.repository_id, a.job_id, b.job_id, 'success' FROM jobs AS a, jobs AS b
 WHERE a.kind = 'fetch' AND b.kind = 'release' LIMIT 1"""
 
-FALSIFIED: Final[dict[str, tuple[str, Callable[[Stage], None]]]] = {
+FALSIFIED: Final[dict[str, tuple[str, Callable[[Workspace], None]]]] = {
     "completed 2 times": ("jobs", altered(_DOUBLED)),
     "who did not tell of it": ("jobs", forgotten("did")),
     "instead of 60": ("jobs", altered("DELETE FROM jobs WHERE kind = 'release'")),
@@ -135,7 +135,7 @@ FALSIFIED: Final[dict[str, tuple[str, Callable[[Stage], None]]]] = {
         "messages",
         altered("UPDATE a2a_messages SET state = 'stored', acknowledged = 0, ended_ms = NULL WHERE id = 9"),
     ),
-    "reached nobody": ("messages", forgotten("received")),
+    "reached no agent": ("messages", forgotten("received")),
     "the plan is 'another'": ("conflict", altered("UPDATE memories SET content = 'another'")),
     "0 conflicts instead of 1": ("conflict", altered("DELETE FROM occ_conflicts")),
     "it is open": (
@@ -162,11 +162,11 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert "all as they were written" in looked_around(tmp_path, done.stdout)
 
     for n, (said, (name, falsify)) in enumerate(FALSIFIED.items()):
-        stage = Stage(tmp_path / f"{n}" / FOLDER)
-        shutil.copytree(tmp_path / FOLDER, stage.folder)
-        falsify(stage)
-        async with Mesh.open_command(stage.settings()) as mesh:
-            claims = examined(await gather(mesh, stage))
+        workspace = Workspace(tmp_path / f"{n}" / FOLDER)
+        shutil.copytree(tmp_path / FOLDER, workspace.folder)
+        falsify(workspace)
+        async with Mesh.open_command(workspace.settings()) as mesh:
+            claims = check_claims(await gather(mesh, workspace))
         faults = [fault for claim in claims if claim.name == name for fault in claim.faults]
         assert any(said in fault for fault in faults), (said, claims)
 
@@ -208,7 +208,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_a_usable_terminal(tmp_path: 
     assert_gone(pids)
 
 
-@pytest.mark.parametrize("module", ["tools.demo.performance", "rich.console"])
+@pytest.mark.parametrize("module", ["tools.demo.run", "rich.console"])
 def test_ctrl_c_while_the_demo_still_loads_says_nothing(module: str, tmp_path: Path) -> None:
     interrupted = f"""
 import runpy, signal, sys

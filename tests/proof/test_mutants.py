@@ -31,7 +31,7 @@ def test_its_place_is_there(plant: PlantedBug) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        Sql("locks", "take_one", "no such words", ""),
+        Sql("locks", "take_fast", "no such words", ""),
         Sql("locks", "no_such_statement", "x", ""),
         Code("vox_mesh.model.nodes.liveness:missed_ticks", "no such words", ""),
         Code("vox_mesh.model.nodes.liveness:no_such_function", "x", ""),

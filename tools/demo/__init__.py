@@ -1,1 +1,1 @@
-"""The demo: three orchestrators do sixty jobs together, one is killed, and nothing is lost or doubled."""
+"""The demo: three orchestrators do sixty jobs together, one is killed, and nothing is lost or duplicated."""

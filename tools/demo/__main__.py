@@ -4,7 +4,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":
     try:
-        from tools.demo.performance import main  # takes a while, in which somebody may change their mind
+        from tools.demo.run import main  # slow to import: Ctrl-C must work meanwhile
 
         raise SystemExit(main())
     except KeyboardInterrupt:

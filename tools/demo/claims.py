@@ -1,4 +1,4 @@
-"""What the demo claims in the end, each worked out from the database and from what the processes told."""
+"""The claims of the demo, each checked against the database and the events of the processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from tools.demo.cast import CAST, CHANGELOG, NOTES, PLAN, ROUTES, VICTIM, manifests
-from tools.demo.stage import Event, Stage
+from tools.demo.scenario import CHANGELOG, NOTES, ORCHESTRATORS, PLAN, ROUTES, VICTIM, manifests
+from tools.demo.workspace import Event, Workspace
 from vox_mesh import Conflict, Job, JobState, Mesh, Message
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE
 from vox_mesh.model.messages.records import MessageState
@@ -24,7 +24,7 @@ _MOST: Final = 10_000
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: what was found, and what speaks against it, if anything does."""
+    """A claim: what was found, and what contradicts it, if anything does."""
 
     name: str
     found: list[str]
@@ -33,11 +33,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the claims are worked out from."""
+    """The evidence for all claims."""
 
     jobs: dict[str, Job]
     after: dict[str, list[str]]
-    """Which jobs each one waited for."""
+    """The jobs that each one waited for."""
     entries: list[LogEntry]
     chains: list[ChainReport]
     messages: list[Message]
@@ -45,29 +45,29 @@ class Evidence:
     plan: dict[str, Any] | None
     notes: dict[str, Any] | None
     events: list[Event]
-    board: dict[str, list[dict[str, Any]]]
+    fenced_files: dict[str, list[dict[str, Any]]]
 
     def ops(self, kind: str) -> Iterator[tuple[LogEntry, Any]]:
-        """The accepted ops of a kind, in the order of their commits, and what they say."""
+        """Return the accepted ops of a kind, in the order of their commits, with their payloads."""
         for entry in self.entries:
             if entry.kind == kind and entry.accepted:
                 yield entry, orjson.loads(entry.payload)
 
-    def told(self, event: str) -> list[Event]:
-        """What the processes told of a kind of event."""
+    def events_of(self, event: str) -> list[Event]:
+        """Return the events of a kind."""
         return [each for each in self.events if each["event"] == event]
 
     def label(self, job_id: str) -> str:
-        """A job in words."""
+        """Return the name of a job."""
         job = self.jobs.get(job_id)
         return job_id[:12] if job is None else f"{job.kind} {job.payload['name']}"
 
 
-async def gather(mesh: Mesh, stage: Stage) -> Evidence:
-    """Read all of it anew."""
-    jobs = await mesh.jobs.roster.listed(limit=_MOST)
+async def gather(mesh: Mesh, workspace: Workspace) -> Evidence:
+    """Read all evidence from the database and the event log."""
+    jobs = await mesh.jobs.queries.listed(limit=_MOST)
     after: dict[str, list[str]] = defaultdict(list)
-    for each in await mesh.jobs.roster.predecessors(job.job_id for job in jobs):
+    for each in await mesh.jobs.queries.predecessors(job.job_id for job in jobs):
         after[each.job_id].append(each.predecessor)
     entries = [entry async for page in mesh.oplog.entries() for entry in page]
     return Evidence(
@@ -79,13 +79,13 @@ async def gather(mesh: Mesh, stage: Stage) -> Evidence:
         conflicts=await mesh.conflicts.list(),
         plan=await mesh.occ.read("memories", PLAN),
         notes=await mesh.occ.read("memories", NOTES),
-        events=stage.events(),
-        board=stage.board.lines(),
+        events=workspace.events(),
+        fenced_files=workspace.fenced_files.lines(),
     )
 
 
-def examined(evidence: Evidence) -> list[Claim]:
-    """All claims. One that can't even be worked out is wrong."""
+def check_claims(evidence: Evidence) -> list[Claim]:
+    """Check all claims. One whose check fails is wrong."""
     return [_worked_out(claim, evidence) for claim in CLAIMS]
 
 
@@ -100,11 +100,11 @@ def _worked_out(claim: Callable[[Evidence], Claim], evidence: Evidence) -> Claim
 
 
 def jobs(evidence: Evidence) -> Claim:
-    """Every job ended, exactly once by the log, and was done by whom the database has for it."""
+    """Every job ended exactly once by the log, at the node that the database names."""
     ends: Counter[str] = Counter()
     for _, payload in evidence.ops(COMPLETE):
         ends.update(item["job_id"] for item in payload["jobs"])
-    did = {(each["job"], each["claim_token"], each["node"]) for each in evidence.told("did")}
+    did = {(each["job"], each["claim_token"], each["node"]) for each in evidence.events_of("did")}
     faults = []
     for job_id, job in evidence.jobs.items():
         label = evidence.label(job_id)
@@ -118,12 +118,12 @@ def jobs(evidence: Evidence) -> Claim:
     if len(evidence.jobs) != wanted:
         faults.append(f"there are {len(evidence.jobs)} jobs instead of {wanted}")
     by = Counter(job.claimer for job in evidence.jobs.values())
-    shares = ", ".join(f"{name} {by[name]}" for name in CAST)
+    shares = ", ".join(f"{name} {by[name]}" for name in ORCHESTRATORS)
     return Claim("jobs", [f"{len(evidence.jobs)} of {wanted} ended, each exactly once: {shares}"], faults)
 
 
 def order(evidence: Evidence) -> Claim:
-    """Nobody claimed a job before all that it waits for was complete, by the order of commits."""
+    """No job was claimed before all of its dependencies were complete, by the order of commits."""
     claimed: dict[str, int] = {}
     completed: dict[str, int] = {}
     for kind, first in ((CLAIM, claimed), (COMPLETE, completed)):
@@ -140,7 +140,7 @@ def order(evidence: Evidence) -> Claim:
 
 
 def routes(evidence: Evidence) -> Claim:
-    """What is routed to a node was done there."""
+    """Routed jobs were done at their nodes."""
     routed = [job for job in evidence.jobs.values() if job.kind in ROUTES]
     faults = [
         f"{evidence.label(job.job_id)} was done by {job.claimer}"
@@ -153,7 +153,7 @@ def routes(evidence: Evidence) -> Claim:
 
 
 def takeover(evidence: Evidence) -> Claim:
-    """What the killed node had in hand was taken over by others, and it could not interfere any more."""
+    """The work of the killed node was taken over by others, and it could not interfere any more."""
     killed = next(each for each in evidence.events if each["event"] == "killed")
     later = [e for e in evidence.events[evidence.events.index(killed) :] if e["node"] not in ("demo", VICTIM)]
     core = evidence.jobs[killed["job"]]
@@ -168,9 +168,12 @@ def takeover(evidence: Evidence) -> Claim:
         faults.append(f"{lock['node']} has the lock under token {lock['token']}, after {killed['token']}")
     if letter.delivery_attempts < 2 or letter.state != MessageState.ACKED:
         faults.append("the message was not taken over")
-    if not any(each["token"] == killed["token"] for each in evidence.told("refused")):
+    if not any(each["token"] == killed["token"] for each in evidence.events_of("refused")):
         faults.append("a late write with the old token was not refused")
-    if any(line["node"] == VICTIM and line["token"] == killed["token"] for line in evidence.board[CHANGELOG]):
+    if any(
+        line["node"] == VICTIM and line["token"] == killed["token"]
+        for line in evidence.fenced_files[CHANGELOG]
+    ):
         faults.append(f"{VICTIM} wrote under token {killed['token']} after all")
     found = [
         f"{VICTIM} was killed with -9, with {evidence.label(core.job_id)}, a lock and a message in hand",
@@ -183,10 +186,10 @@ def takeover(evidence: Evidence) -> Claim:
 
 
 def fences(evidence: Evidence) -> Claim:
-    """The tokens that a file has seen only ever rise, and are those of the holders who told of them."""
-    held = {(each["key"], each["token"]): each["node"] for each in evidence.told("holds")}
+    """The tokens that a file has seen only rise, and belong to the holders that reported them."""
+    held = {(each["key"], each["token"]): each["node"] for each in evidence.events_of("holds")}
     faults, seen = [], []
-    for key, lines in evidence.board.items():
+    for key, lines in evidence.fenced_files.items():
         tokens = [line["token"] for line in lines]
         short = key.removeprefix("file:")
         faults += [f"{short} was written under token {b} after {a}" for a, b in pairwise(tokens) if b <= a]
@@ -197,28 +200,28 @@ def fences(evidence: Evidence) -> Claim:
         ]
         writers = len({line["node"] for line in lines})
         seen.append(f"{short} {tokens[0]} to {tokens[-1]} ({len(tokens)} writes by {writers} agents)")
-    if not evidence.board:
+    if not evidence.fenced_files:
         faults.append("nothing was written")
     return Claim("fences", [f"tokens only rise: {', '.join(seen)}"], faults)
 
 
 def messages(evidence: Evidence) -> Claim:
-    """Every message was acknowledged, by somebody who told of having it."""
-    received = {each["message"] for each in evidence.told("received")}
+    """Every message was acknowledged, by an agent that reported having received it."""
+    received = {each["message"] for each in evidence.events_of("received")}
     faults = []
     for each in evidence.messages:
         label = f"{each.msg_type} from {each.sender_agent} to {each.receiver_agent}"
         if each.state != MessageState.ACKED:
             faults.append(f"{label} is {each.state}")
         if each.message_uuid not in received:
-            faults.append(f"{label} reached nobody")
+            faults.append(f"{label} reached no agent")
     if not evidence.messages:
         faults.append("there are no messages")
     return Claim("messages", [f"{len(evidence.messages)} sent, all acknowledged"], faults)
 
 
 def conflict(evidence: Evidence) -> Claim:
-    """The one conflict is resolved, on record, and the row is what was decided; no other write was lost."""
+    """The one conflict is resolved, on record, and the row has the decided value; no other write was lost."""
     if len(evidence.conflicts) != 1:
         return Claim("conflict", [], [f"there are {len(evidence.conflicts)} conflicts instead of 1"])
     first = evidence.conflicts[0]
@@ -231,17 +234,17 @@ def conflict(evidence: Evidence) -> Claim:
     parts = sorted(job.payload["name"] for job in evidence.jobs.values() if job.kind == "report")
     if evidence.notes is None or evidence.notes["content"].split() != parts:
         faults.append("the release notes lack a report")
-    told = f"{first.left_node} and {first.right_node} both wrote one row; resolved: {wanted!r} is taken"
-    return Claim("conflict", [told], faults)
+    events_of = f"{first.left_node} and {first.right_node} both wrote one row; resolved: {wanted!r} is taken"
+    return Claim("conflict", [events_of], faults)
 
 
 def chains(evidence: Evidence) -> Claim:
-    """The log is as it was written."""
+    """The log verifies."""
     faults = [
         f"{chain.node_id}, entry {chain.seq}: {chain.problem}" for chain in evidence.chains if chain.problem
     ]
     known = {chain.node_id for chain in evidence.chains}
-    faults += [f"{name} has no chain" for name in CAST if name not in known]
+    faults += [f"{name} has no chain" for name in ORCHESTRATORS if name not in known]
     entries = sum(chain.entries for chain in evidence.chains)
     return Claim("chains", [f"{entries} entries in {len(known)} chains: all as they were written"], faults)
 

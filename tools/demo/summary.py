@@ -10,16 +10,16 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from tools.demo.cast import OWNER
 from tools.demo.claims import Claim
-from tools.demo.stage import Stage
+from tools.demo.scenario import OWNER
+from tools.demo.workspace import Workspace
 
 _LOOK_AROUND: Final = ("nodes --all", "job list", "messages list", "conflicts list", "oplog verify", "top")
 _NAME: Final = 10
 
 
 def summarise(claims: Sequence[Claim], console: Console) -> bool:
-    """Print each claim, with what speaks against it; whether nothing does."""
+    """Print each claim with what contradicts it; return whether nothing does."""
     console.print()
     for claim in claims:
         for n, found in enumerate(claim.found or ["not shown"]):
@@ -42,14 +42,14 @@ def _print(console: Console, claim: Claim | None, found: str) -> None:
     console.print(line.append(found, style="not bold default"), soft_wrap=True)
 
 
-def point_around(stage: Stage, console: Console) -> None:
-    """Say how to look at what is left of the run."""
-    home = stage.folder if stage.url is None else stage.folder / OWNER
-    here = f"VOX_MESH_HOME={home} VOX_MESH_NODE_ID={OWNER} VOX_DB_PATH={stage.database}"
+def point_around(workspace: Workspace, console: Console) -> None:
+    """Print how to inspect the run."""
+    home = workspace.folder if workspace.url is None else workspace.folder / OWNER
+    here = f"VOX_MESH_HOME={home} VOX_MESH_NODE_ID={OWNER} VOX_DB_PATH={workspace.database}"
     lines = [f"export VOX_MESH_ENABLED=1 {here}"]
     lines += [f"{_beside_python('vox-mesh')} {each}" for each in _LOOK_AROUND]
     lines.append(f"{_shown(Path(sys.executable))} -m tools.demo --check")
-    kept = "all of it" if stage.url is None else "a copy of the server's database"
+    kept = "all of it" if workspace.url is None else "a copy of the server's database"
     console.print(f"\nLook around, {kept} stays until the next run:")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
@@ -60,6 +60,6 @@ def _beside_python(command: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path as one would type it here."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""What is seen of the demo while it runs: lines that are redrawn, or without a terminal one per event."""
+"""The output of the demo while it runs: redrawn lines, or one line per event without a terminal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tools.demo.cast import CAST, KINDS
-from tools.demo.stage import Event
+from tools.demo.scenario import KINDS, ORCHESTRATORS
+from tools.demo.workspace import Event
 
 _FRAMES_A_SECOND: Final = 8
 _MILESTONE: Final = 15
-_NAME: Final = max(map(len, CAST))
+_NAME: Final = max(map(len, ORCHESTRATORS))
 _STYLES: Final = {"alive": "green", "killed": "bold red", "absent": "dim"}
 
 
 @dataclass
 class Standing:
-    """How one orchestrator stands, by what it told."""
+    """The state of one orchestrator, from its events."""
 
     state: str = "absent"
     did: int = 0
@@ -33,53 +33,53 @@ class Standing:
 
     @property
     def in_hand(self) -> str:
-        """What it has in hand."""
+        """Its jobs and locks."""
         locks = (f"lock {key} #{token}" for key, token in self.locks.items())
         return ", ".join([*self.jobs.values(), *locks])
 
 
 class View:
-    """What is known of the run, and one line for each event."""
+    """The state of the run, and one line for each event."""
 
     def __init__(self, console: Console) -> None:
         self.wanted = 0
         self.ended_of: dict[str, int] = {}
         self.sent = self.acked = 0
-        self.nodes = {name: Standing() for name in CAST}
+        self.nodes = {name: Standing() for name in ORCHESTRATORS}
         self.conflicts = {"open": 0, "resolved": 0}
         self._console = console
         self._began = time.monotonic()
 
     @property
     def ended(self) -> int:
-        """How many jobs have ended."""
+        """The number of ended jobs."""
         return sum(self.ended_of.values())
 
     @property
     def elapsed_s(self) -> float:
-        """For how long it has been running."""
+        """The seconds since the start."""
         return time.monotonic() - self._began
 
     def say(self, text: str, who: str = "") -> None:
-        """Tell of an event."""
+        """Print an event."""
         line = Text(f"{self.elapsed_s:5.1f} s  ", style="dim")
         line.append(f"{who:<{_NAME}}  " if who else "", style="bold not dim")
         line.append(text, style="not dim")
         self._console.print(line, soft_wrap=True, highlight=False)
 
     def looked(self, ended_of: dict[str, int], sent: int, acked: int) -> None:
-        """See how many jobs of each kind have ended, and messages were sent and acknowledged."""
+        """Update the counts of ended jobs by kind, and of messages."""
         before = self.ended
         self.ended_of, self.sent, self.acked = ended_of, sent, acked
         if self.wanted and before // _MILESTONE < self.ended // _MILESTONE:
             self.reached(self.ended - self.ended % _MILESTONE)
 
     def reached(self, ended: int) -> None:
-        """Tell how far it is."""
+        """Print the progress."""
         self.say(f"{ended} of {self.wanted} jobs are done")
 
-    def heard(self, event: Event) -> None:
-        """See what an orchestrator told."""
+    def on_event(self, event: Event) -> None:
+        """Update the state from an event."""
         match event["event"]:
             case "killed":
                 self.nodes[event["name"]].state = "killed"
@@ -103,7 +103,7 @@ class View:
 
 
 class LiveView(View):
-    """The same above a few lines that show how everything stands."""
+    """A view with a few lines below the events that show the current state."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -115,10 +115,10 @@ class LiveView(View):
         )
 
     def reached(self, ended: int) -> None:
-        """The bar shows it."""
+        """Do nothing: the bar shows it."""
 
     def frame(self) -> RenderableType:
-        """How everything stands now."""
+        """Return the current state."""
         return Group("", self._jobs(), self._nodes(), self._rest())
 
     def _jobs(self) -> RenderableType:
@@ -150,10 +150,10 @@ class LiveView(View):
         return table
 
     def _rest(self) -> RenderableType:
-        told = f"messages  {self.acked} of {self.sent} acknowledged     "
-        told += f"conflicts  {self.conflicts['open']} open, {self.conflicts['resolved']} resolved     "
-        told += f"{self.elapsed_s:.0f} s"
-        return Text(told, style="dim", no_wrap=True, overflow="ellipsis")
+        text = f"messages  {self.acked} of {self.sent} acknowledged     "
+        text += f"conflicts  {self.conflicts['open']} open, {self.conflicts['resolved']} resolved     "
+        text += f"{self.elapsed_s:.0f} s"
+        return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -166,7 +166,7 @@ class LiveView(View):
 
 
 def view_of(console: Console) -> View:
-    """The view for a terminal, or for anything else."""
+    """Return the view for a terminal, or for anything else."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else View(console)
 
 

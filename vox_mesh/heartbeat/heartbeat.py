@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
 from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.model.base.health_check import Vitals
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock
@@ -43,6 +44,7 @@ class Heartbeat:
         witness: StoreWitness,
         dependencies: Dependencies,
         *,
+        vitals: Callable[[], Vitals],
         tick_s: float,
     ) -> None:
         self._store = store
@@ -53,6 +55,7 @@ class Heartbeat:
         self._database_clock = database_clock
         self._witness = witness
         self._dependencies = dependencies
+        self._vitals = vitals
         self._tick_s = tick_s
         self._minute_began = dependencies.monotonic()
         self._anchored: Heads = {}
@@ -110,7 +113,7 @@ class Heartbeat:
         if self._clock.correction_ms:
             scripts.append(Script(_SLEW, repeatable=True))
         started = self._clock.started()
-        tick, is_all = await self._write(self._presence.beat(), scripts, self._tick_s)
+        tick, is_all = await self._write(self._presence.beat(self._vitals()), scripts, self._tick_s)
         now_ms, correction_ms, *witnessed = tick.rows[0]
         self._clock.heard(now_ms, started, correction_ms)
         self._witness.record_beat(*witnessed)

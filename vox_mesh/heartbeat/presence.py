@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -28,9 +27,17 @@ _SQL: Final = named("nodes")
 _CLOCK: Final = named("database_clock")
 _BEAT_COLUMNS: Final = ("now_ms", "correction_ms", "incarnation", "beats", "last_id")
 _JOIN_COLUMNS: Final = (
-    *("incarnation", "now_ms", "correction_ms", "beats", "last_id"),
-    *("epoch", "epoch_op", "origin", "detected_ms"),
+    "incarnation",
+    "now_ms",
+    "correction_ms",
+    "beats",
+    "last_id",
+    "epoch",
+    "epoch_op",
+    "origin",
+    "detected_ms",
 )
+_NO_VITALS: Final = Vitals()
 
 
 @cache
@@ -76,8 +83,6 @@ class Presence:
         self._registration_key = new_key()  # a retry begins no second incarnation
         self._has_joined = False
         self.activity = activity
-        self.vitals: Callable[[], Vitals] = Vitals
-        """Returns the health of this node; set by the health checks."""
 
     def consumed(self) -> None:
         """Record that this node still takes work."""
@@ -87,12 +92,12 @@ class Presence:
         """Record that this node's work progresses."""
         self.activity.progressing_ms = self._clock.now_ms
 
-    def beat(self) -> Script:
+    def beat(self, vitals: Vitals = _NO_VITALS) -> Script:
         """Return the script of a heartbeat; it answers with the database's time and the state to remember."""
         count = Statement(_SQL["count_heartbeat"], self._whose)
         return Script(
             self._row_statement(),
-            self._vitals_statement(),
+            self._vitals_statement(vitals),
             count,
             answer=Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS),
         )
@@ -104,22 +109,27 @@ class Presence:
     def _row_statement(self) -> Statement:
         activity = self.activity
         values = (
-            *(
-                *self._whose,
-                activity.agent_id,
-                activity.consuming_ms,
-                activity.progressing_ms,
-                self._tick_ms,
-                activity.text,
-            ),
-            *(self._host, os.getpid(), self._version, activity.control_addr, self._identity.key.public),
-            *(orjson.dumps(activity.kinds).decode(), activity.capacity, activity.load),
-            *(self._clock.distance_ms if self._clock.is_set else 0, machine_id(), self._place),
+            *self._whose,
+            activity.agent_id,
+            activity.consuming_ms,
+            activity.progressing_ms,
+            self._tick_ms,
+            activity.text,
+            self._host,
+            os.getpid(),
+            self._version,
+            activity.control_addr,
+            self._identity.key.public,
+            orjson.dumps(activity.kinds).decode(),
+            activity.capacity,
+            activity.load,
+            self._clock.distance_ms if self._clock.is_set else 0,
+            machine_id(),
+            self._place,
         )
         return Statement(_SQL["heartbeat"], values)
 
-    def _vitals_statement(self) -> Statement:
-        vitals = self.vitals()
+    def _vitals_statement(self, vitals: Vitals) -> Statement:
         faults = orjson.dumps(vitals.faults).decode()
         return Statement(_SQL["note_vitals"], (*self._whose, *vitals[:-1], faults))
 
@@ -141,7 +151,10 @@ class Presence:
         )
         script = Script(
             self._drop_correction(),
-            *(place, key, Statement(_SQL["raise_incarnation"], self._whose), self._row_statement()),
+            place,
+            key,
+            Statement(_SQL["raise_incarnation"], self._whose),
+            self._row_statement(),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._registration_key, self.node_id)),
             answer=Answer(_SQL["join_state"], self._whose, _JOIN_COLUMNS),

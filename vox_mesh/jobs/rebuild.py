@@ -11,8 +11,7 @@ import orjson
 from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.oplog.pace import Pace
-from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
@@ -78,7 +77,7 @@ class Rebuild:
             raise BadValue(
                 f"the log has {len(self.findings)} accepted ops that the rules don't allow: "
                 f"{self.findings[0].op_id}, {self.findings[0].what}",
-                hint="run `vox-mesh oplog verify`: a roster made from such a log is worth nothing",
+                hint="run `vox-mesh oplog verify`: jobs can't be rebuilt from such a log",
             )
         for script in self._scripts(wrong):
             await self._store.write(script)

@@ -69,20 +69,20 @@ class Leadership:
         )
         return Leader._make(rows[0]) if rows else None
 
-    async def keep(self, ttl_s: float) -> bool:
-        """Renew the leadership for `ttl_s` seconds, or take it if it is free. Return whether we lead.
+    async def keep(self, ttl: float) -> bool:
+        """Renew the leadership for `ttl` seconds, or take it if it is free. Return whether we lead.
 
         Nothing is sent while more than half of the lease is left.
         """
-        if self._lock is not None and self._lock.deadline - self._monotonic() < ttl_s / 2:
+        if self._lock is not None and self._lock.deadline - self._monotonic() < ttl / 2:
             try:
-                await self._locks.renew(self._lock, ttl=ttl_s)
+                await self._locks.renew(self._lock, ttl=ttl)
             except StaleFence:
                 _log.warning("leadership lost: role=%s", self._role)
                 self._lock = None
         if self._lock is None and self._clock.step is None and await self.leader() is None:
             with suppress(LockHeld):
-                self._lock = await self._locks.acquire_own(self._role, ttl_s)
+                self._lock = await self._locks.acquire_own(self._role, ttl)
                 _log.info("leadership acquired: role=%s fence_token=%d", self._role, self._lock.fence_token)
         return self.is_ours
 

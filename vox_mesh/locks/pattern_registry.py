@@ -29,7 +29,7 @@ PATTERNS_CHANGED: Final = "patterns_changed"
 """The refusal of a request that was not compared with all patterns."""
 
 
-class Patterns:
+class PatternRegistry:
     """The patterns that this process knows."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -40,15 +40,15 @@ class Patterns:
 
     def _reset(self) -> None:
         self._index = PatternIndex()
-        self._newest = 0
+        self._newest_pattern = 0
         self._compared: set[str] = set()
         self._since = self._monotonic()
 
-    def newest_for(self, key: str) -> int | None:
+    def compared_up_to(self, key: str) -> int | None:
         """Return the newest pattern that the key was compared with, or `None` if one overlaps it."""
         if not key.startswith(FILE):
             return _NO_PATTERN
-        return None if is_pattern(key) or self._index.matching(key) else self._newest
+        return None if is_pattern(key) or self._index.matching(key) else self._newest_pattern
 
     def preface(self, keys: Sequence[str]) -> list[Statement]:
         """Return the statements that begin a request for these keys: they check and record the overlaps."""
@@ -56,13 +56,13 @@ class Patterns:
         if not files:
             return []
         patterns = [key for key in files if is_pattern(key)]
-        known = Statement(
+        guard = Statement(
             _SQL["refuse_unless_patterns_known"],
-            (*self._mesh, self._newest, orjson.dumps(patterns).decode()),
+            (*self._mesh, self._newest_pattern, orjson.dumps(patterns).decode()),
             refusal=PATTERNS_CHANGED,
         )
         pairs = [[key, other] for key in files for other in self._index.overlapping(key) if other != key]
-        return [known, self._note_overlaps(pairs)] if pairs else [known]
+        return [guard, self._record_overlaps(pairs)] if pairs else [guard]
 
     def is_known(self, keys: Sequence[str]) -> bool:
         """Return whether the patterns among the keys can be requested right away."""
@@ -77,20 +77,20 @@ class Patterns:
                 await self._announce(key)
         index = self._index
         newest = (await self._store.read(_SQL["newest_pattern"], self._mesh, fresh=True)).value or 0
-        rows = await self._store.read(_SQL["patterns_after"], (*self._mesh, self._newest), fresh=True)
+        rows = await self._store.read(_SQL["patterns_after"], (*self._mesh, self._newest_pattern), fresh=True)
         if self._index is not index:
             return  # reset meanwhile: the patterns before these rows are not known any more
         for row in rows:
             self._index.add(row["lock_key"])
             newest = max(newest, row["number"])
-        self._newest = newest
+        self._newest_pattern = newest
 
     async def _announce(self, key: str) -> None:
         outcome = await self._store.write(
             Script(
                 Statement(_SQL["raise_generation"], self._mesh),
                 Statement(_SQL["register_pattern"], (*self._mesh, key)),
-                Statement(_SQL["number_pattern"], self._mesh),
+                Statement(_SQL["raise_newest_pattern"], self._mesh),
                 answer=Answer(_SQL["pattern"], (*self._mesh, key), ("number", "is_compared")),
                 repeatable=True,
             )
@@ -107,8 +107,8 @@ class Patterns:
         pairs = [[key, other] for other in others.overlapping(key) if other != key]
         compared = Statement(_SQL["mark_pattern_compared"], (*self._mesh, key, number))
         await self._store.write(
-            Script(*([self._note_overlaps(pairs)] if pairs else []), compared, repeatable=True)
+            Script(*([self._record_overlaps(pairs)] if pairs else []), compared, repeatable=True)
         )
 
-    def _note_overlaps(self, pairs: Sequence[Sequence[str]]) -> Statement:
-        return Statement(_SQL["note_overlaps"], (*self._mesh, orjson.dumps(pairs).decode()))
+    def _record_overlaps(self, pairs: Sequence[Sequence[str]]) -> Statement:
+        return Statement(_SQL["record_overlaps"], (*self._mesh, orjson.dumps(pairs).decode()))

@@ -1,16 +1,11 @@
-"""Lock requests, and the scripts that carry them out.
-
-A request takes one of two paths. The *short* path is for one key that no other request contends for: many
-such requests share one statement. The *long* path is for everything else: the request enters the queue, takes
-its keys if nothing blocks it, and leaves the queue if it was served or does not wait.
-"""
+"""Lock requests, and the scripts that carry them out; `acquirer` says which script is sent when."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -20,7 +15,7 @@ from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Item, Outcome, Script, Shape, Statement, new_key
+from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
 
 Mesh = tuple[str, str]
 """The scope and the repository that the keys belong to."""
@@ -40,36 +35,43 @@ _SQL: Final = named("locks")
 _RESULT_COLUMNS: Final = ("fence_token", "expires_at", "ticket", "now")
 
 
-def sql_for_mode(name: str, *, shared: bool) -> str:
+def sql_for_mode(name: str, *, is_shared: bool) -> str:
     """Return the named statement for exclusive or for shared locks."""
-    return _SQL[f"{name}_share" if shared else name]
+    return _SQL[f"{name}_share" if is_shared else name]
 
 
 @cache
-def _sql_on_table(name: str, *, shared: bool) -> str:
-    return _SQL[name].replace("HOLDS", "lock_shares" if shared else "distributed_locks")
+def _sql_on_table(name: str, *, is_shared: bool) -> str:
+    return _SQL[name].replace("HOLDS", "lock_shares" if is_shared else "distributed_locks")
 
 
 _TAKE: Final = Shape(
     "locks.take",
     (),
-    answer=_SQL["take_free"],
+    answer=_SQL["take_fast_many"],
     columns=("fence_token", "expires_at"),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    single_statement=_SQL["take_one"],
-    single_statement_values=("lock_key", "node", "agent", "key", "ttl", "known"),
+    single_statement=_SQL["take_fast"],
+    single_statement_values=("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
 )
 _RELEASE: Final = Shape(
     "locks.release",
     (),
-    answer=_SQL["release_free"],
+    answer=_SQL["release_fast_many"],
     columns=(),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    single_statement=_SQL["release_one"],
-    single_statement_values=("lock_key", "token", "request"),
+    single_statement=_SQL["release_fast"],
+    single_statement_values=("lock_key", "fence_token", "request_id"),
 )
+
+
+class QueueResult(NamedTuple):
+    """What a queued script came to: the lock, or a ticket in the queue, or neither."""
+
+    lock: Lock | None
+    ticket: int | None
 
 
 @dataclass(eq=False, slots=True)
@@ -77,15 +79,21 @@ class LockRequest:
     """Describe who wants which keys, in which mode and for how long."""
 
     keys: tuple[str, ...]
-    node: str
-    agent: str
+    holder_node: str
+    holder_agent: str
     is_shared: bool
     ttl: float
-    id: str = field(default_factory=new_key)
+    request_id: str = field(default_factory=new_key)
 
     @classmethod
     def checked(
-        cls, keys: str | Sequence[str], node: str, agent: str, *, shared: bool, ttl: float | None
+        cls,
+        keys: str | Sequence[str],
+        *,
+        holder_node: str,
+        holder_agent: str,
+        is_shared: bool,
+        ttl: float | None,
     ) -> LockRequest:
         """Return a request for the normalised keys, without duplicates.
 
@@ -93,156 +101,195 @@ class LockRequest:
         """
         wanted = normal_keys(keys)
         if not 1 <= len(wanted) <= MAX_KEYS:
-            raise BadValue(f"a lock is for 1 to {MAX_KEYS} keys, not {len(wanted)}")
-        if not _is_agent_name(agent):
-            raise BadValue(f"agent must be printable text, got {agent!r}", hint="pass the agent's id")
-        return cls(wanted, node, agent, shared, default_ttl(wanted) if ttl is None else checked_ttl(ttl))
+            raise BadValue(
+                f"the number of keys must be between 1 and {MAX_KEYS}, got {len(wanted)}",
+                hint="lock a pattern such as file:src/** instead of many files",
+            )
+        if not _is_agent_name(holder_agent):
+            raise BadValue(f"agent must be printable text, got {holder_agent!r}", hint="pass the agent's id")
+        checked = default_ttl(wanted) if ttl is None else checked_ttl(ttl)
+        return cls(wanted, holder_node, holder_agent, is_shared, checked)
 
     @property
     def is_simple(self) -> bool:
-        """Return whether the request may take the short path."""
+        """Return whether it is for one exclusive key: only such a request can be served the fast way."""
         return len(self.keys) == 1 and not self.is_shared
 
-    def to_lock(self, token: int, expires_at: str, sent: float, left: float | None = None) -> Lock:
+    def to_lock(
+        self, *, fence_token: int, expires_at: str, sent_at: float, left_s: float | None = None
+    ) -> Lock:
         """Return the lock that this request was granted.
 
-        `sent`: when the request was sent, by the monotonic clock. `left`: the seconds until the lease ends,
-        if it may have been granted earlier.
+        `sent_at`: when the request was sent, by the monotonic clock. `left_s`: the seconds until the lease
+        ends, if it may have been granted earlier.
         """
-        deadline = sent + (self.ttl if left is None else min(left, self.ttl))
         return Lock(
-            *(self.keys, token, self.node, self.agent, self.is_shared, self.ttl, expires_at, deadline),
-            request_id=self.id,
+            keys=self.keys,
+            fence_token=fence_token,
+            holder_node=self.holder_node,
+            holder_agent=self.holder_agent,
+            is_shared=self.is_shared,
+            ttl=self.ttl,
+            expires_at=expires_at,
+            deadline=sent_at + (self.ttl if left_s is None else min(left_s, self.ttl)),
+            request_id=self.request_id,
         )
 
-    def result(self, outcome: Outcome, sent: float) -> tuple[Lock | None, int | None]:
-        """Return the result of a long script: a lock, or a ticket in the queue, or neither."""
-        token, expires_at, ticket, now = outcome.rows[0]
-        if token is None:
-            return None, ticket
-        left = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
-        return self.to_lock(token, expires_at, sent, left), None
+    def result(self, row: Sequence[Any], *, sent_at: float) -> QueueResult:
+        """Return what a queued script came to, by its answer."""
+        fence_token, expires_at, ticket, now = row
+        if fence_token is None:
+            return QueueResult(None, ticket)
+        left_s = (milliseconds_at(expires_at) - milliseconds_at(now)) / 1_000
+        lock = self.to_lock(fence_token=fence_token, expires_at=expires_at, sent_at=sent_at, left_s=left_s)
+        return QueueResult(lock, None)
 
-    def refusal(self, holders: Sequence[Holder], waited: float = 0.0) -> LockHeld:
+    def refusal(self, holders: Sequence[Holder], *, waited_s: float = 0.0) -> LockHeld:
         """Return the error that says why the request is not granted."""
-        after = f" after {waited:g} s" if waited else ""
-        who = "; ".join(map(str, holders)) if holders else "others wait for it before you"
-        message = f"{', '.join(self.keys)} was not acquired{after}: {who}"
+        after = f" after {waited_s:g} s" if waited_s else ""
+        why = "; ".join(map(str, holders)) if holders else "others wait for it before you"
+        message = f"{', '.join(self.keys)} was not acquired{after}: {why}"
         return LockHeld(message, holders, hint="wait for it, or try later")
 
     # --- scripts ---------------------------------------------------------------------------------
 
-    def short_script(self, known: int) -> Script:
-        """Return the script that takes the key if no other request contends for it."""
+    def fast_script(self, *, compared_up_to: int) -> Script:
+        """Return the script that takes the only key if no other request contends for it."""
         item: Item = {
             "lock_key": self.keys[0],
-            "node": self.node,
-            "agent": self.agent,
+            "holder_node": self.holder_node,
+            "holder_agent": self.holder_agent,
             "ttl": modifier(self.ttl),
-            "known": known,
+            "compared_up_to": compared_up_to,
         }
-        return Script.of(_TAKE, item, key=self.id)
+        return Script.of(_TAKE, item, key=self.request_id)
 
-    def long_script(
+    def queued_script(
         self,
         mesh: Mesh,
         preface: Sequence[Statement],
         *,
-        known: int | None,
+        compared_up_to: int | None,
         ticket: int | None,
-        waits: bool,
+        can_wait: bool,
+        must_be_granted: bool = False,
     ) -> Script:
-        """Return the script that takes the keys if nothing blocks them; otherwise it may wait.
+        """Return the script that joins the queue and takes the keys if nothing blocks them.
 
-        `preface`: the statements about patterns. `known`: set for a simple request that no pattern up to that
-        number overlaps. `waits`: whether the request stays in the queue.
+        `preface`: statements to begin with, as those about patterns. `compared_up_to`: the newest pattern
+        that the only key of a simple request was compared with. `can_wait`: whether a blocked request stays
+        in the queue. `must_be_granted`: the script has no effect if the request is blocked.
         """
-        keys, shared = json(self.keys), self.is_shared
-        own = (*mesh, self.id, keys)
-        holder = (int(shared), self.node, self.agent)
-        standing = Answer(_sql_on_table("request_state", shared=shared), own, _RESULT_COLUMNS)
+        keys = json(self.keys)
+        own = (*mesh, self.request_id, keys)
+        holder = (int(self.is_shared), self.holder_node, self.holder_agent)
+        if compared_up_to is None:
+            take = self._take_statements(mesh)
+        else:
+            take = self._take_next_statements(mesh, compared_up_to)
+        join = Statement(
+            _sql_on_table("join_queue", is_shared=self.is_shared), (*own, *holder, ticket, WAITER_LEASE)
+        )
+        leave = () if can_wait else (Statement(_SQL["leave_queue"], (*mesh, self.request_id)),)
         return Script(
             *preface,
             Statement(_SQL["raise_generation"], mesh),
-            Statement(_SQL["close_fast_path"], (*mesh, keys)),
-            Statement(_sql_on_table("join_queue", shared=shared), (*own, *holder, ticket, WAITER_LEASE)),
-            *(self._take_statements(mesh) if known is None else self._take_next_statements(mesh, known)),
-            *(() if waits else [Statement(_SQL["leave_queue"], (*mesh, self.id))]),
-            *_open_statements(mesh, keys, deletes_free=not waits),
-            answer=standing,
+            Statement(_SQL["mark_contended"], (*mesh, keys)),
+            join,
+            *take,
+            *leave,
+            *_uncontend_statements(mesh, keys, deletes_free=not can_wait),
+            *((self._granted_guard(mesh),) if must_be_granted else ()),
+            answer=self.result_query(mesh),
             repeatable=True,
         )
+
+    def result_query(self, mesh: Mesh) -> Answer:
+        """Return the query for what the request came to."""
+        sql = _sql_on_table("request_result", is_shared=self.is_shared)
+        return Answer(sql, (*mesh, self.request_id, json(self.keys)), _RESULT_COLUMNS)
 
     def _take_statements(self, mesh: Mesh) -> Sequence[Statement]:
         """Return the statements that take all keys if nothing blocks any of them."""
-        shared, keys = self.is_shared, json(self.keys)
+        is_shared, keys = self.is_shared, json(self.keys)
+        take = (*mesh, self.request_id, modifier(self.ttl))
         return (
             Statement(_SQL["raise_above"], (*mesh, keys)),
-            Statement(sql_for_mode("take", shared=shared), (*mesh, self.id, modifier(self.ttl))),
-            Statement(_sql_on_table("leave_queue_if_served", shared=shared), (*mesh, self.id, keys)),
+            Statement(sql_for_mode("take", is_shared=is_shared), take),
+            Statement(
+                _sql_on_table("leave_queue_if_granted", is_shared=is_shared), (*mesh, self.request_id, keys)
+            ),
         )
 
-    def _take_next_statements(self, mesh: Mesh, known: int) -> Sequence[Statement]:
+    def _take_next_statements(self, mesh: Mesh, compared_up_to: int) -> Sequence[Statement]:
         """Return the statements that take the only key if it is free and this request is next."""
-        own = (*mesh, self.id, self.keys[0])
+        own = (*mesh, self.request_id, self.keys[0])
         return (
-            Statement(_SQL["leave_queue_if_next"], (*own, known)),
-            Statement(_SQL["take_if_next"], (*own, self.node, self.agent, modifier(self.ttl))),
+            Statement(_SQL["leave_queue_if_next"], (*own, compared_up_to)),
+            Statement(_SQL["take_if_next"], (*own, self.holder_node, self.holder_agent, modifier(self.ttl))),
         )
 
-    def pass_scripts(self, mesh: Mesh, lock: Lock, known: int) -> tuple[Script, Script]:
-        """Return the scripts that hand the key off from its holder to this simple, waiting request."""
-        own = (*mesh, self.id, self.keys[0])
-        values = (*own, self.node, self.agent, modifier(self.ttl), lock.fence_token, known, lock.request_id)
-        handed_off = Answer(_SQL["hand_off"], values, _RESULT_COLUMNS)
-        left = Statement(_SQL["leave_queue_if_handed_off"], own)
-        return Script(answer=handed_off, repeatable=True), Script(left, repeatable=True)
-
-    def behind_script(self, mesh: Mesh, known: int) -> Script:
-        """Return the script that waits behind other waiters of a held key; it answers with a ticket."""
-        values = (*mesh, self.id, self.keys[0], self.node, self.agent, WAITER_LEASE, known)
+    def join_script(self, mesh: Mesh, *, compared_up_to: int) -> Script:
+        """Return the script that only joins the queue of a held, contended key; it answers with a ticket."""
+        own = (*mesh, self.request_id, self.keys[0])
+        values = (*own, self.holder_node, self.holder_agent, WAITER_LEASE, compared_up_to)
         return Script(answer=Answer(_SQL["join_queue_behind"], values, ("ticket",)), repeatable=True)
 
-    def served_guard(self, mesh: Mesh) -> Statement:
-        """Return a guard that lets a script run only if this request has its keys."""
-        sql = _sql_on_table("refuse_unless_served", shared=self.is_shared)
-        return Statement(sql, (*mesh, self.id, json(self.keys)), refusal=LockHeld.code)
+    def hand_off_scripts(self, mesh: Mesh, lock: Lock, *, compared_up_to: int) -> tuple[Script, Script]:
+        """Return the scripts that hand the only key off from its holder to this waiting request."""
+        own = (*mesh, self.request_id, self.keys[0])
+        holder = (self.holder_node, self.holder_agent, modifier(self.ttl))
+        values = (*own, *holder, lock.fence_token, compared_up_to, lock.request_id)
+        leave = Statement(_SQL["leave_queue_if_handed_off"], own)
+        return (
+            Script(answer=Answer(_SQL["hand_off"], values, _RESULT_COLUMNS), repeatable=True),
+            Script(leave, repeatable=True),
+        )
 
-    def leave_script(self, mesh: Mesh) -> Script:
+    def _granted_guard(self, mesh: Mesh) -> Statement:
+        sql = _sql_on_table("refuse_unless_granted", is_shared=self.is_shared)
+        return Statement(sql, (*mesh, self.request_id, json(self.keys)), refusal=LockHeld.code)
+
+    def withdraw_script(self, mesh: Mesh) -> Script:
         """Return the script that withdraws the request and releases its lock, if it was granted meanwhile."""
         keys = json(self.keys)
+        withdraw = sql_for_mode("withdraw", is_shared=self.is_shared)
         return Script(
-            Statement(_SQL["leave_queue"], (*mesh, self.id)),
-            Statement(sql_for_mode("cancel_request", shared=self.is_shared), (*mesh, self.id, keys)),
-            *_open_statements(mesh, keys, deletes_free=True),
+            Statement(_SQL["leave_queue"], (*mesh, self.request_id)),
+            Statement(withdraw, (*mesh, self.request_id, keys)),
+            *_uncontend_statements(mesh, keys, deletes_free=True),
             repeatable=True,
         )
 
 
-def _open_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
-    """Reopen the short path to keys without waiters; delete the rows of free keys if `deletes_free`."""
-    opening = Statement(_SQL["open_fast_path"], (*mesh, keys))
-    return (opening, Statement(_SQL["prune_free"], (*mesh, keys))) if deletes_free else (opening,)
+def _uncontend_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
+    """Allow the fast way to keys without waiters; delete the rows of free keys if `deletes_free`."""
+    uncontended = Statement(_SQL["clear_contended"], (*mesh, keys))
+    return (uncontended, Statement(_SQL["delete_free"], (*mesh, keys))) if deletes_free else (uncontended,)
 
 
-def short_release(lock: Lock) -> Script | None:
+def fast_release_script(lock: Lock) -> Script | None:
     """Return the script that releases a simple lock if no request waits for its key; a row means it did."""
     if len(lock.keys) > 1 or lock.is_shared:
         return None
-    item: Item = {"lock_key": lock.keys[0], "token": lock.fence_token, "request": lock.request_id}
+    item: Item = {
+        "lock_key": lock.keys[0],
+        "fence_token": lock.fence_token,
+        "request_id": lock.request_id,
+    }
     return Script.of(_RELEASE, item)
 
 
-def long_release(mesh: Mesh, lock: Lock) -> Script:
+def release_script(mesh: Mesh, lock: Lock) -> Script:
     """Return the script that releases all keys of a lock; it answers with those still held."""
-    answer = Answer(sql_for_mode("release", shared=lock.is_shared), held_values(mesh, lock), ("lock_key",))
-    return Script(answer=answer, repeatable=True)
+    sql = sql_for_mode("release", is_shared=lock.is_shared)
+    return Script(answer=Answer(sql, held_values(mesh, lock), ("lock_key",)), repeatable=True)
 
 
-def renew_script(mesh: Mesh, lock: Lock, ttl: float) -> Script:
+def renew_script(mesh: Mesh, lock: Lock, *, ttl: float) -> Script:
     """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry."""
     held = held_values(mesh, lock)
-    renew = Statement(sql_for_mode("renew", shared=lock.is_shared), (*held, modifier(ttl)))
+    renew = Statement(sql_for_mode("renew", is_shared=lock.is_shared), (*held, modifier(ttl)))
     return Script(
         held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
     )
@@ -259,7 +306,6 @@ def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:
 
 
 def _is_agent_name(agent: object) -> bool:
-    """Return whether this is a valid agent name."""
     return isinstance(agent, str) and agent.isprintable()
 
 
@@ -280,7 +326,9 @@ def normal_keys(keys: object) -> tuple[str, ...]:
     wanted = list(keys) if isinstance(keys, Iterable) else [keys]
     texts = [key for key in wanted if isinstance(key, str)]
     if len(texts) < len(wanted):
-        raise BadValue(f"keys must be text or a list of texts, got {keys!r}", hint="such as file:src/lib.rs")
+        raise BadValue(
+            f"keys must be text or a list of texts, got {keys!r}", hint="pass keys such as file:src/lib.rs"
+        )
     return tuple(dict.fromkeys(map(normalise, texts)))
 
 

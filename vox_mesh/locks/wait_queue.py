@@ -26,7 +26,7 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
-_CLOSED_TEXT: Final = "the mesh was left while this waited for a lock"
+_CLOSED_TEXT: Final = "lock not acquired: the mesh was closed during the wait"
 _KEEP_ALIVE_INTERVAL_S: Final = 0.5
 _DEBOUNCE_S: Final = 0.001
 _HAND_OFF_PAUSE_S: Final = 0.02
@@ -52,18 +52,18 @@ class Waiter:
             self.served.set_exception(error)
 
 
-Attempt = Callable[[Waiter], Awaitable[None]]
-"""Ask the database once more, and serve the waiter if its lock is granted."""
+Serve = Callable[[Waiter], Awaitable[None]]
+"""Give a waiter its lock if it is its turn."""
 
 
 class LockQueue:
     """Wake the waiters of this process."""
 
-    def __init__(self, store: Store, clock: MeshClock, attempt: Attempt) -> None:
+    def __init__(self, store: Store, clock: MeshClock, serve: Serve) -> None:
         self._store = store
         self._mesh = store.tenant[:2]
         self._clock = clock
-        self._attempt = attempt
+        self._serve = serve
         self._waiters: dict[str, Waiter] = {}
         self._by_key: dict[str, dict[str, Waiter]] = {}
         self._watch_task: asyncio.Task[None] | None = None
@@ -82,9 +82,9 @@ class LockQueue:
         if self._is_closed:
             raise StoreClosed(_CLOSED_TEXT)
         waiter = Waiter(request, ticket, asyncio.get_running_loop().create_future())
-        self._waiters[request.id] = waiter
+        self._waiters[request.request_id] = waiter
         for key in request.keys:
-            self._by_key.setdefault(key, {})[request.id] = waiter
+            self._by_key.setdefault(key, {})[request.request_id] = waiter
         self._changes.wake()  # its blocking lease may end sooner than the others'
         if self._watch_task is None:
             self._changes = self._store.changes(debounce_s=_DEBOUNCE_S)
@@ -94,9 +94,9 @@ class LockQueue:
         try:
             return await waiter.served
         finally:
-            del self._waiters[request.id]
+            del self._waiters[request.request_id]
             for key in request.keys:
-                del self._by_key[key][request.id]
+                del self._by_key[key][request.request_id]
                 if not self._by_key[key]:
                     del self._by_key[key]
 
@@ -136,7 +136,7 @@ class LockQueue:
         """Report that the waiters are still waiting, and requeue any that were taken for dead."""
         waiting = dict(self._waiters)
         answer = Answer(
-            _SQL["stay_in_queue"], (*self._mesh, json(list(waiting)), WAITER_LEASE), ("request_id",)
+            _SQL["keep_waiters_alive"], (*self._mesh, json(list(waiting)), WAITER_LEASE), ("request_id",)
         )
         rows = (await self._store.write(Script(answer=answer, repeatable=True))).rows
         there = {row["request_id"] for row in rows}
@@ -145,14 +145,14 @@ class LockQueue:
     async def _retry_unblocked(self) -> float:
         """Retry every unblocked waiter. Return the seconds until the next blocking lease expires."""
         waiting = {request_id: w for request_id, w in self._waiters.items() if not w.served.done()}
-        rows = await self._store.read(_SQL["blocked"], (*self._mesh, json(list(waiting))))
+        rows = await self._store.read(_SQL["blocked_requests"], (*self._mesh, json(list(waiting))))
         ends = {row["request_id"]: milliseconds_at(row["blocks_until"]) for row in rows}
         now_ms = self._clock.now_ms
         await self._retry([w for request_id, w in waiting.items() if ends.get(request_id, 0) <= now_ms])
         return min((end - now_ms for end in ends.values() if end > now_ms), default=1_000) / 1_000
 
     async def _retry(self, waiters: Sequence[Waiter]) -> None:
-        attempts = [self._attempt(waiter) for waiter in waiters if not waiter.served.done()]
+        attempts = [self._serve(waiter) for waiter in waiters if not waiter.served.done()]
         for result in await asyncio.gather(*attempts, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result

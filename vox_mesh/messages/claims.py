@@ -22,7 +22,7 @@ from vox_mesh.messages.scripts import (
     renew_script,
     sql,
 )
-from vox_mesh.messages.verification import SenderVerifier
+from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn

@@ -8,7 +8,7 @@ The way of a message, a module for each step:
 - Settle: `settlement` acknowledges, rejects and renews what was handed out.
 - Redeliver: the database decides. A message that was rejected, or whose lease is over, can be claimed again
   (`claim` in `sql/messages.sql`). `maintenance` expires messages and notifies senders of overdue ones.
-- Relay, a shortcut: `relay_outbound` delivers to the node of the receiver, which `directory` knows;
+- Relay, a shortcut: `relay_outbound` finds the node of the receiver and delivers to it;
   `relay_inbound` verifies there, and `relay_buffer` keeps messages for the time when the database is
   unreachable. Whatever is not relayed is found in the database.
 """
@@ -29,18 +29,18 @@ from vox_mesh.messages.claims import (
     checked_count,
     checked_lease,
     firsts_of_pairs,
+    is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
-from vox_mesh.messages.directory import AgentDirectory
 from vox_mesh.messages.inboxes import LocalInboxes
 from vox_mesh.messages.polling import InboxPoller
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
+from vox_mesh.messages.relay_outbound import AgentDirectory, Auto, Outbox, Route
 from vox_mesh.messages.scripts import sql
 from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
-from vox_mesh.messages.verification import SenderVerifier
+from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.model.messages.records import (
@@ -327,6 +327,16 @@ class Messages:
         return inbox_names(self.agent_or_default(agent), roles)
 
     # --- settling --------------------------------------------------------------------------------
+
+    async def get_claimed(self, beginning: str, claim_owner: str) -> Message:
+        """Return a message under a claim that any process has made; the database checks whether it is valid.
+
+        Raises `NotHolder` if it was relayed: then only the node that received it knows the claim.
+        """
+        message = (await self.queries.get(beginning))._replace(claim_owner=claim_owner)
+        if is_relayed(message):
+            raise self.stats.refuse(message)
+        return message
 
     async def ack(self, *messages: Message) -> bool:
         """Acknowledge messages; raise `NotHolder` if one is not held by this process.

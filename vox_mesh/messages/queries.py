@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.scripts import json, sql
@@ -17,8 +18,9 @@ from vox_mesh.store.store import Store
 _NOT_DEAD: Final = "not_dead"
 
 
-class Thread(NamedTuple):
-    """Messages that belong together."""
+@dataclass(frozen=True)
+class MessageThread:
+    """Messages that belong together: how many there are, and how many have not ended."""
 
     thread_id: str
     messages: int
@@ -77,6 +79,13 @@ class MessageQueries:
             raise BadValue(f"message id {beginning} is ambiguous", hint="pass more characters of the id")
         return found[0] if found else None
 
+    async def get(self, beginning: str) -> Message:
+        """Return the message whose id begins with this text; raise `NotKnown` if there is none."""
+        message = await self.find(beginning) if beginning else None
+        if message is None:
+            raise NotKnown(f"message {beginning} not found", hint="list messages: `vox-mesh messages list`")
+        return message
+
     async def overdue(self, *, unnotified: bool = False, limit: int = 100) -> list[Message]:
         """Return the messages that should have been acknowledged by now, the longest overdue first.
 
@@ -84,10 +93,10 @@ class MessageQueries:
         """
         return await self._read("overdue", self._clock.now_ms, int(unnotified), limit)
 
-    async def threads(self, limit: int = 100) -> list[Thread]:
+    async def threads(self, limit: int = 100) -> list[MessageThread]:
         """Return the threads, the latest first."""
         rows = await self._store.read(sql("threads"), (*self._mesh, limit), fresh=True)
-        return [Thread._make(row) for row in rows]
+        return [MessageThread(*row) for row in rows]
 
     async def counts(self) -> dict[str, int]:
         """Return the number of messages by state."""

@@ -23,7 +23,7 @@ MAX_READY: Final = 10_000
 _SQL: Final = named("census")
 
 
-class Ticking(NamedTuple):
+class CensusNode(NamedTuple):
     """A node that has not left."""
 
     node_id: str
@@ -39,7 +39,7 @@ class Census(NamedTuple):
     """By kind and state; all but the most frequent kinds are counted together as `other`."""
     jobs_ready: dict[str, int]
     """Jobs that could be claimed now, by kind: neither delayed nor waiting for others. Zero: no entry."""
-    nodes: list[Ticking]
+    nodes: list[CensusNode]
     """The nodes that have not left, the most recently seen first."""
     nodes_left: int
     locks_held: int
@@ -75,6 +75,6 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
     for node_id, seen_ms, tick_ms in orjson.loads(nodes):
         silent_ms = max(0, now_ms - seen_ms)
         missed, state = missed_ticks(silent_ms, tick_ms), state_of(silent_ms, tick_ms, has_left=False)
-        ticking.append(Ticking(node_id, silent_ms / 1_000, missed, state))
+        ticking.append(CensusNode(node_id, silent_ms / 1_000, missed, state))
     ticking.sort(key=lambda node: (node.silent_s, node.node_id))
     return Census._make((by_kind, ready, ticking, *counts, dict(orjson.loads(budgets_spent))))

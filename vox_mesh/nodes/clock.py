@@ -231,7 +231,7 @@ class MeshClock:
         if self.is_off:
             raise ClockOff(
                 self._off_text(),
-                hint="set the one that is wrong: nothing new is written until then",
+                hint="correct the clock that is wrong: nothing new is written until then",
             )
 
     def _off_text(self) -> str:
@@ -244,7 +244,7 @@ class MeshClock:
         """Return the error to raise while a step of the database's clock is not confirmed."""
         step_s = 0.0 if self.step is None else self.step.low_ms / 1_000
         return DatabaseClockJumped(
-            f"the database's clock has jumped by {step_s:+.1f} s, which is not confirmed by the nodes yet",
+            f"database clock jumped by {step_s:+.1f} s: the nodes have not confirmed it yet",
             hint="retry in a few seconds; check the clock of the database's machine",
         )
 

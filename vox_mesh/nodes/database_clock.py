@@ -39,7 +39,14 @@ _MAX_SILENCE_MS: Final = 30_000
 """How old the newest heartbeat of the others may be when a node starts."""
 
 _WITNESS_COLUMNS: Final = (
-    *("scope_id", "repository_id", "node_id", "incarnation", "beats", "knows", "low_ms", "high_ms"),
+    "scope_id",
+    "repository_id",
+    "node_id",
+    "incarnation",
+    "beats",
+    "knows",
+    "low_ms",
+    "high_ms",
 )
 
 FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS, DEAD_AFTER_TICKS))

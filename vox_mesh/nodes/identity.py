@@ -51,14 +51,14 @@ def command_identity(folder: Path, node_id: str | None) -> Identity:
     return Identity(node_id, key, node_id + COMMANDS)
 
 
-def kept_identity(folder: Path) -> Identity | None:
+def find_identity(folder: Path) -> Identity | None:
     """Return the identity kept in a slot, or `None`; nothing is created."""
     if not ((folder / ID_FILE).exists() and (folder / _KEY_FILE).exists()):
         return None
     return node_identity(folder, None)
 
 
-def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
+def temporary_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
     """Return an identity that lasts as long as the process, or as `keys`."""
     from vox_mesh.nodes.key_file import new_key
 
@@ -69,15 +69,16 @@ def passing_identity(node_id: str, keys: dict[str, SigningKey] | None = None) ->
 
 
 def _load(folder: Path, node_id: str | None) -> tuple[str, SigningKey]:
-    from vox_mesh.nodes.key_file import kept_key  # a read-only command needs no key
+    from vox_mesh.nodes.key_file import load_or_create_key  # a read-only command needs no key
 
     try:
         make_private(folder)
         kept = load_or_create(folder / ID_FILE, lambda: (node_id or _new_id(folder.name)).encode() + b"\n")
-        return node_id or kept.decode().strip(), kept_key(folder / _KEY_FILE)
+        return node_id or kept.decode().strip(), load_or_create_key(folder / _KEY_FILE)
     except OSError as error:
         raise BadSettings(
-            f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}", hint="for example VOX_MESH_HOME=.vox"
+            f"VOX_MESH_HOME: {folder} can't be used: {error.strerror}",
+            hint="set it to a writable folder, such as VOX_MESH_HOME=.vox",
         ) from None
 
 
@@ -124,6 +125,6 @@ def place_of(folder: Path) -> str:
 def key_refused(node_id: str, key: str) -> KeyRefused:
     """Return the error for a node that is known with another key."""
     return KeyRefused(
-        f"{node_id} is known with another key than {key}",
+        f"node {node_id} is known with another key than {key}",
         hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
     )

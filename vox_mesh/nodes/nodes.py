@@ -1,16 +1,18 @@
-"""Nodes: the members of the mesh and their states, by the database's clock."""
+"""Nodes: the members of the mesh, their states by the database's clock, and what all of them know."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, state_of
+from vox_mesh.errors import NotKnown
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
 from vox_mesh.store.rows import Rows
+from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
@@ -18,6 +20,7 @@ STALE_MS: Final = 60_000
 """How long a node may have been silent and still count as live."""
 
 _SQL: Final = named("nodes")
+_CACHE_S: Final = 5.0
 _POLL_INTERVAL_S: Final = 1.0  # a node that falls silent commits nothing
 _DEBOUNCE_S: Final = 0.2
 
@@ -104,6 +107,16 @@ class Nodes:
         rows = await self._rows_of([node_id])
         return Node._make((*rows[0], await self.now_ms())) if rows else None
 
+    async def require(self, node_id: str) -> Node:
+        """Return one node; raise `NotKnown` if it never joined."""
+        node = await self.find(node_id)
+        if node is None:
+            raise NotKnown(
+                f"node {node_id!r} not found: it never joined this mesh",
+                hint="run `vox-mesh nodes --all` to see all nodes",
+            )
+        return node
+
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""
         last: Any = None
@@ -144,6 +157,38 @@ class Nodes:
     async def look_at_clock(self) -> None:
         """Ask the database for its time even if it is known: our clock may have stood still since."""
         await ask_time(self._store, self._clock)
+
+
+class Features:
+    """Answer whether every live node knows a schema version.
+
+    Ask before you write what older code would misread. The answer is up to 5 seconds old. It can't foresee a
+    node that is started with older code afterwards, and ignores commands, which announce no version.
+    """
+
+    def __init__(self, store: Store, nodes: Nodes, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._monotonic = monotonic
+        self._oldest = VERSION
+        self._cached_until: float | None = None
+
+    async def is_known_to_all(self, version: int) -> bool:
+        """Return whether no live node runs code for a schema version below this one."""
+        return await self.oldest_live_version() >= version
+
+    async def oldest_live_version(self) -> int:
+        """Return the lowest schema version that a live node announced; with no live node, that of this code.
+
+        A node counts as live until it has left, or is dead and has been silent for a minute.
+        """
+        if self._cached_until is None or self._monotonic() >= self._cached_until:
+            now_ms = await self._nodes.now_ms()
+            values = (*self._store.tenant[:2], now_ms, STALE_MS, DEAD_AFTER_TICKS)
+            oldest = (await self._store.read(_SQL["oldest_live_version"], values)).value
+            self._oldest = VERSION if oldest is None else min(VERSION, oldest)
+            self._cached_until = self._monotonic() + _CACHE_S
+        return self._oldest
 
 
 async def ask_time(store: Store, clock: MeshClock) -> None:

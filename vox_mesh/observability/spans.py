@@ -64,7 +64,9 @@ def _report_once(where: str, fault: Exception) -> None:
         _reported.add((where, kind))
         _log.warning(
             "trace incomplete, OpenTelemetry failed: call=%s error=%s: %s (logged once)",
-            *(where, kind, fault),
+            where,
+            kind,
+            fault,
             exc_info=fault,
         )
 

@@ -47,7 +47,7 @@ class Take(StrEnum):
     MERGE = "merge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conflict:
     """A write in conflict: `left` is the row it wanted, `right` the row it found, `base` the row it had read.
 
@@ -79,7 +79,7 @@ class Conflict:
         return self.state == "open"
 
     @classmethod
-    def of(cls, row: Row) -> Conflict:
+    def from_row(cls, row: Row) -> Conflict:
         """Return the conflict that a row of the table describes."""
         values: dict[str, Any] = row.as_dict()
         for name in ("row_key", "base", "left", "right"):
@@ -136,7 +136,7 @@ class Conflicts:
                     raise
                 page_size //= 2
                 continue
-            found += map(Conflict.of, rows)
+            found += map(Conflict.from_row, rows)
             if len(rows) < wanted:
                 break
             last = found[-1].conflict_id
@@ -146,13 +146,20 @@ class Conflicts:
         """Return the conflict with this id, or the only one whose id begins with it."""
         beginning = conflict_id.upper()
         if not (beginning.isascii() and beginning.isalnum()):
-            raise BadValue(f"{conflict_id!r} is no id of a conflict", hint="see `vox-mesh conflicts list`")
+            raise BadValue(
+                f"conflict id must be letters and digits, got {conflict_id!r}",
+                hint="run `vox-mesh conflicts list` to see all ids",
+            )
         rows = await self._store.read(_SQL["beginning_with"], (*self._mesh, beginning), fresh=True)
         if not rows:
-            raise NotKnown(f"there is no conflict {conflict_id}", hint="see `vox-mesh conflicts list`")
+            raise NotKnown(
+                f"conflict {conflict_id} not found", hint="run `vox-mesh conflicts list` to see all ids"
+            )
         if len(rows) > 1:
-            raise BadValue(f"the ids of several conflicts begin with {conflict_id}", hint="give more of it")
-        return Conflict.of(rows[0])
+            raise BadValue(
+                f"conflict {conflict_id} is ambiguous: several ids begin with it", hint="pass more of the id"
+            )
+        return Conflict.from_row(rows[0])
 
     async def watch(self) -> AsyncGenerator[Conflict, None]:
         """Yield the open conflicts, and then each that is recorded or resolved, as it happens."""
@@ -169,7 +176,7 @@ class Conflicts:
         marks = await self._store.read(_SQL["marks"], (*self._mesh, began))
         ids = [row["conflict_id"] for row in marks if seen.get(row["conflict_id"]) != row["state"]]
         return [
-            Conflict.of(row)
+            Conflict.from_row(row)
             for conflict_id in ids
             for row in await self._store.read(_SQL["beginning_with"], (*self._mesh, conflict_id))
         ]
@@ -190,9 +197,18 @@ class Conflicts:
         base, left, right = sides
         condition, params = address.unchanged_condition(right)
         values = (
-            *(*self._mesh, conflict_id, address.table.name, address.row_key),
-            *(_text(base), row_text(left), _text(right)),
-            *(self._versions.node_id, agent, writer_of(right), strategy, deferred_to),
+            *self._mesh,
+            conflict_id,
+            address.table.name,
+            address.row_key,
+            _text(base),
+            row_text(left),
+            _text(right),
+            self._versions.node_id,
+            agent,
+            writer_of(right),
+            strategy,
+            deferred_to,
         )
         return Statement(f"{_SQL['record']} WHERE {condition}", (*values, *params))
 
@@ -282,11 +298,13 @@ def _text(row: Columns | None) -> str | None:
 
 def _check_choice(take: Take | str | None, value: Columns | None) -> Take | None:
     if (take is None) == (value is None):
-        raise BadValue("a conflict is resolved to a side or to a value", hint="give one of take and value")
+        raise BadValue("exactly one of take and value must be given", hint="pass take or value")
     try:
         return None if take is None else Take(take)
     except ValueError:
-        raise BadValue(f"{take!r} is no side of a conflict", hint="take left, right or merge") from None
+        raise BadValue(
+            f"take must be left, right or merge, got {take!r}", hint='pass take="right" to keep the row'
+        ) from None
 
 
 def _decide(
@@ -307,16 +325,16 @@ def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None)
     """Return the changes that the merge makes to the right side; `None` if there are none."""
     if right is None:
         raise MergeClash(
-            "the row was deleted, so there is nothing to merge with",
+            "sides not merged: the row was deleted",
             columns=(),
             hint="take left to write it again, or right to leave it deleted",
         )
     merged = three_way(conflict.base, address.bare(conflict.left), address.bare(right))
     if merged.clashes:
         raise MergeClash(
-            f"both sides changed {', '.join(merged.clashes)}",
+            f"sides not merged: both changed {', '.join(merged.clashes)}",
             columns=merged.clashes,
-            hint="take left or right, or give the value",
+            hint="take left or right, or pass the value",
         )
     return changed_columns(merged.row, right) or None
 
@@ -324,10 +342,10 @@ def _merge_sides(conflict: Conflict, address: RowAddress, right: Columns | None)
 def _already_resolved(conflict: Conflict) -> AlreadyResolved:
     who = conflict.resolved_agent or conflict.resolved_by
     return AlreadyResolved(
-        f"the conflict {conflict.conflict_id} was resolved ({conflict.resolution}) by {who} "
+        f"conflict {conflict.conflict_id} was resolved ({conflict.resolution}) by {who} "
         f"at {conflict.resolved_at}",
         statement=0,
-        hint="nothing was changed; write the row itself if it should be another",
+        hint="nothing was changed; to change the row again, write it",
     )
 
 
@@ -336,11 +354,11 @@ def _version(row: Columns | None) -> str:
 
 
 def _row_moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
-    current = "it is gone" if now is None else f"it is now {orjson.dumps(show_row(now)).decode()}"
+    current = "it was deleted" if now is None else f"it is now {orjson.dumps(show_row(now)).decode()}"
     current = current if len(current) <= _MAX_SHOWN_CHARS else f"{current[:_MAX_SHOWN_CHARS]}..."
     return RowMoved(
-        f"the row has moved on since the conflict was recorded: {current}",
+        f"row changed since the conflict was recorded: {current}",
         now=now,
         statement=statement,
-        hint=f"nothing was changed; to decide on the row as it is now, add --onto '{_version(now)}'",
+        hint=f"nothing was changed; to decide on the current row, add --onto '{_version(now)}'",
     )

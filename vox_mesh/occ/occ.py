@@ -75,7 +75,7 @@ class _Keys:
 
     def __init__(self, first: str | None) -> None:
         if first is not None and not is_ulid(first):
-            raise BadValue(f"the key {first!r} is not a ULID")
+            raise BadValue(f"key must be a ULID, got {first!r}", hint="pass a new ULID, or no key")
         self.is_given = first is not None
         self.first = new_key() if first is None else first
         self.attempt = 1
@@ -97,16 +97,17 @@ class Occ:
         versions: Versions,
         conflicts: Conflicts,
         *,
+        notify: Notify,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._versions = versions
         self._conflicts = conflicts
+        self._notify = notify
         self._chance = chance
         self._sleep = sleep
         self.counts: Counter[tuple[str, str]] = Counter()
         """The number of conflicts, by table and outcome."""
-        self.notify: Notify | None = None
 
     async def read(self, table: str, key: Columns) -> dict[str, Any] | None:
         """Return the current row with its `written_at`, as a base for `write`; `None` if there is none."""
@@ -247,9 +248,9 @@ class Occ:
         recorded = await self._send(address, statement, conflict_id, keys, "record")
         if recorded is None:
             raise _contended_error(address)
-        if deferred_to is not None and self.notify is not None:
+        if deferred_to is not None:
             try:
-                await self.notify(await self._conflicts.find(recorded))
+                await self._notify(await self._conflicts.find(recorded))
             except Exception:  # the conflict is recorded anyway
                 _log.exception("conflict notification failed: agent=%s conflict_id=%s", deferred_to, recorded)
         return ConflictRecorded(recorded, sides.right)
@@ -306,6 +307,6 @@ def _is_version(row: Columns | None, other: Columns | None) -> bool:
 
 def _contended_error(address: RowAddress) -> Contended:
     return Contended(
-        f"others wrote {address.row_key} of {address.table.name} each time this was tried",
-        hint="try again later, or have fewer write the same row",
+        f"row {address.row_key} of {address.table.name} not written: others changed it during each attempt",
+        hint="try again later, or let fewer agents write the same row",
     )

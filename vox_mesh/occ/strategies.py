@@ -92,6 +92,8 @@ def check_strategy(strategy: Strategy) -> None:
     """Raise `BadValue` for an invalid strategy."""
     lowest = strategy.below if isinstance(strategy, Merge) else strategy
     if isinstance(lowest, Merge) or not isinstance(lowest, Strategy):
-        raise BadValue(f"{strategy!r} is no strategy", hint="for example Merge(below=Manual())")
+        raise BadValue(
+            f"strategy must be a conflict strategy, got {strategy!r}", hint="pass Merge(below=Manual())"
+        )
     if isinstance(lowest, DeferToAgent) and not lowest.agent:
-        raise BadValue("a conflict can't be deferred to an agent without a name")
+        raise BadValue("agent of DeferToAgent must not be empty", hint="pass the agent's id")

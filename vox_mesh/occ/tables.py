@@ -75,37 +75,43 @@ class Tables:
         unknown = sorted(map(str, names - {*table.columns, *table.tenancy}))
         if unknown:
             raise BadValue(
-                f"the table {name} has no column {', '.join(map(repr, unknown))}",
-                hint=f"it has {', '.join(table.columns)}",
+                f"table {name} has no column {', '.join(map(repr, unknown))}",
+                hint=f"use its columns: {', '.join(table.columns)}",
             )
-        if not table.is_key(key) or not table.own(key).keys() == key.keys() or None in key.values():
+        if not table.is_key(key) or table.own(key).keys() != key.keys() or None in key.values():
+            given = ", ".join(map(repr, key)) or "nothing"
             raise BadValue(
-                f"{', '.join(map(repr, key)) or 'nothing'} is no key of the table {name}",
-                hint=f"give a value for each of {_describe_keys(table)}",
+                f"key of table {name} must be {_describe_keys(table)}, got {given}",
+                hint=f"pass a value for each of {_describe_keys(table)}",
             )
         whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
         return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
 
     async def _read_table(self, name: str) -> VersionedTable:
         if not _NAME.fullmatch(name):
-            raise BadValue(f"{name!r} is no name of a table", hint="use letters, digits and underscores")
+            raise BadValue(
+                f"table name must be letters, digits and underscores, got {name!r}",
+                hint="pass the name alone, without quotes or schema",
+            )
         if name.lower() in _internal_tables():
             raise BadValue(
-                f"the mesh itself writes {name}", hint="write to tables of your own, or to memories"
+                f"table {name} can't be written: it belongs to the mesh itself",
+                hint="write to tables of your own, or to memories",
             )
         rows = await self._store.read(_SQL["columns"], (name,), fresh=True)
         if not rows:
-            raise BadValue(
-                f"there is no table {name!r}", hint="create it first, with a column written_at TEXT"
-            )
+            raise BadValue(f"table {name!r} not found", hint="create it first, with a column written_at TEXT")
         types = {row["column_name"]: row["type"].upper() for row in rows}
         odd = [column for column in types if not _NAME.fullmatch(column)]
         if odd:
-            raise BadValue(f"{name} has columns with names that can't be used: {', '.join(map(repr, odd))}")
+            raise BadValue(
+                f"column names must be letters, digits and underscores, got {', '.join(map(repr, odd))}",
+                hint=f"rename these columns of {name}",
+            )
         if not any(kind in types.get(WRITTEN_AT, "") for kind in _TEXT_TYPES):
             raise BadValue(
-                f"the table {name} has no column written_at TEXT, so its rows have no versions",
-                hint=f"ALTER TABLE {name} ADD COLUMN written_at TEXT",
+                f"table {name} has no column written_at TEXT: its rows have no versions",
+                hint=f"run ALTER TABLE {name} ADD COLUMN written_at TEXT",
             )
         keys = {frozenset(row["column_name"] for row in rows if row["key_position"])}
         indexed = await self._store.read(_SQL["unique_columns"], (name,), fresh=True)
@@ -126,7 +132,7 @@ class Tables:
 
 def _describe_keys(table: VersionedTable) -> str:
     keys = sorted(" and ".join(sorted(key.difference(table.tenancy))) for key in table.keys)
-    return ", or ".join(keys) or "its primary key, which it needs"
+    return ", or ".join(keys) or "a primary key, which it lacks"
 
 
 def _quote(name: str) -> str:
@@ -197,11 +203,13 @@ class RowAddress:
             return None
         if WRITTEN_AT not in row or not isinstance(row[WRITTEN_AT], str | None):
             raise BadValue(
-                "the base does not say which version of the row it is",
-                hint="give the row with its written_at, as mesh.occ.read does; None if there was no row",
+                "base must contain written_at, the version of the row",
+                hint="pass the row that mesh.occ.read returned, or None if there was no row",
             )
         if any(name in row and row[name] != value for name, value in self.key.items()):
-            raise BadValue("the base is another row than the one with this key")
+            raise BadValue(
+                "base must be the row with this key", hint="pass the row that mesh.occ.read returned"
+            )
         return plain(self.table.own(row))
 
     def bare(self, row: Columns) -> dict[str, Any]:
@@ -214,5 +222,5 @@ class RowAddress:
         changed = plain(values)
         for name in (*self.key, *self.table.tenancy, WRITTEN_AT):
             if name in changed and (name not in fixed or changed.pop(name) != fixed[name]):
-                raise BadValue(f"{name!r} can't be written", hint="leave it out: it is set by the mesh")
+                raise BadValue(f"column {name!r} can't be written: the mesh sets it", hint="leave it out")
         return changed

@@ -35,7 +35,7 @@ _MAX_LINE_BYTES: Final = 64 * 2**20
 _columns: Final = itemgetter(*LogEntry._fields)
 
 
-class Header(NamedTuple):
+class ExportHeader(NamedTuple):
     """The mesh that the log belongs to, and the keys that its signatures are checked against."""
 
     scope_id: str
@@ -44,7 +44,7 @@ class Header(NamedTuple):
     keys: list[Key]
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """A finished export."""
 
     path: Path
@@ -53,10 +53,10 @@ class Exported(NamedTuple):
     bytes: int
 
 
-class Verified(NamedTuple):
+class ExportVerification(NamedTuple):
     """The result of verifying an export."""
 
-    header: Header
+    header: ExportHeader
     chains: list[ChainReport]
 
 
@@ -88,7 +88,7 @@ def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
 class Export:
     """The log as of the start of the export, as lines. It counts what was written so far."""
 
-    def __init__(self, oplog: OpLog, header: Header, last_id: int) -> None:
+    def __init__(self, oplog: OpLog, header: ExportHeader, last_id: int) -> None:
         self._oplog = oplog
         self._header = header
         self._last_id = last_id
@@ -99,7 +99,7 @@ class Export:
     async def begin(cls, oplog: OpLog, scope_id: str, repository_id: str) -> Export:
         """Begin an export of the log as of now."""
         owner, keys, last_id = await oplog.moment()
-        return cls(oplog, Header(scope_id, repository_id, owner, keys), last_id)
+        return cls(oplog, ExportHeader(scope_id, repository_id, owner, keys), last_id)
 
     async def parts(self) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines, a page of entries at a time. Without its last line an export is incomplete."""
@@ -111,7 +111,7 @@ class Export:
         yield [_end_line(self.entries)]
 
 
-async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> Exported:
+async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> ExportResult:
     """Write the log to a new file, which gets its name when it is complete."""
     export = await Export.begin(oplog, scope_id, repository_id)
     draft = path.with_name(f".{path.name}.{new_key()}")
@@ -130,7 +130,7 @@ async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path
         raise ExportRefused(
             f"{path} can't be written: {error.strerror}", hint="choose another folder"
         ) from None
-    return Exported(path, export.entries, len(export.chains), size)
+    return ExportResult(path, export.entries, len(export.chains), size)
 
 
 def _refuse_if_taken(path: Path) -> None:
@@ -142,7 +142,7 @@ def _create(draft: Path) -> BinaryIO:
     return os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _header_line(header: Header) -> bytes:
+def _header_line(header: ExportHeader) -> bytes:
     scope_id, repository_id, owner, keys = header
     return _json_line(
         {
@@ -167,7 +167,7 @@ def _json_line(record: dict[str, Any]) -> bytes:
 # --- verifying -----------------------------------------------------------------------------------
 
 
-def verify_export(path: Path, node_id: str | None = None) -> Verified:
+def verify_export(path: Path, node_id: str | None = None) -> ExportVerification:
     """Recompute all chains of an export, or one. Return the header and a report on each chain."""
     with _open(path) as file:
         header = _header(path, file.readline(_MAX_LINE_BYTES))
@@ -185,7 +185,7 @@ def verify_export(path: Path, node_id: str | None = None) -> Verified:
             entry = _entry(path, number, line, header)
             if node_id in (None, entry.node_id):
                 check.check(entry)
-    return Verified(header, check.finish(node_id))
+    return ExportVerification(header, check.finish(node_id))
 
 
 @contextmanager
@@ -201,15 +201,15 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 def _no_export_error(path: Path, reason: str) -> BadSettings:
     return BadSettings(
-        f"{path} is no export of a log: {reason}", hint="name a file that `vox-mesh oplog export` wrote"
+        f"{path} is not an export of a log: {reason}", hint="pass a file that `vox-mesh oplog export` wrote"
     )
 
 
 def _damaged_error(path: Path, number: int, what: str) -> ExportRefused:
-    return ExportRefused(f"{path}, line {number}: {what}", hint="the file was damaged: export the log again")
+    return ExportRefused(f"{path}, line {number}: {what}", hint="export the log again: the file is damaged")
 
 
-def _header(path: Path, line: bytes) -> Header:
+def _header(path: Path, line: bytes) -> ExportHeader:
     try:
         record = parse(line)
     except BadValue:
@@ -220,7 +220,7 @@ def _header(path: Path, line: bytes) -> Header:
         raise _no_export_error(path, f"this code knows version {_VERSION} of the format")
     try:
         owner = record["owner"]
-        header = Header(
+        header = ExportHeader(
             record["scope_id"],
             record["repository_id"],
             None if owner is None else Owner(**owner),
@@ -234,7 +234,7 @@ def _header(path: Path, line: bytes) -> Header:
     return header
 
 
-def _is_well_typed(header: Header) -> bool:
+def _is_well_typed(header: ExportHeader) -> bool:
     texts = [header.scope_id, header.repository_id, *(header.owner or ())]
     for node_id, from_seq, public_key in header.keys:
         if type(from_seq) is not int:
@@ -260,7 +260,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     raise _damaged_error(path, number, "the file ends here, without its last line: it was cut off")
 
 
-def _entry(path: Path, number: int, line: bytes, header: Header) -> LogEntry:
+def _entry(path: Path, number: int, line: bytes, header: ExportHeader) -> LogEntry:
     try:
         record = orjson.loads(line)
         unfit = [name for name in _JSON_COLUMNS if name + _TEXT_SUFFIX in record]

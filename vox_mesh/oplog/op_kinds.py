@@ -27,7 +27,7 @@ CLOCK_STEPPED: Final = "DatabaseClockStepped"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
-class Authored(NamedTuple):
+class AuthoredOp(NamedTuple):
     """An op as the functions of its kind see it."""
 
     op_id: str
@@ -35,7 +35,7 @@ class Authored(NamedTuple):
     payload: Any
 
 
-def _no_effects(_: Authored) -> Sequence[Statement]:
+def _no_effects(_: AuthoredOp) -> Sequence[Statement]:
     return ()
 
 
@@ -49,7 +49,7 @@ class OpKind:
     """
 
     name: str
-    effects: Callable[[Authored], Sequence[Statement]] = _no_effects
+    effects: Callable[[AuthoredOp], Sequence[Statement]] = _no_effects
     derivation: bool = False
     ends_something: bool = False
     appendable: bool = False
@@ -57,10 +57,14 @@ class OpKind:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise BadValue(
-                f"{self.name!r} is no name for a kind of op", hint="for example com.example.deployed"
+                f"op kind must be a letter, then up to 63 letters, digits or _.-, got {self.name!r}",
+                hint="choose a name such as com.example.deployed",
             )
         if self.appendable and self.does_something:
-            raise BadValue(f"ops of the kind {self.name} do something, so they can't wait in the spool")
+            raise BadValue(
+                f"op kind {self.name} can't be appendable: its ops have effects or guards",
+                hint="drop appendable or the effects",
+            )
 
     @property
     def owner_only(self) -> bool:
@@ -73,26 +77,19 @@ class OpKind:
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
+_MESH_KINDS: Final = (ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK)
+_AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
+
 _BUILT_IN: Final = (
-    OpKind(SEAL, ends_something=True),
-    *(
-        OpKind(name)
-        for name in (ANCHOR, INITIALISE, RESTORE, BREAK, APPLY, DROP, RESOLVE, DESIGNATE, ROUTE, REKEY)
-    ),
-    *(OpKind(name) for name in (SET_TEMPO, TEMPO_DECISION, ROLLED_BACK, *JOB_OPS)),
-    OpKind(END_PHRASE, ends_something=True),
-    OpKind(CLOCK_STEPPED, ends_something=True),
+    *map(OpKind, (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
+    *(OpKind(name, ends_something=True) for name in _ENDING_KINDS),
 )
 
-_INTERNAL_KINDS: Final = frozenset(
-    {
-        *(SEAL, ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE),
-        *(SET_TEMPO, TEMPO_DECISION, END_PHRASE, ROLLED_BACK, CLOCK_STEPPED, *JOB_OPS),
-    }
-)
+_INTERNAL_KINDS: Final = frozenset((*_MESH_KINDS, *_ENDING_KINDS, *JOB_OPS))
 
 
-class Kinds:
+class OpKinds:
     """The kinds of op known to this process."""
 
     def __init__(self) -> None:
@@ -101,12 +98,18 @@ class Kinds:
     def register(self, kind: OpKind) -> None:
         """Register a kind. Every node that may apply deferred ops of this kind must know it."""
         if self._kinds.setdefault(kind.name, kind) is not kind:
-            raise BadValue(f"there are two kinds of op named {kind.name!r}")
+            raise BadValue(
+                f"op kind {kind.name!r} is registered already: by another definition",
+                hint="choose another name",
+            )
 
     def find_authorable(self, name: str) -> OpKind:
         """Return a kind that users may author; raise `BadValue` for those the mesh writes itself."""
         if name in _INTERNAL_KINDS:
-            raise BadValue(f"ops of the kind {name} are written by the mesh itself")
+            raise BadValue(
+                f"op kind {name} can't be authored: it is written by the mesh itself",
+                hint="register one of your own",
+            )
         return self[name]
 
     def __contains__(self, name: str) -> bool:
@@ -114,7 +117,7 @@ class Kinds:
 
     def __getitem__(self, name: str) -> OpKind:
         if name not in self._kinds:
-            raise BadValue(f"no kind of op is named {name!r}", hint="register it with mesh.oplog.register")
+            raise BadValue(f"op kind {name!r} not found", hint="register it with mesh.oplog.register")
         return self._kinds[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -14,10 +14,9 @@ from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, Authored, Kinds, OpKind
-from vox_mesh.oplog.pace import Pace
-from vox_mesh.oplog.pages import Pages
-from vox_mesh.oplog.pending_ops import Deferral, DependencyState, no_such_op
+from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
+from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
@@ -49,16 +48,16 @@ class OpLog:
         store: Store,
         writer: OpLogWriter,
         clock: MeshClock,
-        kinds: Kinds,
+        kinds: OpKinds,
         roles: Roles,
-        deferral: Deferral,
+        deferral: PendingOps,
     ) -> None:
         self._store = store
         self._writer = writer
         self._clock = clock
         self._kinds = kinds
         self._roles = roles
-        self._deferral = deferral
+        self._pending = deferral
         self._pages = Pages(store)
         self._found_broken = 0
 
@@ -98,7 +97,7 @@ class OpLog:
         if standing is DependencyState.DEFERRED:
             # It is stored: if this fails (database unreachable, clock off), a node applies it later.
             with suppress(MeshError):
-                await self._deferral.run_once()  # its dependencies may have been applied meanwhile
+                await self._pending.run_once()  # its dependencies may have been applied meanwhile
         return outcome
 
     async def _statements(
@@ -108,24 +107,24 @@ class OpLog:
         if standing is DependencyState.REFUSED:
             return [*guards, self._roles.refusal("dependency_refused")]
         if standing is DependencyState.DEFERRED:
-            return [*guards, *self._deferral.defer(op_id, deps)]
+            return [*guards, *self._pending.defer(op_id, deps)]
         if deps:
-            guards.append(self._deferral.applied_guard(deps))
-        return [*guards, *kind.effects(Authored(op_id, self._writer.identity.chain, payload))]
+            guards.append(self._pending.applied_guard(deps))
+        return [*guards, *kind.effects(AuthoredOp(op_id, self._writer.identity.chain, payload))]
 
     async def _dependency_state(self, kind: OpKind, op_id: str, deps: Sequence[str]) -> DependencyState:
         if not deps:
             return DependencyState.APPLIED
         if kind.owner_only:
-            raise BadValue(f"{kind.name} can't depend on other ops")
+            raise BadValue(f"op of kind {kind.name} can't depend on other ops", hint="pass no deps")
         if not all(map(is_ulid, deps)) or len(set(deps)) != len(deps) or len(deps) > _MAX_DEPS:
             raise BadValue(
-                "an op depends on others by their ids, each named once",
-                hint=f"name up to {_MAX_DEPS} ids, as `vox-mesh oplog tail` shows them",
+                f"deps must be up to {_MAX_DEPS} different op ids, got {len(deps)}",
+                hint="run `vox-mesh oplog tail` to see the ids",
             )
         if op_id in deps:
             return DependencyState.DEFERRED  # refused later as a cycle
-        return await self._deferral.standing_of(deps)
+        return await self._pending.state_after(deps)
 
     async def anchor(self) -> Outcome:
         """Record where all other chains end, so that truncating one can be detected."""
@@ -229,7 +228,7 @@ class OpLog:
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
-        return await self._deferral.is_authentic(entry)
+        return await self._pending.is_authentic(entry)
 
     def _merge_times(self, entries: Sequence[LogEntry]) -> None:
         """Merge the times of the entries, so that ops written after reading them get later times."""

@@ -1,4 +1,4 @@
-"""Deferral: ops that wait for others are applied by any node that sees their last dependency applied."""
+"""Pending ops: ops that wait for others are applied by any node that sees their last dependency applied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key, is_authentic
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.op_kinds import APPLY, DROP, Authored, Kinds
+from vox_mesh.oplog.op_kinds import APPLY, DROP, AuthoredOp, OpKinds
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.schema.statements import named
@@ -40,7 +40,7 @@ class DependencyState(StrEnum):
     REFUSED = "refused"
 
 
-class Waiting(NamedTuple):
+class PendingOp(NamedTuple):
     """An op that was not applied, and what it waits for; `dropped` says why it never will be applied."""
 
     op_id: str
@@ -52,13 +52,15 @@ class Waiting(NamedTuple):
 
 def no_such_op(op_id: str) -> NotKnown:
     """Return the error for an op id that is not in the log."""
-    return NotKnown(f"the log has no op {op_id!r}", hint="see `vox-mesh oplog tail`")
+    return NotKnown(
+        f"op {op_id!r} not found in the log", hint="run `vox-mesh oplog tail` to see the latest ops"
+    )
 
 
-class Deferral:
+class PendingOps:
     """Store ops that can't be applied yet, and apply them when they can."""
 
-    def __init__(self, store: Store, clock: MeshClock, kinds: Kinds) -> None:
+    def __init__(self, store: Store, clock: MeshClock, kinds: OpKinds) -> None:
         self._store = store
         self._clock = clock
         self._kinds = kinds
@@ -67,7 +69,7 @@ class Deferral:
         self.forged = 0
         """How many ops were dropped here because their authors had not signed them."""
 
-    async def standing_of(self, deps: Sequence[str]) -> DependencyState:
+    async def state_after(self, deps: Sequence[str]) -> DependencyState:
         """Return what follows from these dependencies, and merge their times into the clock."""
         rows = await self._deps(deps)
         for row in rows:
@@ -90,25 +92,25 @@ class Deferral:
         cycle = Statement(_SQL["refuse_cycle"], values, refusal="dependency_cycle")
         return cycle, Statement(_SQL["defer"], values)
 
-    async def waiting(self, limit: int = 100) -> list[Waiting]:
+    async def waiting(self, limit: int = 100) -> list[PendingOp]:
         """Return the ops that were not applied, oldest first, and what each waits for."""
         return [await self._describe(row) for row in await self._read("all", limit)]
 
-    async def waiting_for(self, op_id: str) -> Waiting | None:
+    async def waiting_for(self, op_id: str) -> PendingOp | None:
         """Return what an op waits for, or `None` if it was applied; raise `NotKnown` for an unknown op."""
         if not await self._entries_of(op_id):
             raise no_such_op(op_id)
         rows = await self._read("one", op_id)
         return await self._describe(rows[0]) if rows else None
 
-    async def _describe(self, row: Row) -> Waiting:
+    async def _describe(self, row: Row) -> PendingOp:
         deps = await self._deps(orjson.loads(row["causal_deps"]))
         waits_for = [
             {"op_id": dep["op_id"], "standing": dep["standing"]}
             for dep in deps
             if dep["standing"] != "applied"
         ]
-        return Waiting(row["op_id"], row["node_id"], row["kind"], row["dropped"], waits_for)
+        return PendingOp(row["op_id"], row["node_id"], row["kind"], row["dropped"], waits_for)
 
     # --- applying --------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class Deferral:
         else:
             self._is_any.clear()
 
-    async def someone_waits(self) -> None:
+    async def wait_until_any(self) -> None:
         """Wait until there is a deferred op."""
         await self._is_any.wait()
 
@@ -164,7 +166,7 @@ class Deferral:
                 await self._drop(entry, reason)
 
     async def _apply(self, entry: LogEntry) -> None:
-        authored = Authored(entry.op_id, entry.node_id, parse(entry.payload))
+        authored = AuthoredOp(entry.op_id, entry.node_id, parse(entry.payload))
         try:
             effects = self._kinds[entry.kind].effects(authored)
         except Exception:  # a failing kind must not block the ops that depend on this one

@@ -7,11 +7,12 @@ merely written to a table have no effect. The latest by hybrid time is in force.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import BadValue, NotKnown
+from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
@@ -30,6 +31,8 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("roles")
 _NODES: Final = named("nodes")
+_NOT_OWNER: Final = "not_the_owner"
+_OWNER_KEEPS_KEY: Final = "the_owner_keeps_its_key"
 
 
 class Owner(NamedTuple):
@@ -47,6 +50,17 @@ class KeyRequest(NamedTuple):
     host: str
     pid: int
     requested_ms: int
+
+
+@dataclass(frozen=True)
+class AcceptedKey:
+    """A new key of a node, accepted by this op; `host` and `pid` are of the process that presented it."""
+
+    node_id: str
+    public_key: str
+    host: str | None
+    pid: int | None
+    op_id: str
 
 
 class OwnerDecision(NamedTuple):
@@ -113,9 +127,7 @@ class Roles:
 
     def _owner_guard(self) -> Statement:
         own_key = self._writer.identity.key.public
-        return Statement(
-            _SQL["refuse_unless_owner"], (*self._store.tenant[:2], own_key), refusal="not_the_owner"
-        )
+        return Statement(_SQL["refuse_unless_owner"], (*self._store.tenant[:2], own_key), refusal=_NOT_OWNER)
 
     async def _coordinator_guard(self) -> Statement:
         decisions, invalid = await self._decisions(DESIGNATE)
@@ -136,8 +148,7 @@ class Roles:
 
     async def designate_coordinator(self, node_id: str) -> Outcome:
         """Make a node the coordinator; only the owner may."""
-        if await self._nodes.find(node_id) is None:
-            raise NotKnown(f"no node {node_id!r} was ever here", hint="see `vox-mesh nodes --all`")
+        await self._nodes.require(node_id)
         return await self._record_decision(DESIGNATE, {"node": node_id})
 
     async def routes(self) -> dict[str, str]:
@@ -153,6 +164,20 @@ class Roles:
         check_pattern(kind)
         return await self._record_decision(ROUTE, {"kind": kind, "node": node_id})
 
+    async def set_route(self, kind: str, node_id: str) -> Outcome:
+        """Route jobs of a kind to a node that is known; only the owner may."""
+        await self._nodes.require(node_id)
+        return await self.route_kind(kind, node_id)
+
+    async def clear_route(self, kind: str) -> Outcome:
+        """Remove the route of a kind; only the owner may."""
+        if kind not in await self.routes():
+            raise NotKnown(
+                f"route of {kind} not found: no owner's decision sets it",
+                hint="run `vox-mesh route list` to see all routes",
+            )
+        return await self.route_kind(kind, None)
+
     async def key_request(self, node_id: str) -> KeyRequest | None:
         """Return the new key that a known node presented last."""
         rows = await self._read("key_request", node_id)
@@ -164,19 +189,25 @@ class Roles:
             asked = await self.key_request(node_id)
             if asked is None:
                 raise NotKnown(
-                    f"{node_id} has not come with another key",
-                    hint="start it with its new key, or name the key with --key",
+                    f"key of {node_id} not replaced: it has not presented another key",
+                    hint="start it with its new key, or pass --key KEY",
                 )
             public_key = asked.public_key
         if not is_public_key(public_key):
-            raise BadValue(f"{public_key!r} is no public key", hint="ed25519:<64 hexadecimal digits>")
+            raise BadValue(
+                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
+                hint="copy it from the refusal that the node logged",
+            )
         rows = await self._read("chains_of", node_id, node_id + COMMANDS)
         if not rows:
-            raise NotKnown(f"no key of {node_id!r} is known yet", hint="see `vox-mesh nodes --all`")
+            raise NotKnown(
+                f"key of {node_id!r} not found: it has written nothing yet",
+                hint="run `vox-mesh nodes --all` to see all nodes",
+            )
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
         tenant, places = self._store.tenant[:2], canonical(since)
         effects = (
-            Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal="the_owner_keeps_its_key"),
+            Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal=_OWNER_KEEPS_KEY),
             Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*tenant, places, public_key)),
             # A process that still has the old key is fenced.
@@ -186,11 +217,33 @@ class Roles:
         payload = {"node": node_id, "key": public_key, "from": since}
         return public_key, await self._record_decision(REKEY, payload, *effects)
 
+    async def accept_key(self, node_id: str, public_key: str | None = None) -> AcceptedKey:
+        """Accept a new key as `rekey` does, and return it with the process that presented it."""
+        request = await self.key_request(node_id)
+        asked = None if request is None else request.public_key
+        accepted, op = await self.rekey(node_id, public_key or asked)
+        host, pid = (request.host, request.pid) if request is not None and accepted == asked else (None, None)
+        return AcceptedKey(node_id=node_id, public_key=accepted, host=host, pid=pid, op_id=op.key)
+
     async def _record_decision(self, kind: str, payload: dict[str, Any], *effects: Statement) -> Outcome:
         self._clock.refuse_if_off()
         await self._decisions(kind)  # so that this is later than earlier decisions
         op = Op(kind, canonical(payload), signed=True)
-        return await self._store.write(Script(self._owner_guard(), *effects, op=op))
+        try:
+            return await self._store.write(Script(self._owner_guard(), *effects, op=op))
+        except Refused as refused:
+            refused.hint = await self._hint_for(refused)
+            raise
+
+    async def _hint_for(self, refused: Refused) -> str:
+        if refused.reason == _OWNER_KEEPS_KEY:
+            return "put the owner's key.pem back: its key is what the mesh knows it by"
+        if refused.reason != _NOT_OWNER:
+            return "stop that node first"
+        owner = await self.owner()
+        if owner is None:
+            return "start a node: the first one becomes the owner of the mesh"
+        return f"the owner of the mesh is {owner.node_id}: run this there, with its key"
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""

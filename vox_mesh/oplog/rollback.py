@@ -85,7 +85,10 @@ class Rollback:
                 return False
             if await self._fence(database, chain, memory, state, evidence):
                 return True
-        raise Overloaded("the database was rolled back again and again", hint="run `vox-mesh doctor`")
+        raise Overloaded(
+            f"rollback not fenced: the database changed during each of {_MAX_ATTEMPTS} attempts",
+            hint="run `vox-mesh doctor`",
+        )
 
     async def _fence(
         self,
@@ -115,7 +118,10 @@ class Rollback:
             return False
         _log.error(
             "database rolled back: node_id=%s epoch=%d evidence=%r op_id=%s",
-            *(identity.node_id, payload["epoch"], evidence, op_id),
+            identity.node_id,
+            payload["epoch"],
+            evidence,
+            op_id,
         )
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -87,14 +87,17 @@ class StoreWitness:
         self._keeper = keeper
         self.seen = StoreMemory() if keeper is None else keeper.load() or StoreMemory()
         """The acknowledged state; a new object whenever it advances."""
-        self.highest_token: Callable[[], int] = lambda: 0
-        """Returns the highest fencing token granted to this process; set by the locks."""
+        self._highest_token = 0
 
     @property
     def memory(self) -> StoreMemory:
         """Return the acknowledged state and the highest fencing token."""
-        token = max(self.seen.fence_token, self.highest_token())
+        token = max(self.seen.fence_token, self._highest_token)
         return self.seen._replace(fence_token=token)
+
+    def record_token(self, fence_token: int) -> None:
+        """Record a fencing token that was granted to this process."""
+        self._highest_token = max(self._highest_token, fence_token)
 
     def record_join(self, epoch: Epoch, incarnation: int, beats: int, last_id: int) -> None:
         """Start over with a new incarnation; only the highest fencing token is kept."""

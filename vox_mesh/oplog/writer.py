@@ -8,7 +8,7 @@ the end it was made for, so that one which arrives late is rejected as a whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -26,10 +26,11 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
-from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Sealing
+from vox_mesh.model.oplog.chain import Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock, Observer
 from vox_mesh.nodes.identity import Identity, key_refused
+from vox_mesh.oplog.entries import End, EntryBuilder, EntryValues, entries_json
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
@@ -47,33 +48,8 @@ _ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
 _NO_WRITER: Final = (None,) * CONDITION_VALUES
-_NO_OP: Final = Op("", "")
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
-
-
-class EntryValues(NamedTuple):
-    """The values of an entry, in the order in which the statements expect them."""
-
-    seq: int
-    op_id: str
-    kind: str
-    hlc: str
-    deps: str
-    payload: str
-    prev: str
-    hash: str
-    signature: str | None
-    remark: str | None
-    refusals: Sequence[str | None]
-    columns: Sequence[str] | None
-
-
-class End(NamedTuple):
-    """The last entry of a chain; before the first, number 0 and a hash of zeros."""
-
-    seq: int = 0
-    hash: str = NO_HASH
 
 
 class Joined(NamedTuple):
@@ -103,11 +79,14 @@ class OpLogWriter:
         clock: MeshClock,
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
+        on_rejoin: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_rejoin` is called when the node has joined again after a rollback."""
         self._load_identity = load
         self._identity: Identity | None = None
         self._mesh = tenant[:2]
         self._clock = clock
+        self._entry_builder = EntryBuilder(tenant, clock)
         self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
@@ -118,8 +97,7 @@ class OpLogWriter:
         self.joined: Joined | None = None
         """The result of joining; `None` while this node has not joined, or has to join again."""
         self._is_joining = False
-        self.on_rejoin: Callable[[], None] = lambda: None
-        """Called when the node has joined again after a rollback."""
+        self._on_rejoin = on_rejoin
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, if that was found."""
         self.found_broken = 0
@@ -159,7 +137,8 @@ class OpLogWriter:
             return self._guard_wrapper()
         if self._end is None:
             return None
-        return self._append_wrapper(self._end, self._entries(self._end, ops))
+        entries = self._entry_builder.build(self.identity, self._end, ops, self._sealing)
+        return self._append_wrapper(self._end, entries)
 
     async def prepare(self, database: DirectDatabase) -> None:
         """Join, if that is still to be done, and read where the chain ends."""
@@ -184,7 +163,7 @@ class OpLogWriter:
             return
         found = {row[1]: row for row in rows}
         if len(found) != len(self._bound):
-            raise NoAnswer("the database answered only in part")
+            raise NoAnswer("answer of the database incomplete: verdicts on some ops are missing")
         for entry in self._bound:
             entry_id, _, now_ms, *verdict = found[entry.seq]
             accepted, reason, result = verdict or (1, entry.remark, None)
@@ -260,43 +239,15 @@ class OpLogWriter:
         mesh = (*self._mesh, author.chain)
 
         def verdicts() -> Statement:
-            return Statement(_SQL["append_verdicts"], (*mesh, _array(entries)))
+            return Statement(_SQL["append_verdicts"], (*mesh, entries_json(entries)))
 
         if any(entry.columns for entry in entries):  # only the database knows their answers
             accepted = verdicts()
         elif len(entries) == 1:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
-            accepted = Statement(_SQL["append_several"], (*mesh, _array(entries)))
+            accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
         return BatchWrapper(preface, accepted, verdicts)
-
-    def _entries(self, end: End, scripts: Sequence[Script]) -> list[EntryValues]:
-        author, repository = self.identity, self._mesh[1]
-        now_ms = self._clock.now_ms
-        entries: list[EntryValues] = []
-        seq, prev = end
-        for script in _in_order(scripts):
-            kind, payload, dependencies, signed, remark = script.op or _NO_OP
-            seq += 1
-            if kind == SEAL:
-                payload = self._sealing.payload(seq)
-            hlc = str(self._clock.tick(now_ms))
-            deps = orjson.dumps(dependencies).decode() if dependencies else "[]"
-            own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
-            signature = self._signature(own) if signed else None
-            entries.append(
-                EntryValues(
-                    *(seq, script.key, kind, hlc, deps, payload, prev, own, signature, remark),
-                    *(_reasons(script), script.columns or None),
-                )
-            )
-            prev = own
-        if entries[-1].signature is None:  # through the chain it covers all entries before it
-            entries[-1] = entries[-1]._replace(signature=self._signature(prev))
-        return entries
-
-    def _signature(self, entry_hash: str) -> str:
-        return self.identity.key.sign(chain.signed_text(entry_hash, self._mesh[0]))
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 
@@ -321,9 +272,11 @@ class OpLogWriter:
         if is_rejoin:
             _log.warning(
                 "joined again after a rollback: node_id=%s incarnation=%d epoch=%d",
-                *(self.identity.node_id, joined.incarnation, joined.epoch.number),
+                self.identity.node_id,
+                joined.incarnation,
+                joined.epoch.number,
             )
-            self.on_rejoin()
+            self._on_rejoin()
 
     async def _has_rolled_back(self, database: DirectDatabase) -> bool:
         """Return whether the database was rolled back since this process joined, and prepare to rejoin."""
@@ -346,7 +299,7 @@ class OpLogWriter:
     def append_statements(self, end: End, op_id: str, op: Op) -> list[Statement]:
         """Return the statements that append one op; refused unless the chain still ends at `end`."""
         mesh = (*self._mesh, self.identity.chain)
-        (entry,) = self._entries(end, [Script(key=op_id, op=op)])
+        (entry,) = self._entry_builder.build(self.identity, end, [Script(key=op_id, op=op)], self._sealing)
         guard = Statement(
             _SQL["refuse_unless_chain_ends"], (*mesh, end.hash if end.seq else None), refusal="chain_moved"
         )
@@ -392,7 +345,7 @@ class OpLogWriter:
             if not is_signed(text, signature, key or ""):
                 raise ChainBroken(
                     f"{self.identity.chain} ends with entry {last['seq']}, which its author did not sign",
-                    hint="run `vox-mesh oplog verify`: somebody else has written to the log",
+                    hint="run `vox-mesh oplog verify`: another process has written to it",
                 )
 
     def _take_in(self, row: Row) -> End:
@@ -463,7 +416,7 @@ class OpLogWriter:
 
     def _superseded_error(self, now: int | None) -> StaleIncarnation:
         return StaleIncarnation(
-            f"{self.identity.node_id} has begun again elsewhere: "
+            f"node {self.identity.node_id} was started again elsewhere: "
             f"this process is incarnation {self.incarnation}, the database knows {now}",
             hint="stop this process",
         )
@@ -472,27 +425,8 @@ class OpLogWriter:
         return await database.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
 
 
-def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:
-    """Return the scripts whose ops are bound: each once, a seal before all without a verdict."""
-    once = {script.key: script for script in scripts}
-    seals = [script for script in scripts if script.op and script.op.kind == SEAL]
-    if not seals:
-        return once.values()
-    return seals[:1] + [script for script in once.values() if script not in seals]
-
-
-def _reasons(script: Script) -> Sequence[str | None]:
-    """Return the refusal reason of each statement, by position."""
-    refusals = script.refusals
-    return [refusals.get(index) for index in range(max(refusals) + 1)] if refusals else ()
-
-
-def _array(entries: Sequence[EntryValues]) -> str:
-    return orjson.dumps([tuple(entry) for entry in entries]).decode()
-
-
 def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:
     for statement, text in script.refusals.items():
         if text == reason:
             return refused(text, statement=statement)
-    return ConstraintFailed("the script failed when it was first sent; the details are gone", statement=0)
+    return ConstraintFailed("script failed when it was first sent: the details are not stored", statement=0)

@@ -206,8 +206,12 @@ class BarReporter:
     async def _read_due(self, now_ms: int, *, fresh: bool) -> _Due:
         context = self._context
         values = (
-            *(*context.mesh, now_ms - AMENDMENT_PERIOD_MS, self._due_until(now_ms), _BATCH_SIZE + 1),
-            *(DEAD_AFTER_TICKS, context.timeline.window_at(now_ms - LATE_END_PERIOD_MS).start_ms),
+            *context.mesh,
+            now_ms - AMENDMENT_PERIOD_MS,
+            self._due_until(now_ms),
+            _BATCH_SIZE + 1,
+            DEAD_AFTER_TICKS,
+            context.timeline.window_at(now_ms - LATE_END_PERIOD_MS).start_ms,
         )
         rows = await context.store.read(_SQL["due"], values, fresh=fresh)
         return self._parse_due(rows[0], is_fresh=not rows.age_s)
@@ -218,13 +222,19 @@ class BarReporter:
         ends = sorted((each for ends in orjson.loads(row["late_threads"]) for each in ends), reverse=True)
         late_threads = {self._context.timeline.window_at(each).start_ms: each for each in ends}
         return _Due(
-            *(last, row["serial"], orjson.loads(row["unreported"])),
-            [(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
-            orjson.loads(row["late_phrases"]),
-            sorted(late_threads.values()),
-            *(row["queue_depth"], row["places"], row["load"], row["clock_distance_ms"]),
-            *(row["oldest_claim_ms"], row["oldest_report_ms"]),
-            is_fresh,
+            last=last,
+            serial=row["serial"],
+            unreported=orjson.loads(row["unreported"]),
+            late=[(window_ms, first) for window_ms, first in orjson.loads(row["late"])],
+            late_phrases=orjson.loads(row["late_phrases"]),
+            late_threads=sorted(late_threads.values()),
+            queue_depth=row["queue_depth"],
+            places=row["places"],
+            load=row["load"],
+            clock_distance_ms=row["clock_distance_ms"],
+            oldest_claim_ms=row["oldest_claim_ms"],
+            oldest_report_ms=row["oldest_report_ms"],
+            is_fresh=is_fresh,
         )
 
     def _due_until(self, now_ms: int) -> int:
@@ -419,8 +429,13 @@ class BarReporter:
 def _report_values(report: BarReport) -> tuple[Any, ...]:
     """Return the report's values in the order of the statement."""
     return (
-        *(report.start_ms, report.revision, report.window_id, report.end_ms, int(report.is_missing)),
-        *(sum(report.phrases.values()), sum(report.promises.values())),
+        report.start_ms,
+        report.revision,
+        report.window_id,
+        report.end_ms,
+        int(report.is_missing),
+        sum(report.phrases.values()),
+        sum(report.promises.values()),
         orjson.dumps(report.document()).decode(),
     )
 

@@ -104,7 +104,7 @@ class BeatLocks:
         self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
     ) -> AsyncIterator[BeatLock]:
         lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
-        async with self._locks.keep(lock, _do_not_renew):
+        async with self._locks.keep(lock, None):
             yield lock
 
     async def renew(self, lock: BeatLock, beats_left: float) -> BeatLock:
@@ -115,8 +115,8 @@ class BeatLocks:
         """
         if beats_left < 1:
             raise BadValue(
-                f"with {beats_left:g} beats left nobody holds {', '.join(lock.keys)} any longer",
-                hint="it ends with its phase or bar; renew it while at least one beat is left",
+                f"beats_left must be at least 1 to renew {', '.join(lock.keys)}, got {beats_left:g}",
+                hint="let the lock end with its phase or bar",
             )
         following_ms = self._end_of(lock.until, self._end_of(lock.until, self._context.times.now_ms))
         await self._extend(lock, max(lock.ends_ms, following_ms))
@@ -127,12 +127,8 @@ class BeatLocks:
         lock.ends_ms = ends_ms
 
 
-async def _do_not_renew(_: Lock) -> None:
-    """Do nothing: a beat lock is renewed only by an explicit call."""
-
-
 def _parse_until(until: Until | str) -> Until:
     try:
         return Until(until)
     except ValueError:
-        raise BadValue(f"nothing is held until the end of {until!r}", hint="phase or bar") from None
+        raise BadValue(f"until must be phase or bar, got {until!r}") from None

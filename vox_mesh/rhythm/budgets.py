@@ -46,7 +46,10 @@ def read_rates(path: Path | None) -> Rates:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise BadSettings(f"VOX_MESH_RATES: {path} can't be read: {error.strerror}") from None
+        raise BadSettings(
+            f"VOX_MESH_RATES: {path} can't be read: {error.strerror}",
+            hint="name a file, or unset the variable",
+        ) from None
     return parse_rates(text, str(path))
 
 
@@ -115,7 +118,7 @@ class Budgets:
         """Set the budget of an agent or account; `anew` resets its spending."""
         context = self._context
         if budget.charge_to is not None:
-            raise BadValue("charge_to is for the budgets of jobs and tasks", hint="leave it out")
+            raise BadValue("charge_to must be in the budget of a job or task", hint="leave it out here")
         row = (checked_subject(subject), canonical(budget.document()), str(context.clock.tick()), anew)
         values = (*context.mesh, *row)
         await context.store.write(Script(Statement(_SQL["set"], values)))
@@ -134,7 +137,7 @@ class Budgets:
             checked_subject(subject)
         rows = await self._context.store.read(_SQL["set_budgets"], (*self._context.mesh, subject), fresh=True)
         if subject is not None and not rows:
-            raise NotKnown(f"{subject} has no budget", hint="`vox-mesh budget show` lists those that are set")
+            raise NotKnown(f"{subject} has no budget", hint="list budgets: `vox-mesh budget show`")
         return [SetBudget(row["subject"], _parse_budget(row), row["since_ms"]) for row in rows]
 
     # --- spending --------------------------------------------------------------------------------
@@ -144,10 +147,27 @@ class Budgets:
         context = self._context
         window_ms = context.timeline.window_at(end.ended_ms).start_ms
         values = (
-            *(*context.mesh, end.phrase_id, end.agent_id, end.task_id, end.job_id, end.account, end.attempt),
-            *(end.outcome.value, canonical(dict(end.beats)), canonical(dict(end.waited)), end.overruns),
-            *(end.first_useful_ms, canonical(end.resources.as_json()), float(end.bu), self.cost_of(end)),
-            *(end.note, window_ms, end.began_ms, end.ended_ms, context.node_id, str(context.clock.tick())),
+            *context.mesh,
+            end.phrase_id,
+            end.agent_id,
+            end.task_id,
+            end.job_id,
+            end.account,
+            end.attempt,
+            end.outcome.value,
+            canonical(dict(end.beats)),
+            canonical(dict(end.waited)),
+            end.overruns,
+            end.first_useful_ms,
+            canonical(end.resources.as_json()),
+            float(end.bu),
+            self.cost_of(end),
+            end.note,
+            window_ms,
+            end.began_ms,
+            end.ended_ms,
+            context.node_id,
+            str(context.clock.tick()),
         )
         return Statement(_SQL["record"], values)
 

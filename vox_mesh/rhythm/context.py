@@ -67,7 +67,7 @@ class RhythmContext:
     """State shared by all parts of the rhythm; a newly learned plan is stored here."""
 
     store: Store
-    author: OpLogWriter
+    writer: OpLogWriter
     clock: MeshClock
     times: Times
     agent: str | None
@@ -86,7 +86,7 @@ class RhythmContext:
     @property
     def node_id(self) -> str:
         """This node's id."""
-        return self.author.identity.node_id
+        return self.writer.identity.node_id
 
     @property
     def timeline(self) -> Timeline:

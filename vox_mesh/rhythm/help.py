@@ -138,7 +138,7 @@ class Help:
             rows = await self._store.read(_SQL["thread"], (*self._context.mesh, thread_id), fresh=asked)
             if rows:
                 return HelpThread(*rows[0])
-        raise NotKnown(f"nobody asked for help in thread {thread_id}")
+        raise NotKnown(f"help thread {thread_id} not found")
 
     async def listed(
         self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
@@ -238,7 +238,8 @@ class Help:
 
         try:
             sent = await self._messages.send(
-                *(asker, body),
+                asker,
+                body,
                 sender=helper,
                 msg_type=msg_type,
                 thread=thread_id,
@@ -267,11 +268,13 @@ class Help:
         if not now.is_open:
             return _closed_error(now)
         if now.asker != asker:
-            return BadValue(f"{asker} did not ask for help in thread {thread_id}", hint=f"{now.asker} did")
+            return BadValue(f"asker of help thread {thread_id} must be {now.asker}, got {asker}")
         if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
-            return NotHelper(f"{now.helper} has promised help in thread {thread_id}")
+            return NotHelper(
+                f"help thread {thread_id} belongs to another helper: {now.helper} promised first"
+            )
         if now.helper is None and msg_type == WITHDRAWN:
-            return NotHelper(f"nobody has promised help in thread {thread_id}")
+            return NotHelper(f"help thread {thread_id} has no promise to withdraw")
         return _closed_error(now)
 
     # --- closing ---------------------------------------------------------------------------------
@@ -314,7 +317,8 @@ class Help:
         )
         try:
             await self._messages.send(
-                *(thread.asker, body),
+                thread.asker,
+                body,
                 sender=MESH_AGENT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
@@ -337,16 +341,18 @@ def _id_of(thread: AnyThread) -> str:
 def _closed_error(thread: HelpThread) -> ThreadClosed:
     state = verdict(thread.due_ms, thread.closes_ms) if thread.is_open else HelpState(thread.state)
     return ThreadClosed(
-        f"thread {thread.thread_id} is closed: {_STATE_TEXTS[state]}",
+        f"help thread {thread.thread_id} is closed: {_STATE_TEXTS[state]}",
         state=state,
         on_fail=thread.on_fail,
-        hint=f"do without: {thread.on_fail}" if thread.on_fail else "do without, or ask again",
+        hint=f"use the fallback {thread.on_fail}"
+        if thread.on_fail
+        else "continue without help, or ask again",
     )
 
 
 _STATE_TEXTS: Final = {
     HelpState.KEPT: "it was answered",
     HelpState.BROKEN: "the promise was broken",
-    HelpState.EXPIRED: "what was promised did not come",
-    HelpState.UNANSWERED: "nobody promised or answered in time",
+    HelpState.EXPIRED: "the promise expired",
+    HelpState.UNANSWERED: "no promise or answer in time",
 }

@@ -39,7 +39,7 @@ class Rhythm(Phrases):
     def __init__(
         self,
         store: Store,
-        author: OpLogWriter,
+        writer: OpLogWriter,
         clock: MeshClock,
         dependencies: Dependencies,
         agent: str | None,
@@ -50,7 +50,7 @@ class Rhythm(Phrases):
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.tenant.repository_id)
         plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
-        self.ground = RhythmContext(store, author, clock, self.times, agent, plan)
+        self.ground = RhythmContext(store, writer, clock, self.times, agent, plan)
         self.budgets = Budgets(self.ground, read_rates(files.rates))
         self.policies = Policies(self.ground, built_in)
         self.pulse = Pulse(self.ground)

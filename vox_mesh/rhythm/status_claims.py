@@ -66,9 +66,20 @@ class _PendingClaim:
         """Return the values in the order of the statement."""
         claim, beat = self.claim, self.beat
         return (
-            *(beat.window_ms, claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, claim.state),
-            *(orjson.dumps(claim.wait_for).decode(), claim.beats_left, claim.progress, claim.notes),
-            *(int(self.overran), self.began_ms, self.useful_ms, self.hlc),
+            beat.window_ms,
+            claim.agent_id,
+            claim.task_id,
+            beat.epoch_ms,
+            beat.index,
+            claim.state,
+            orjson.dumps(claim.wait_for).decode(),
+            claim.beats_left,
+            claim.progress,
+            claim.notes,
+            int(self.overran),
+            self.began_ms,
+            self.useful_ms,
+            self.hlc,
         )
 
 
@@ -121,7 +132,7 @@ class StatusClaimWriter:
         now_ms = context.times.now_ms
         beat, hlc = context.beat(now_ms), str(context.clock.tick())
         if isinstance(wait_for, str):
-            raise BadValue(f"{wait_for!r} is one thing to wait for, and not several", hint="put it in a list")
+            raise BadValue(f"wait_for must be a list of texts, got {wait_for!r}")
         values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
         claim = StatusClaim(*values)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
         known = self._live.pop((agent, task), None)
@@ -130,14 +141,14 @@ class StatusClaimWriter:
             self._live[agent, task] = pending
             if len(self._live) > MAX_LIVE:
                 self._live.pop(next(iter(self._live)))
-                self._drop(1, "tasks go on at once")
+                self._drop(1, "unfinished tasks")
         self._has_claims.set()
         return claim
 
     def accept(self, claim: StatusClaim) -> None:
         """Accept a claim made on another node, at its own time. It is not repeated here."""
         if not self._context.clock.receive(claim.hlc):
-            raise BadValue(f"the claim's time {claim.hlc} is ahead of the database's")
+            raise BadValue(f"status claim refused: its time {claim.hlc} is ahead of the database's")
         at_ms = Hlc.parse(claim.hlc).wall_ms
         self._add(claim, self._context.beat(at_ms), False, at_ms, None)
         self._has_claims.set()
@@ -209,7 +220,7 @@ class StatusClaimWriter:
             if excess > 0:
                 for key in list(islice(self._pending, excess)):
                     del self._pending[key]
-                self._drop(excess, "claims wait for the database")
+                self._drop(excess, "claims waiting for the database")
             for batch in list(self._batches()):
                 outcome = await self._context.store.write(self._script(batch), timeout=timeout)
                 self._spooled = self._spooled + len(batch) if outcome.spooled else 0

@@ -15,15 +15,14 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.features import Features
 from vox_mesh.nodes.identity import Identity
-from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.nodes.nodes import Features, Nodes
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
-from vox_mesh.oplog.op_kinds import Kinds
+from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
@@ -48,24 +47,30 @@ class MeshServices:
         artifacts: Artifacts,
         files: RhythmFiles,
     ) -> None:
-        kinds = Kinds()
+        kinds = OpKinds()
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
         self.roles = Roles(store, writer, self.nodes, clock)
-        self.deferral = Deferral(store, clock, kinds)
+        self.deferral = PendingOps(store, clock, kinds)
         self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
-        self.occ = Occ(versions, self.conflicts, chance=dependencies.chance)
-        self.locks = Locks(store, clock, lambda: self.identity.node_id, agent, dependencies.monotonic)
+        self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
+        self.locks = Locks(
+            store,
+            clock,
+            lambda: self.identity.node_id,
+            agent,
+            dependencies.monotonic,
+            on_granted=writer.witness.record_token,
+        )
         self.messages = Messages(store, writer, clock, dependencies, agent)
         self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
-        self.job_kinds = JobKinds(store, self.jobs.roster)
+        self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts
-        self.occ.notify = self._notify_agent
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
@@ -77,8 +82,14 @@ class MeshServices:
         from vox_mesh.rhythm.rhythm import Rhythm  # imported late: most commands do not need it
 
         return Rhythm(
-            *(self.store, self._writer, self.clock, self._dependencies, self._agent),
-            *(self.locks, self.messages, self._files),
+            store=self.store,
+            writer=self._writer,
+            clock=self.clock,
+            dependencies=self._dependencies,
+            agent=self._agent,
+            locks=self.locks,
+            messages=self.messages,
+            files=self._files,
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from vox_mesh.model.base.row_json import show_row
 from vox_mesh.occ.conflicts import Conflict
@@ -12,27 +12,8 @@ SIDES: Final = ("base", "left", "right")
 
 
 @dataclass(frozen=True)
-class ConflictView:
-    """A conflict by column."""
-
-    conflict_id: str
-    table_name: str
-    row_key: dict[str, Any]
-    base: dict[str, Any] | None
-    left: dict[str, Any]
-    right: dict[str, Any] | None
-    left_node: str
-    left_agent: str | None
-    right_node: str | None
-    strategy: str
-    deferred_to: str | None
-    state: str
-    created_at: str
-    resolved_at: str | None
-    resolved_by: str | None
-    resolved_agent: str | None
-    resolution: str | None
-    reason: str | None
+class ConflictView(Conflict):
+    """A conflict by column, its rows as JSON."""
 
     @classmethod
     def of(cls, conflict: Conflict) -> ConflictView:

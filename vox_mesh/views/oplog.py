@@ -10,7 +10,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
-from vox_mesh.oplog.pending_ops import Waiting
+from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import stamp_of
 
@@ -88,7 +88,7 @@ class ChainView:
 
 
 @dataclass(frozen=True)
-class StandingView:
+class OpStateView:
     """How an op stands: applied, refused, waiting for others, or dropped for good."""
 
     op_id: str
@@ -99,17 +99,17 @@ class StandingView:
     waits_for: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, waits: Waiting) -> StandingView:
+    def of(cls, waits: PendingOp) -> OpStateView:
         """Return the view of an op that was not applied."""
         state = "waiting" if waits.dropped is None else "dropped"
         return cls(waits.op_id, waits.node_id, waits.kind, state, waits.dropped, waits.waits_for)
 
 
-async def standing_of(mesh: MeshServices, op_id: str) -> StandingView:
+async def find_op_state(mesh: MeshServices, op_id: str) -> OpStateView:
     """Return the state of an op."""
     entry = await mesh.oplog.find(op_id)
     waits = await mesh.deferral.waiting_for(op_id)
     if waits is not None:
-        return StandingView.of(waits)
+        return OpStateView.of(waits)
     state = "applied" if entry.accepted else "refused"
-    return StandingView(op_id, entry.node_id, entry.kind, state, entry.reason, [])
+    return OpStateView(op_id, entry.node_id, entry.kind, state, entry.reason, [])

@@ -15,14 +15,14 @@ from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
-from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.nodes import NodeView, with_roles
-from vox_mesh.views.rhythm import BeatView, report_of
+from vox_mesh.views.rhythm import BeatView
 
 MAX_ITEMS: Final = 200
 """The maximum number of items of each sort."""
@@ -32,8 +32,12 @@ _READ_TIMEOUT_S: Final = 3.0
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
 _JOB_ORDER: Final = (
-    *(JobState.RUNNING, JobState.CLAIMED, JobState.FAILED),
-    *(JobState.PENDING, JobState.ABORTED, JobState.SUCCEEDED),
+    JobState.RUNNING,
+    JobState.CLAIMED,
+    JobState.FAILED,
+    JobState.PENDING,
+    JobState.ABORTED,
+    JobState.SUCCEEDED,
 )
 _MESSAGE_ORDER: Final = ("overdue", "dead", "unread", "claimed")
 
@@ -239,7 +243,9 @@ class OverviewReader:
         if row["tempos"] != self._tempos:
             await rhythm.policies.look(fresh=True)
             self._tempos = row["tempos"]
-        return RhythmLine(BeatView.of(rhythm.frame(row["now_ms"]), row["leader"]), report_of(row["report"]))
+        return RhythmLine(
+            BeatView.of_frame(rhythm.frame(row["now_ms"]), row["leader"]), parse_report(row["report"])
+        )
 
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store
@@ -298,16 +304,25 @@ def _kinds(row: Row, now_ms: int) -> tuple[KindLine, ...]:
 
 def _job(values: Sequence[Any], now_ms: int) -> JobLine:
     job_id, kind, state, priority, waits, not_before_ms, claimer, lease_until_ms, *rest = values
-    attempts, max_attempts, created_ms, started_ms, ended_ms, exit_code, *said = rest
+    attempts, max_attempts, created_ms, started_ms, ended_ms, exit_code, reason, progress, message = rest
     is_held = state in HELD
     began_ms = ended_ms or (started_ms if is_held else None) or created_ms
     due_ms = lease_until_ms if is_held else not_before_ms if state == JobState.PENDING else None
     return JobLine(
-        *(job_id, kind, state, priority, waits, claimer, attempts, max_attempts),
-        max(0, now_ms - began_ms),
-        None if due_ms is None or due_ms <= now_ms else due_ms - now_ms,
-        exit_code,
-        *said,
+        job_id=job_id,
+        kind=kind,
+        state=state,
+        priority=priority,
+        waits=waits,
+        claimer=claimer,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        since_ms=max(0, now_ms - began_ms),
+        due_ms=None if due_ms is None or due_ms <= now_ms else due_ms - now_ms,
+        exit_code=exit_code,
+        reason=reason,
+        progress=progress,
+        message=message,
     )
 
 
@@ -319,10 +334,14 @@ def _waiter(values: Sequence[Any], now_ms: int) -> WaiterLine:
 def _lock(values: Sequence[Any], waiters: Iterable[WaiterLine], now_ms: int) -> LockLine:
     lock_key, token, node, agent, is_shared, acquired_at, expires_at = values
     return LockLine(
-        *(lock_key, token, node, agent, bool(is_shared)),
-        max(0, now_ms - milliseconds_at(acquired_at)),
-        max(0, milliseconds_at(expires_at) - now_ms),
-        tuple(each for each in waiters if each.lock_key == lock_key),
+        lock_key=lock_key,
+        fence_token=token,
+        holder_node=node,
+        holder_agent=agent,
+        is_shared=bool(is_shared),
+        age_ms=max(0, now_ms - milliseconds_at(acquired_at)),
+        left_ms=max(0, milliseconds_at(expires_at) - now_ms),
+        waiters=tuple(each for each in waiters if each.lock_key == lock_key),
     )
 
 

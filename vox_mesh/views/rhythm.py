@@ -1,47 +1,33 @@
-"""Views of the rhythm: the current beat, stamps, reports, promises and status claims."""
+"""Views of the rhythm: beats, stamps, status claims, addresses, tempo policies and budgets."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
-
-import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
-from vox_mesh.model.rhythm.plan import LEAD_BARS, BeatFrame
-from vox_mesh.model.rhythm.promises import HelpThread
-from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.model.rhythm.plan import BeatFrame, PlanEntry
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
+from vox_mesh.rhythm.budgets import SetBudget, Spending
 from vox_mesh.runtime.services import MeshServices
 
 # --- beats ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class BeatView:
-    """A beat, with its bar and who leads. `deadline_at` is its end, `source` where its tempo is from."""
+class BeatView(BeatFrame):
+    """A beat, with its bar and its leader. `deadline_at` is its end, `source` the origin of its tempo."""
 
-    cluster_id: str
-    tempo_bpm: float
-    beat_ms: int
-    bar_len_beats: int
-    beat_index: int
-    beat_epoch: str
-    downbeat: bool
-    phase: str
-    hlc: str
-    policy_hash: str
-    deadline_at: str
-    source: str
-    window: str
-    next_downbeat_at: str
-    leader: str | None
+    window: str = field(kw_only=True)
+    next_downbeat_at: str = field(kw_only=True)
+    leader: str | None = field(kw_only=True)
 
     @classmethod
-    def of(cls, frame: BeatFrame, leader: str | None) -> BeatView:
+    def of_frame(cls, frame: BeatFrame, leader: str | None) -> BeatView:
         """Return the view of a frame."""
         window_ms = frame.epoch_ms - (frame.beat_index - 1) * frame.beat_ms
         return cls(
@@ -56,7 +42,7 @@ async def beat_of(mesh: MeshServices) -> BeatView:
     """Return the current beat."""
     await mesh.rhythm.look()
     leader = await mesh.rhythm.leader()
-    return BeatView.of(mesh.rhythm.frame(), None if leader is None else leader.node_id)
+    return BeatView.of_frame(mesh.rhythm.frame(), None if leader is None else leader.node_id)
 
 
 @dataclass(frozen=True)
@@ -69,19 +55,16 @@ class AgreementView:
 
 
 async def agreement_of(mesh: MeshServices) -> AgreementView:
-    """Return the agreement of live nodes. A node may follow an older policy for two bars."""
-    rhythm, now_ms = mesh.rhythm, mesh.rhythm.times.now_ms
-    entry, leader = (await rhythm.policies.look(fresh=True)).at(now_ms), await rhythm.leader()
-    differing: list[str] = []
-    if now_ms - entry.anchor_ms >= LEAD_BARS * entry.tempo.bar_ms:
-        live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
-        policies = await rhythm.policies.read_pulses()
-        differing = sorted(
-            node_id
-            for node_id in live & policies.keys()
-            if policies[node_id].policy_hash != entry.policy_hash
-        )
-    return AgreementView(entry.tempo.bpm, None if leader is None else leader.node_id, differing)
+    """Return the agreement of live nodes."""
+    rhythm = mesh.rhythm
+    entry = (await rhythm.policies.look(fresh=True)).at(rhythm.times.now_ms)
+    leader = await rhythm.leader()
+    live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
+    return AgreementView(
+        tempo_bpm=entry.tempo.bpm,
+        leader=None if leader is None else leader.node_id,
+        differing=await rhythm.policies.differing_nodes(live),
+    )
 
 
 # --- stamps --------------------------------------------------------------------------------------
@@ -103,46 +86,7 @@ def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
     return Stamped(stamp.window, stamp.beat_index)
 
 
-# --- bars ----------------------------------------------------------------------------------------
-
-
-def report_of(document: str | None) -> BarReport | None:
-    """Return a stored report; `None` if there is none, or a newer version wrote it."""
-    if document is None:
-        return None
-    try:
-        return BarReport.of_document(orjson.loads(document))
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-# --- promises and claims -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PromiseView:
-    """A request for help, what was promised to it, and what came of that."""
-
-    thread_id: str
-    asker: str
-    task_id: str
-    asked_ms: int
-    closes_ms: int
-    state: str
-    helper: str | None
-    promise_beats: int | None
-    confidence: float | None
-    fail_after_beats: int | None
-    on_fail: str
-    promised_ms: int | None
-    due_ms: int | None
-    ended_ms: int | None
-    answer_id: str | None
-
-    @classmethod
-    def of(cls, thread: HelpThread) -> PromiseView:
-        """Return the view of a help thread."""
-        return cls(*thread)
+# --- status claims -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -203,3 +147,99 @@ async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
         window=window_id(plan.at(resolved.at_ms).policy.cluster_id, resolved.beat.window_ms),
         window_ms=resolved.beat.window_ms,
     )
+
+
+# --- tempo policies ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyView:
+    """A policy, and the tempo that it has come to. One that is built in holds from the anchor 0."""
+
+    policy_hash: str
+    tempo_bpm: float
+    beat_ms: int
+    bar_len_beats: int
+    phases: dict[str, int]
+    policy: dict[str, Any]
+    anchor_ms: int
+    announced_ms: int | None
+    reason: str
+    op_id: str | None
+
+    @classmethod
+    def of(cls, entry: PlanEntry) -> PolicyView:
+        """Return the view of a plan entry."""
+        return cls(
+            policy_hash=entry.policy_hash,
+            tempo_bpm=entry.tempo.bpm,
+            beat_ms=entry.tempo.beat_ms,
+            bar_len_beats=entry.tempo.bar_len,
+            phases=entry.policy.phase_beats,
+            policy=entry.policy.model_dump(mode="json"),
+            anchor_ms=entry.anchor_ms,
+            announced_ms=entry.announced_ms if entry.op_id else None,
+            reason=entry.reason if entry.op_id else "built in",
+            op_id=entry.op_id or None,
+        )
+
+
+@dataclass(frozen=True)
+class PoliciesView:
+    """What is in force, and what was announced to follow it."""
+
+    in_force: PolicyView
+    announced: Sequence[PolicyView]
+    now_ms: int
+
+
+async def policies_of(mesh: MeshServices) -> PoliciesView:
+    """Return the policies of a mesh, read from the primary."""
+    plan, now_ms = await mesh.rhythm.policies.look(fresh=True), mesh.rhythm.times.now_ms
+    coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]
+    return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms)
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """A budget that is set. `budget` is as it was written."""
+
+    subject: str
+    since_ms: int
+    budget: dict[str, Any]
+
+    @classmethod
+    def of(cls, found: SetBudget) -> BudgetView:
+        """Return the view of a budget."""
+        return cls(found.subject, found.since_ms, found.budget.document())
+
+
+@dataclass(frozen=True)
+class SpendingView:
+    """What an agent or account has spent. Resources that no system told are absent."""
+
+    subject: str
+    phrases: int
+    bu: float
+    cost: float
+    resources: dict[str, Any]
+    max_bu: float | None
+    since_ms: int | None
+    verdict: str
+
+    @classmethod
+    def of(cls, found: Spending) -> SpendingView:
+        """Return the view of a subject's spending."""
+        return cls(
+            found.subject,
+            found.phrases,
+            found.bu,
+            found.cost,
+            found.resources.as_json(),
+            None if found.budget is None else found.budget.max_bu,
+            found.since_ms,
+            found.verdict.value,
+        )

@@ -162,7 +162,7 @@ def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: Vox) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ("show 01", 1, "there is no conflict 01"),
+        ("show 01", 1, "conflict 01 not found"),
         ("resolve 01", 2, "pass either --take or --value"),
         ("resolve 01 --value {", 2, "--value is not JSON"),
     ],

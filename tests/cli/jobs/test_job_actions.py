@@ -97,12 +97,12 @@ def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: Vox) -> None:
     shown = vox("job", "show", again["job_id"], "--json").document
     assert (shown["state"], shown["retry_of"], shown["priority"]) == ("pending", failed, 2)
     twice = vox("job", "retry", failed, good)
-    assert (twice.code, twice.out.splitlines()[-1]) == (0, "retried 1 job, and 1 had been before")
+    assert (twice.code, twice.out.splitlines()[-1]) == (0, "retried 1 job, 1 already retried")
     before = snapshot(vox)
     refused = vox("job", "retry", good, pending)
-    assert (refused.code, f"job {pending} is pending" in refused.error) == (1, True)
+    assert (refused.code, f"wait until job {pending} has ended: it is pending" in refused.error) == (1, True)
     assert snapshot(vox) == before
-    assert vox("job", "retry", "--kind", "test.*").out == "retried 0 jobs, and 1 had been before\n"
+    assert vox("job", "retry", "--kind", "test.*").out == "retried 0 jobs, 1 already retried\n"
 
 
 def test_a_job_in_hand_goes_back_and_waits_as_long_as_is_said(vox: Vox) -> None:

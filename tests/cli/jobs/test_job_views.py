@@ -89,6 +89,6 @@ def test_the_roster_is_compared_with_the_log_and_mended(vox: Vox) -> None:
     assert "found 1 differences" in vox("job", "rebuild", "--check").out
     assert vox("job", "show", job, "--json").document["priority"] == 3
     mended = vox("job", "rebuild", "--repair")
-    assert (mended.code, "mended 1 differences" in mended.out) == (0, True)
+    assert (mended.code, "repaired 1 differences" in mended.out) == (0, True)
     assert vox("job", "show", job, "--json").document["priority"] == 1
     assert vox("job", "rebuild", "--check").code == 0

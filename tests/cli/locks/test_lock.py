@@ -127,7 +127,7 @@ def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: Vox, s
 def test_a_broken_lock_is_in_the_log_with_the_reason(coder: Vox) -> None:
     held = coder("lock", "acquire", "k", "--json").document
     nobodys = coder("lock", "break", "other", "--reason", "why not")
-    assert (nobodys.code, "nobody holds other" in nobodys.error) == (1, True)
+    assert (nobodys.code, "lock on other not found" in nobodys.error) == (1, True)
     done = coder("lock", "break", "k", "--reason", "its agent hangs", "--json").document
     assert [each["fence_token"] for each in done["broken"]] == [held["fence_token"]]
     assert coder("lock", "list", "--json").document == []
@@ -169,7 +169,7 @@ def test_wrong_usage_ends_with_2_and_says_why(
     [
         ("lock run k -- touch started", "VOX_AGENT_ID"),
         ("lock acquire k --agent a --ttl 30d", "ttl must be seconds"),
-        ("lock acquire file:/etc/passwd --agent a", "absolute"),
+        ("lock acquire file:/etc/passwd --agent a", "path of a key must be relative"),
     ],
 )
 def test_what_can_not_be_locked_so_ends_with_2_and_says_why(vox: Vox, command: str, fault: str) -> None:

@@ -63,7 +63,7 @@ def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> No
     (short,) = (each for each in coder("messages", "list").out.splitlines() if key in each)
     assert short.endswith("…")
     several = coder("messages", "show", key[:-1])
-    assert (several.code, "several messages" in several.error) == (2, True)
+    assert (several.code, "is ambiguous" in several.error) == (2, True)
     for unknown in ("7ZZ", ""):
         ended = coder("messages", "show", unknown)
         assert (ended.code, "not found" in ended.error) == (1, True)

@@ -91,7 +91,7 @@ def test_a_body_from_stdin_is_taken_as_it_is_or_refused_in_one_line(coder: Vox) 
     assert piped(coder, text.encode(), "send", "b", "-", "--json").document["payload"] == text
     spaced = b"[" + b" " * (MAX_PAYLOAD_BYTES + 1) + b"]"
     assert piped(coder, spaced, "send", "b", "-", "--json").document["payload"] == []
-    for data, fault in ((b"\xff\xfe", "not UTF-8"), (b"x" * (4 * MAX_PAYLOAD_BYTES + 1), "more than")):
+    for data, fault in ((b"\xff\xfe", "must be UTF-8"), (b"x" * (4 * MAX_PAYLOAD_BYTES + 1), "at most")):
         refused = piped(coder, data, "send", "b", "-")
         assert (refused.code, fault in refused.error) == (2, True)
     assert len(coder("inbox", "b", "--json").document) == 2
@@ -115,7 +115,7 @@ def test_an_answer_is_in_the_thread_of_what_it_answers(coder: Vox) -> None:
     forgotten = new_key()
     assert coder("send", "b", "x", "--reply-to", forgotten, "--json").document["reply_to"] == forgotten
     unknown = coder("send", "b", "x", "--reply-to", "7ZZ")
-    assert (unknown.code, "no message 7ZZ" in unknown.error) == (1, True)
+    assert (unknown.code, "message 7ZZ not found" in unknown.error) == (1, True)
 
 
 # --- waiting for the acknowledgement -------------------------------------------------------------

@@ -159,7 +159,7 @@ async def test_a_job_is_aborted_once_that_is_confirmed(made: Scene) -> None:
         assert (job.state, job.reason) == ("aborted", "aborted by hand")
         await view.find("3", made.jobs["aborted"][:8])
         await view.press("a")
-        await view.shows("has ended: it was aborted")
+        await view.shows("already ended: aborted")
     assert [report for report in await node.oplog.verify() if report.problem] == []
 
 
@@ -175,7 +175,7 @@ async def test_a_job_that_has_failed_is_retried_and_only_once(made: Scene) -> No
         await view.shows(" retried as")
         await view.press("r", "y")
         await view.shows("was retried before as")
-    retries = [job for job in await node.jobs.roster.listed(kind="site.test") if job.retry_of]
+    retries = [job for job in await node.jobs.queries.listed(kind="site.test") if job.retry_of]
     assert [job.retry_of for job in retries] == [made.jobs["failed"]]
 
 
@@ -208,11 +208,11 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
         await view.press("6", "s")
         await view.shows("which side?", '"tabs, always"', '"spaces"')
         await view.press("m")
-        await view.shows("both sides changed content")
+        await view.shows("both changed content")
         await view.press("s")
         await view.shows("which side?")
         await view.press("l")
-        await view.shows("is resolved: left", "none")
+        await view.shows(" resolved: left", "none")
     assert await node.messages.queries.listed(state="dead") == []
     row = await node.occ.read("memories", {"memory_key": "style guide"})
     assert row is not None
@@ -255,7 +255,7 @@ async def test_what_others_wrote_can_neither_steer_the_terminal_nor_be_markup(ma
         await view.shows("Break the lock ?]0;pwned")
         await view.press("escape")
         await write(node, f"{_HEARTBEATS} last_seen_ms = 'soon' WHERE scope_id = ?1 AND repository_id = ?2")
-        await view.shows("what is there can't be read: TypeError")
+        await view.shows("overview can't be read: TypeError")
         await write(node, f"{_HEARTBEATS} last_seen_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
         await view.shows("answers in")
 

@@ -77,7 +77,7 @@ def test_a_file_of_rates_that_can_not_be_used_is_told_at_the_start(vox: Vox) -> 
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("set ann --max-bu 3", "'ann' has no budget; say agent:NAME or account:NAME"),
+        ("set ann --max-bu 3", "subject must be agent:NAME or account:NAME, got 'ann'"),
         ("set agent:ann", "pass exactly one of FILE, --max-bu N and --none"),
         ("set agent:ann x.yaml --max-bu 3", "pass exactly one of"),
         ("set agent:ann --max-bu -1", "must be a number from 0 to 1e+12, got '-1'"),

@@ -43,8 +43,8 @@ class WorkerRun:
 
     def __init__(self, run: Run, first: str) -> None:
         self.run = run
-        self.node_id, _, rest = first.removeprefix("info: ").partition(" works on ")
-        self.kinds, _, self.room = rest.partition(", up to ")
+        fields = dict(each.split("=", 1) for each in first.partition("worker started: ")[2].split())
+        self.node_id, self.kinds, self.room = fields["node_id"], fields["kinds"], fields["concurrency"]
 
     async def said(self, words: str) -> str:
         """Wait until it says so on stderr; the line."""
@@ -89,7 +89,7 @@ async def _said(run: Run, words: str) -> str:
 async def worker_run(settings: Settings, *arguments: str) -> AsyncIterator[WorkerRun]:
     """A worker that takes jobs; whatever becomes of the test, it is gone at the end."""
     async with command_run(settings, "worker", "run", *arguments) as run:
-        yield WorkerRun(run, await _said(run, " works on "))
+        yield WorkerRun(run, await _said(run, "worker started: "))
 
 
 async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bool]) -> None:
@@ -97,7 +97,7 @@ async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bo
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
-            if condition(await mesh.jobs.roster.counts()):
+            if condition(await mesh.jobs.queries.counts()):
                 return
             await mesh.store.changed(seen)
 
@@ -109,7 +109,7 @@ def _command(pids: Path, rest: str = "") -> Manifest:
 
 
 async def _found(mesh: Mesh, jobs: Sequence[Scheduled]) -> list[Job]:
-    return list((await mesh.jobs.roster.find_all([job.job_id for job in jobs], fresh=True)).values())
+    return list((await mesh.jobs.queries.find_all([job.job_id for job in jobs], fresh=True)).values())
 
 
 def _is_free(job: Job) -> bool:
@@ -132,7 +132,7 @@ async def test_handlers_come_from_the_folder_and_commands_are_run_only_with_exec
             assert (await mesh.jobs.wait(registered, timeout=PATIENCE_S)).state == "succeeded"
             assert "example.echo" in worker.kinds
             assert "exec" not in worker.kinds
-            assert worker.room == "3 at a time"
+            assert worker.room == "3"
             (node,) = await mesh.nodes.live_nodes_from_db()
             assert (node.node_id, node.capacity) == (worker.node_id, 3)
             assert (await worker.stopped())[0] == 0

@@ -127,13 +127,13 @@ def test_the_faults_of_a_file_are_told_with_their_lines() -> None:
 @pytest.mark.parametrize(
     ("told", "fault"),
     [
-        ({"cpu_sec": -1}, "cpu_sec is -1"),
-        ({"cpu_sec": True}, "cpu_sec is True"),
-        ({"mem_gbs": math.inf}, "mem_gbs is inf"),
-        ({"gpu_sec": 3}, "gpu_sec is told by class"),
-        ({"gpu_sec": {"": 3}}, "has no name"),
+        ({"cpu_sec": -1}, "cpu_sec must be .* got -1"),
+        ({"cpu_sec": True}, "cpu_sec must be .* got True"),
+        ({"mem_gbs": math.inf}, "mem_gbs must be .* got inf"),
+        ({"gpu_sec": 3}, "gpu_sec must be a map"),
+        ({"gpu_sec": {"": 3}}, "device class of gpu_sec"),
         ({"gpu_sec": {"A100": "x"}}, r"gpu_sec\[A100\]"),
-        ({"tokens": 3}, "tokens is no resource"),
+        ({"tokens": 3}, "got tokens"),
     ],
 )
 def test_what_is_no_resource_is_refused(told: dict[str, Any], fault: str) -> None:

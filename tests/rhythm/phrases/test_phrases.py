@@ -123,7 +123,7 @@ def test_an_agent_that_waits_for_ever_ends_with_its_fallback_its_status_and_its_
         end = await here.assert_recorded(phrase, "degraded", "done")
         assert end["waited"]["help"] == pytest.approx(2, abs=A_MS)
         assert end["beats"] == pytest.approx({"plan": 0, "work": 2, "review": 0, "fallback": 1}, abs=A_MS)
-        assert end["note"] == "help exhausted; needs-attention told; fallback coarse-answer"
+        assert end["note"] == "help exhausted; needs-attention sent; fallback coarse-answer"
         (told,) = await here.node.messages.inbox("needs-attention")
         assert (told.msg_type, told.sender_agent) == ("needs-attention", "ada")
         assert told.body == {"agent": "ada", "task": TASK, "phrase": phrase.phrase_id, "budget": "help"}
@@ -146,7 +146,7 @@ def test_while_it_waits_it_says_for_what_and_how_long() -> None:
 
 def test_without_a_function_the_caller_is_told_what_to_fall_back_on() -> None:
     async def scenario(here: Stage) -> None:
-        with pytest.raises(WaitExhausted, match="in vain") as told:
+        with pytest.raises(WaitExhausted, match=r"wait budget io .* exhausted") as told:
             async with here.phrase(score(escalation=FALLS_BACK), task=TASK) as phrase:
                 await phrase.wait_for(for_ever(), budget="io")
         assert (told.value.budget, told.value.fallback) == ("io", "coarse-answer")
@@ -333,24 +333,24 @@ async def test_while_the_database_is_away_the_end_of_a_phrase_waits_in_the_spool
 
 def test_a_phrase_is_used_as_it_is_meant() -> None:
     async def scenario(here: Stage) -> None:
-        with pytest.raises(BadValue, match="no task"):
+        with pytest.raises(BadValue, match="task must be"):
             here.phrase(task="")
         phrase = here.phrase(task=TASK)
-        with pytest.raises(BadValue, match="not being played"):
+        with pytest.raises(BadValue, match="phrase is not running"):
             phrase.progress(0.1)
         async with phrase:
-            with pytest.raises(BadValue, match="played once"):
+            with pytest.raises(BadValue, match="entered before"):
                 await phrase.__aenter__()
-            with pytest.raises(BadValue, match="no wait budget"):
+            with pytest.raises(BadValue, match="wait budget must be"):
                 await phrase.wait_for(for_ever(), budget="coffee")
             with pytest.raises(BadValue, match="progress"):
                 phrase.progress(2)
             async with phrase.plan():
-                with pytest.raises(BadValue, match="can't begin in plan"):
+                with pytest.raises(BadValue, match="work can't begin: plan has not ended"):
                     async with phrase.work():
                         pass
         assert phrase.outcome == "done"
-        with pytest.raises(BadValue, match="not being played"):
+        with pytest.raises(BadValue, match="phrase is not running"):
             await phrase.wait_for(for_ever())
         await asyncio.sleep(0)  # in which what it was to wait for ends
 

@@ -111,7 +111,7 @@ def test_the_built_in_score_is_one_that_says_nothing_of_its_own() -> None:
 
 
 def test_there_is_no_attempt_before_the_first() -> None:
-    with pytest.raises(BadValue, match="no attempt 0"):
+    with pytest.raises(BadValue, match="got 0"):
         Score.built_in().attempt(0)
 
 

@@ -434,6 +434,6 @@ def test_what_is_no_claim_is_refused_and_changes_nothing(one: Player) -> None:
     one.status.claim("a", "t", "executing")
     with pytest.raises(BadValue, match="state"):
         one.status.claim("a", "t", "dancing")
-    with pytest.raises(BadValue, match="one thing"):
+    with pytest.raises(BadValue, match="wait_for must be"):
         one.status.claim("a", "t", "waiting", wait_for="thread:1")
     assert (one.status.live, one.status.waiting) == (1, 1)

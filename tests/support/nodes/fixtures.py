@@ -18,7 +18,7 @@ from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.export import Exported
+from vox_mesh.oplog.export import ExportResult
 from vox_mesh.store import new_key
 
 _NEVER_S = 3_600.0
@@ -115,7 +115,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of such a log."""
     folder = tmp_path_factory.mktemp("original")
 
-    async def make() -> Exported:
+    async def make() -> ExportResult:
         async with log_of_two_chains(folder) as mesh:
             return await exported(mesh, folder / "log.jsonl")
 

@@ -17,7 +17,7 @@ from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import Identity, passing_identity
+from vox_mesh.nodes.identity import Identity, temporary_identity
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.witness import SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
@@ -69,12 +69,14 @@ class Scene:
         `remembers`: it knows what its earlier incarnations have seen of the database.
         """
         dependencies = Dependencies() if dependencies is None else dependencies
-        identity = self._identities.setdefault(node_id, passing_identity(node_id))
+        identity = self._identities.setdefault(node_id, temporary_identity(node_id))
         tenant = Tenant("", "default", node_id)
         clock = MeshClock(dependencies)
         presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
         witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
-        author = OpLogWriter(lambda: identity, tenant, clock, presence, witness)
+        author = OpLogWriter(
+            lambda: identity, tenant, clock, presence, witness, on_rejoin=lambda: node.start_rejoin()
+        )
         queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
         home = Home.MEMORY if spool is None else Home.MESH
         store = Store(

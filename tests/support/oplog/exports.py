@@ -13,7 +13,7 @@ from tools.homes import FILE
 from vox_mesh import Mesh, OpKind
 from vox_mesh.errors import Refused
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.export import Exported, export_log, verify_export
+from vox_mesh.oplog.export import ExportResult, export_log, verify_export
 from vox_mesh.store.script import new_key
 
 _NOTE: Final = OpKind("note")
@@ -27,7 +27,7 @@ AWKWARD: Final = {
 }
 
 
-async def exported(mesh: Mesh, path: Path) -> Exported:
+async def exported(mesh: Mesh, path: Path) -> ExportResult:
     """The log in a file."""
     return await export_log(mesh.oplog, *mesh.store.tenant[:2], path)
 

@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from tests.support.store.gateways import serving
 from tools.sqld import Server, free_port
 
 WAL_LOG: Final = "/wal_log."
@@ -124,12 +125,5 @@ async def counting(
 ) -> AsyncIterator[CountingGateway]:
     """A running gateway. `refused`: the beginning of a path, and the status that it is answered with."""
     gate = CountingGateway(server, refused)
-    app = web.Application(client_max_size=16 * 2**20)
-    app.router.add_route("*", "/{path:.*}", gate.answer)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_LINGER_S)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", gate.port).start()
-    try:
+    async with serving(gate.answer, gate.port, handler_cancellation=True, shutdown_timeout=_LINGER_S):
         yield gate
-    finally:
-        await runner.cleanup()

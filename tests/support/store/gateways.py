@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from tools.sqld import Server, free_port
 
@@ -42,17 +44,24 @@ class Gateway:
 
 
 @asynccontextmanager
+async def serving(handler: Handler, port: int, **options: Any) -> AsyncIterator[None]:
+    """Serve every path on loopback until the end of the block; `options` are those of the runner."""
+    app = web.Application(client_max_size=16 * 2**20)
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, **options)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def gateway(
     server: Server, *, paths: tuple[str, ...] = ("/v2/", "/v3/"), refusal: int = 404
 ) -> AsyncIterator[Gateway]:
     """A running gateway."""
     gate = Gateway(server, paths, refusal)
-    app = web.Application(client_max_size=16 * 2**20)
-    app.router.add_route("*", "/{path:.*}", gate.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", gate.port).start()
-    try:
+    async with serving(gate.answer, gate.port):
         yield gate
-    finally:
-        await runner.cleanup()

@@ -26,7 +26,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.export import export_log, verify_export
-from vox_mesh.views.oplog import StandingView, stamped_record, standing_of
+from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 
 _LIMIT: Final = 20
 _FILE: Final = click.Path(path_type=Path)
@@ -138,12 +138,12 @@ def waiting(op_id: str | None, as_json: bool) -> None:
     """
     if op_id is None:
         found = [
-            vars(StandingView.of(each))
+            vars(OpStateView.of(each))
             for each in run_command("oplog waiting", lambda mesh: mesh.deferral.waiting())
         ]
         show_several([each if as_json else _in_words(each) for each in found], as_json=as_json)
     else:
-        one = vars(run_command("oplog waiting", lambda mesh: standing_of(mesh, op_id)))
+        one = vars(run_command("oplog waiting", lambda mesh: find_op_state(mesh, op_id)))
         show_one(one if as_json else _in_words(one), as_json=as_json)
 
 

@@ -18,7 +18,7 @@ from vox_mesh.cli.support.session import start
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.access_tokens import access_token, public_pem
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.nodes.key_file import kept_key
+from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.store.files import make_private, publish
 
 _KEY_FILE: Final = "sqld.pem"
@@ -85,7 +85,7 @@ def _load_or_create(key_file: Path) -> tuple[SigningKey, Path]:
         make_private(key_file.absolute().parent)
         if public.exists() and not key_file.exists():
             raise _mismatch(public, key_file)
-        key = kept_key(key_file, hint="pass another file with --key: a new key is created there")
+        key = load_or_create_key(key_file, hint="pass another file with --key: a new key is created there")
         if not public.exists():
             _publish(public_pem(key), public)
         elif public_pem(key) not in public.read_bytes():  # the file may have several keys, for the server

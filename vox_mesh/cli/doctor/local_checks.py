@@ -15,7 +15,7 @@ from dotenv import dotenv_values
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
 from vox_mesh.model.base.homes import Home
-from vox_mesh.nodes.identity import kept_identity
+from vox_mesh.nodes.identity import find_identity
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import mark_of
@@ -141,7 +141,7 @@ async def identity(context: CheckContext) -> CheckResult | None:
     """Check that the keys of this machine's nodes are readable and private."""
     if context.settings.home is Home.MEMORY:
         return None
-    kept = [kept_identity(folder) for folder in sorted(slots(context.settings.home_dir))]
+    kept = [find_identity(folder) for folder in sorted(slots(context.settings.home_dir))]
     names = sorted(each.node_id for each in kept if each is not None)
     return ok(", ".join(names) or "none yet: created when a node first starts")
 

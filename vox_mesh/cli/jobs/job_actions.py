@@ -139,7 +139,7 @@ def retry(
         show_several(records, as_json=True)
         return ExitCode.DONE
     new = sum(again.is_new for _, again in retried)
-    before = f", {len(retried) - new} were retried before" if new < len(retried) else ""
+    before = f", {len(retried) - new} already retried" if new < len(retried) else ""
     lines = [{**each, **{name: short_id(each[name]) for name in ("job_id", "retry_of")}} for each in records]
     show_lines([*(table(lines) if selection.is_by_name else []), f"retried {_count(new)}{before}"])
     return ExitCode.DONE
@@ -168,7 +168,7 @@ def yield_(reference: str, delay: float, reason: str, as_json: bool) -> None:
     """
 
     async def work(mesh: Mesh) -> Job:
-        return await batches.give_back(mesh.jobs, reference, timedelta(seconds=delay), reason)
+        return await batches.yield_job(mesh.jobs, reference, timedelta(seconds=delay), reason)
 
     job = run_command("job yield", work)
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)

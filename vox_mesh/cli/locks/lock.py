@@ -6,7 +6,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -26,7 +26,8 @@ from vox_mesh.cli.support.session import run_command, run_on_mesh, start_shared
 from vox_mesh.errors import LockHeld
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.runtime.locking import acquire_lock
+from vox_mesh.views.locks import HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -73,17 +74,12 @@ def acquire(
     settings = start_shared("lock acquire")
     arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
     try:
-        held = asyncio.run(run_on_mesh(settings, lambda mesh: _acquire(mesh, arguments)))
+        held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
     except LockHeld as refused:
         if as_json:
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
     _show_lock(held, as_json=as_json)
-
-
-async def _acquire(mesh: Mesh, arguments: dict[str, Any]) -> Lock:
-    service, wanted = await choose_lock_service(mesh, **arguments)
-    return await service.acquire(**wanted)
 
 
 @lock.command()
@@ -100,11 +96,10 @@ def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
     Example:
       vox-mesh lock renew file:src/lib.rs --token 7 --ttl 1m
     """
-    _show_lock(run_command("lock renew", lambda mesh: _renew(mesh, key, token, ttl)), as_json=as_json)
-
-
-async def _renew(mesh: Mesh, key: str, token: int, ttl: float | None) -> Lock:
-    return await mesh.locks.renew(await find_held_lock(mesh, key, token), ttl=ttl)
+    _show_lock(
+        run_command("lock renew", lambda mesh: mesh.locks.renew_by_token(key, token, ttl=ttl)),
+        as_json=as_json,
+    )
 
 
 @lock.command()
@@ -121,7 +116,7 @@ def release(key: str, token: int, as_json: bool) -> None:
       vox-mesh lock release file:src/lib.rs --token 7
     """
     _show_lock(
-        run_command("lock release", lambda mesh: release_lock_under(mesh, key, token)), as_json=as_json
+        run_command("lock release", lambda mesh: mesh.locks.release_by_token(key, token)), as_json=as_json
     )
 
 

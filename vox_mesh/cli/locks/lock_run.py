@@ -18,8 +18,8 @@ from vox_mesh.errors import LockLost, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
+from vox_mesh.runtime.locking import hold_lock
 from vox_mesh.settings import Settings
-from vox_mesh.views.locks import choose_lock_service
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +77,11 @@ class _UnderLock:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
                 loop.add_signal_handler(number, self._pass_on, number, task)
         try:
-            async with Mesh.open_command(self._settings) as mesh:
-                service, wanted = await choose_lock_service(mesh, **self._arguments)
-                async with service.hold(**wanted) as lock:
-                    self._code = await self._run(lock)
+            async with (
+                Mesh.open_command(self._settings) as mesh,
+                hold_lock(mesh, **self._arguments) as lock,
+            ):
+                self._code = await self._run(lock)
         except asyncio.CancelledError:
             if self._stopped_by is None:
                 raise

@@ -13,7 +13,6 @@ from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_
 from vox_mesh.cli.support.session import Result, Work, run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, MessageState
-from vox_mesh.views.messages import ThreadView, find_claimed_message, find_message
 
 _LIMIT: Final = 100
 _STATES: Final = [state.value for state in MessageState if state is not MessageState.SPOOLED]
@@ -111,7 +110,7 @@ def show(message_uuid: str, as_json: bool) -> None:
     Example:
       vox-mesh messages show 01K9
     """
-    _show_one("show", lambda mesh: find_message(mesh, message_uuid), as_json=as_json)
+    _show_one("show", lambda mesh: mesh.messages.queries.get(message_uuid), as_json=as_json)
 
 
 @messages.command()
@@ -140,7 +139,7 @@ def threads(limit: int, as_json: bool) -> None:
       vox-mesh messages threads
     """
     threads = _run("threads", lambda mesh: mesh.messages.queries.threads(limit))
-    show_several([vars(ThreadView.of(each)) for each in threads], as_json=as_json)
+    show_several([vars(each) for each in threads], as_json=as_json)
 
 
 # --- dead letters --------------------------------------------------------------------------------
@@ -178,10 +177,10 @@ def retry(ids: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _retry(mesh: Mesh, ids: Sequence[str]) -> list[Message]:
-    dead = [await find_message(mesh, each) for each in ids]
+    dead = [await mesh.messages.queries.get(each) for each in ids]
     for message in dead:
         await mesh.messages.queries.retry(message.message_uuid)
-    return [await find_message(mesh, message.message_uuid) for message in dead]
+    return [await mesh.messages.queries.get(message.message_uuid) for message in dead]
 
 
 # --- claimed messages ----------------------------------------------------------------------------
@@ -204,9 +203,9 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
 
 
 async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
-    claimed = [await find_claimed_message(mesh, each, claim_owner) for each in ids]
+    claimed = [await mesh.messages.get_claimed(each, claim_owner) for each in ids]
     await mesh.messages.ack(*claimed)
-    return [await find_message(mesh, message.message_uuid) for message in claimed]
+    return [await mesh.messages.queries.get(message.message_uuid) for message in claimed]
 
 
 @messages.command()
@@ -232,8 +231,8 @@ def nack(
     """
 
     async def reject(mesh: Mesh) -> Message:
-        claimed = await find_claimed_message(mesh, message_uuid, claim_owner)
+        claimed = await mesh.messages.get_claimed(message_uuid, claim_owner)
         await mesh.messages.nack(claimed, retry_in=retry_in, reason=reason)
-        return await find_message(mesh, claimed.message_uuid)
+        return await mesh.messages.queries.get(claimed.message_uuid)
 
     _show_one("nack", reject, as_json=as_json)

@@ -23,7 +23,6 @@ from vox_mesh.cli.support.session import run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import STALE_MS, Node
-from vox_mesh.views import roles
 from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
 
 _NOT_WRITING: Final = (NodeState.CRITICAL, NodeState.DEAD)
@@ -148,4 +147,4 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
     Example:
       vox-mesh nodes rekey builder-1
     """
-    show_one(vars(run_command("nodes rekey", lambda mesh: roles.rekey(mesh, node, key))), as_json=as_json)
+    show_one(vars(run_command("nodes rekey", lambda mesh: mesh.roles.accept_key(node, key))), as_json=as_json)

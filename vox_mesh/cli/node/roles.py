@@ -8,15 +8,7 @@ import click
 
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
-from vox_mesh.mesh import Mesh
-from vox_mesh.views.roles import (
-    DesignatedView,
-    clear_route,
-    explain_refusals,
-    roles_of,
-    routes_of,
-)
-from vox_mesh.views.roles import route as set_route
+from vox_mesh.views.nodes import DesignatedView, RoutedView, roles_of, routes_of
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
@@ -51,14 +43,8 @@ def designate_coordinator(node: str, as_json: bool) -> None:
     Example:
       vox-mesh roles designate-coordinator builder-1
     """
-    done = run_command("roles designate-coordinator", lambda mesh: _designate(mesh, node))
-    show_one(vars(done), as_json=as_json)
-
-
-async def _designate(mesh: Mesh, node: str) -> DesignatedView:
-    async with explain_refusals(mesh):
-        op = await mesh.roles.designate_coordinator(node)
-        return DesignatedView(op.key, node)
+    op = run_command("roles designate-coordinator", lambda mesh: mesh.roles.designate_coordinator(node))
+    show_one(vars(DesignatedView(op.key, node)), as_json=as_json)
 
 
 # --- routes --------------------------------------------------------------------------------------
@@ -86,7 +72,8 @@ def set_(kind: str, node: str, as_json: bool) -> None:
     Example:
       vox-mesh route set 'cortex.extract.*' builder-1
     """
-    show_one(vars(run_command("route set", lambda mesh: set_route(mesh, kind, node))), as_json=as_json)
+    op = run_command("route set", lambda mesh: mesh.roles.set_route(kind, node))
+    show_one(vars(RoutedView(op.key, kind, node)), as_json=as_json)
 
 
 @route.command()
@@ -101,7 +88,8 @@ def clear(kind: str, as_json: bool) -> None:
     Example:
       vox-mesh route clear 'cortex.extract.*'
     """
-    show_one(vars(run_command("route clear", lambda mesh: clear_route(mesh, kind))), as_json=as_json)
+    op = run_command("route clear", lambda mesh: mesh.roles.clear_route(kind))
+    show_one(vars(RoutedView(op.key, kind, None)), as_json=as_json)
 
 
 @route.command(name="list")

@@ -94,7 +94,7 @@ async def _beats(mesh: Mesh) -> AsyncGenerator[BeatView, None]:
         if frame.downbeat:
             with suppress(MeshError):  # beats continue while the database is away
                 leader = (await beat_of(mesh)).leader
-        yield BeatView.of(frame, leader)
+        yield BeatView.of_frame(frame, leader)
 
 
 def _line(seen: BeatView, mesh: Mesh) -> str:

@@ -16,7 +16,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.budgets import Budget, checked_subject, parse_budget
 from vox_mesh.model.rhythm.costs import MOST
 from vox_mesh.rhythm.budgets import SetBudget, Spending
-from vox_mesh.views.budgets import BudgetView, SpendingView
+from vox_mesh.views.rhythm import BudgetView, SpendingView
 
 _SUBJECT: Final = click.argument("subject", metavar="SUBJECT")
 _ANY: Final = click.argument("subject", metavar="[SUBJECT]", required=False)

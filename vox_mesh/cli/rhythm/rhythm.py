@@ -27,7 +27,7 @@ from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.reports import BarReport
-from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
+from vox_mesh.views.rhythm import PoliciesView, PolicyView, policies_of
 
 _BARS: Final = 8
 _MAX_BARS: Final = 10_000

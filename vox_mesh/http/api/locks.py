@@ -14,8 +14,9 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.locks.path_guard import obstacles
+from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.locks import HoldView, LockView, choose_lock_service, find_held_lock, release_lock_under
+from vox_mesh.views.locks import HoldView, LockView
 
 LOCKS: Final = Operations("locks")
 
@@ -101,7 +102,7 @@ async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
 
 async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
     with suppress(MeshError):  # if the release fails, the lease expires by itself
-        await release_lock_under(mesh, held.lock_keys[0], held.fence_token)
+        await mesh.locks.release_by_token(held.lock_keys[0], held.fence_token)
 
 
 @LOCKS.post(
@@ -109,22 +110,19 @@ async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
 )
 async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
     """Acquire all keys under one fencing token, or none."""
-    service, wanted = await choose_lock_service(mesh, **body.model_dump())
-    return LockView.of(await service.acquire(**wanted))
+    return LockView.of(await locking.acquire_lock(mesh, **body.model_dump()))
 
 
 @LOCKS.post("/v1/locks/renew")
 async def renew_lock(mesh: MeshServices, body: RenewRequest) -> LockView:
     """Renew the lease of a lock and all of its keys."""
-    return LockView.of(
-        await mesh.locks.renew(await find_held_lock(mesh, body.lock_key, body.fence_token), ttl=body.ttl)
-    )
+    return LockView.of(await mesh.locks.renew_by_token(body.lock_key, body.fence_token, ttl=body.ttl))
 
 
 @LOCKS.post("/v1/locks/release")
 async def release_lock(mesh: MeshServices, body: ReleaseRequest) -> LockView:
     """Release a lock and all of its keys."""
-    return LockView.of(await release_lock_under(mesh, body.lock_key, body.fence_token))
+    return LockView.of(await mesh.locks.release_by_token(body.lock_key, body.fence_token))
 
 
 @LOCKS.post("/v1/locks/break")

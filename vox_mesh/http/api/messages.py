@@ -16,10 +16,11 @@ from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
-from vox_mesh.views.messages import MessageView, ThreadView, find_claimed_message, find_message
+from vox_mesh.views.messages import MessageView
 
 MESSAGES: Final = Operations("messages")
 
@@ -149,21 +150,21 @@ async def list_overdue(mesh: MeshServices, query: LimitQuery) -> list[MessageVie
 
 
 @MESSAGES.get("/v1/threads")
-async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[ThreadView]:
+async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[MessageThread]:
     """List threads, latest first."""
-    return [ThreadView.of(each) for each in await mesh.messages.queries.threads(query.limit)]
+    return await mesh.messages.queries.threads(query.limit)
 
 
 @MESSAGES.get("/v1/messages/{message_uuid}")
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Show a message, by its id or a unique prefix."""
-    return MessageView.of(mesh, await find_message(mesh, message_uuid))
+    return MessageView.of(mesh, await mesh.messages.queries.get(message_uuid))
 
 
 @MESSAGES.post("/v1/messages/{message_uuid}/retry")
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Redeliver a dead letter with a new count of attempts."""
-    dead = await find_message(mesh, message_uuid)
+    dead = await mesh.messages.queries.get(message_uuid)
     await mesh.messages.queries.retry(dead.message_uuid)
     return await _current_view(mesh, dead)
 
@@ -171,7 +172,7 @@ async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
 @MESSAGES.post("/v1/messages/{message_uuid}/ack")
 async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) -> MessageView:
     """Acknowledge a claimed message."""
-    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
+    claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
     await mesh.messages.ack(claimed)
     return await _current_view(mesh, claimed)
 
@@ -179,13 +180,13 @@ async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) 
 @MESSAGES.post("/v1/messages/{message_uuid}/nack")
 async def nack_message(mesh: MeshServices, message_uuid: Text, body: NackRequest) -> MessageView:
     """Reject a claimed message; it is redelivered."""
-    claimed = await find_claimed_message(mesh, message_uuid, body.claim_owner)
+    claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
     await mesh.messages.nack(claimed, retry_in=body.retry_in, reason=body.reason)
     return await _current_view(mesh, claimed)
 
 
 async def _current_view(mesh: MeshServices, message: Message) -> MessageView:
-    return MessageView.of(mesh, await find_message(mesh, message.message_uuid))
+    return MessageView.of(mesh, await mesh.messages.queries.get(message.message_uuid))
 
 
 @MESSAGES.get("/v1/inbox/{agent}")
@@ -199,7 +200,7 @@ async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxQuery) ->
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
     with suppress(MeshError):  # if the release fails, the claim expires by itself
         await mesh.messages.put_back(
-            [await find_claimed_message(mesh, each.message_uuid, each.claim_owner or "") for each in claimed]
+            [await mesh.messages.get_claimed(each.message_uuid, each.claim_owner or "") for each in claimed]
         )
 
 

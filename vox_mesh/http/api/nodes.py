@@ -10,16 +10,17 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
+from vox_mesh.oplog.roles import AcceptedKey
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views import roles
-from vox_mesh.views.nodes import NodeView, with_roles
-from vox_mesh.views.roles import (
+from vox_mesh.views.nodes import (
     DesignatedView,
-    KeyView,
+    NodeView,
     RolesView,
     RoutedView,
     RouteView,
-    explain_refusals,
+    roles_of,
+    routes_of,
+    with_roles,
 )
 
 NODES: Final = Operations("nodes")
@@ -70,36 +71,37 @@ class RekeyRequest(RequestModel):
 @ROLES.get("/v1/roles")
 async def show_roles(mesh: MeshServices) -> RolesView:
     """Show the owner, the coordinator and the routes."""
-    return await roles.roles_of(mesh)
+    return await roles_of(mesh)
 
 
 @ROLES.put("/v1/roles/coordinator")
 async def designate_coordinator(mesh: MeshServices, body: NodeRequest) -> DesignatedView:
     """Make a node the coordinator."""
-    async with explain_refusals(mesh):
-        op = await mesh.roles.designate_coordinator(body.node_id)
+    op = await mesh.roles.designate_coordinator(body.node_id)
     return DesignatedView(op.key, body.node_id)
 
 
 @ROLES.get("/v1/routes")
 async def list_routes(mesh: MeshServices, query: PageQuery) -> Page[RouteView]:
     """List the routes and the states of their nodes."""
-    return query.page_of(await roles.routes_of(mesh), lambda view: view.kind)
+    return query.page_of(await routes_of(mesh), lambda view: view.kind)
 
 
 @ROLES.put("/v1/routes/{kind}")
 async def set_route(mesh: MeshServices, kind: Text, body: NodeRequest) -> RoutedView:
     """Route jobs of a kind or pattern to one node only."""
-    return await roles.route(mesh, kind, body.node_id)
+    op = await mesh.roles.set_route(kind, body.node_id)
+    return RoutedView(op.key, kind, body.node_id)
 
 
 @ROLES.delete("/v1/routes/{kind}")
 async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
     """Remove the route of a kind."""
-    return await roles.clear_route(mesh, kind)
+    op = await mesh.roles.clear_route(kind)
+    return RoutedView(op.key, kind, None)
 
 
 @ROLES.post("/v1/nodes/{node_id}/rekey")
-async def rekey_node(mesh: MeshServices, node_id: Text, body: RekeyRequest) -> KeyView:
+async def rekey_node(mesh: MeshServices, node_id: Text, body: RekeyRequest) -> AcceptedKey:
     """Accept a new key for a known node."""
-    return await roles.rekey(mesh, node_id, body.key)
+    return await mesh.roles.accept_key(node_id, body.key)

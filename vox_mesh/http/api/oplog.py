@@ -11,7 +11,7 @@ from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Te
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.oplog.export import Export
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.oplog import ChainView, EntryView, StandingView, standing_of
+from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
 
 OPLOG: Final = Operations("oplog")
 
@@ -41,9 +41,9 @@ async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryVie
 
 
 @OPLOG.get("/v1/oplog/waiting")
-async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[StandingView]:
+async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[OpStateView]:
     """List ops that wait for other ops to be applied."""
-    views = [StandingView.of(each) for each in await mesh.deferral.waiting()]
+    views = [OpStateView.of(each) for each in await mesh.deferral.waiting()]
     return query.page_of(views, lambda view: view.op_id)
 
 
@@ -70,9 +70,9 @@ async def show_entry(mesh: MeshServices, op_id: Text) -> EntryView:
 
 
 @OPLOG.get("/v1/oplog/{op_id}/standing")
-async def show_standing(mesh: MeshServices, op_id: Text) -> StandingView:
+async def show_standing(mesh: MeshServices, op_id: Text) -> OpStateView:
     """Show the state of an op: applied, refused, waiting or dropped."""
-    return await standing_of(mesh, op_id)
+    return await find_op_state(mesh, op_id)
 
 
 @OPLOG.post("/v1/oplog/anchor")

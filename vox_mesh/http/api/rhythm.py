@@ -13,14 +13,23 @@ from vox_mesh.model.documents.documents import MAX_BYTES
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
-from vox_mesh.model.rhythm.promises import HelpState
+from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.budgets import BudgetView, SpendingView
-from vox_mesh.views.rhythm import BeatView, MomentView, PromiseView, StatusView, beat_of, moment_of
-from vox_mesh.views.tempo import PoliciesView, PolicyView, policies_of
+from vox_mesh.views.rhythm import (
+    BeatView,
+    BudgetView,
+    MomentView,
+    PoliciesView,
+    PolicyView,
+    SpendingView,
+    StatusView,
+    beat_of,
+    moment_of,
+    policies_of,
+)
 
 RHYTHM: Final = Operations("rhythm")
 
@@ -74,10 +83,10 @@ async def list_reports(mesh: MeshServices, query: PageQuery) -> Page[BarReport]:
 
 
 @RHYTHM.get("/v1/rhythm/promises")
-async def list_promises(mesh: MeshServices, query: PromisesQuery) -> Page[PromiseView]:
+async def list_promises(mesh: MeshServices, query: PromisesQuery) -> Page[HelpThread]:
     """List requests for help, their promises and outcomes, newest first."""
     found = await mesh.rhythm.help.listed(state=query.state, before=query.text, limit=query.limit)
-    return query.page([PromiseView.of(thread) for thread in found], lambda view: view.thread_id)
+    return query.page(found, lambda view: view.thread_id)
 
 
 # --- status --------------------------------------------------------------------------------------

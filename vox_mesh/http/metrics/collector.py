@@ -29,7 +29,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.occ.occ import Occ
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.pending_ops import Deferral
+from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 from vox_mesh.store.spool.spool import SpoolStatus
@@ -50,7 +50,7 @@ class Measured(Protocol):
     clock: MeshClock
     locks: Locks
     oplog: OpLog
-    deferral: Deferral
+    deferral: PendingOps
     occ: Occ
     messages: Messages
     jobs: Jobs
@@ -157,12 +157,12 @@ class MetricsCollector:
             {
                 "succeeded": stats.succeeded,
                 "failed": stats.failed,
-                "given_back": stats.given_back,
+                "given_back": stats.yielded,
                 "refused": stats.refused,
             },
         )
-        yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.in_hand)
-        yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.places)
+        yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.running_count)
+        yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.capacity)
         yield counter(
             "vox_lease_expired",
             "Jobs that this node released because their leases had expired.",

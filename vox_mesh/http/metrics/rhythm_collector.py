@@ -10,10 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vox_mesh.http.metrics.instruments import counter, counters, gauge, histogram
 from vox_mesh.model.rhythm.plan import TempoSource
-from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.census import Census
 from vox_mesh.rhythm.rhythm import Rhythm
-from vox_mesh.views.rhythm import report_of
 
 MAX_SUBJECTS: Final = 50
 """The maximum number of budgets exported, most spent first."""
@@ -75,7 +74,7 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
 
 def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
     """Return the report on the last bar, unless it is too old."""
-    report, now_ms = report_of(census.last_report), rhythm.times.now_ms
+    report, now_ms = parse_report(census.last_report), rhythm.times.now_ms
     if report is None:
         return None
     bars = rhythm.timeline.bars_between(report.end_ms, max(now_ms, report.end_ms))

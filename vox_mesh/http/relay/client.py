@@ -14,7 +14,7 @@ import orjson
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, wire
 from vox_mesh.http.relay.keys import RelayKeys
-from vox_mesh.messages.directory import Peer
+from vox_mesh.messages.relay_outbound import Peer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.window_keys import MARK
 

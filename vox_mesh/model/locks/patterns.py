@@ -47,18 +47,20 @@ def is_pattern(key: str) -> bool:
 def normalise(key: str) -> str:
     """Return the key in its normal form; raise `BadValue` if it is invalid."""
     if _CONTROL.search(key):
-        raise BadValue(f"the key {key!r} holds a control character", hint="use printable text")
+        raise BadValue(f"key must be printable text, got {key!r}", hint="remove the control characters")
     if key.startswith(FILE):
         key = FILE + _normal_path(key)
     if not key:
-        raise BadValue("a key can't be empty", hint="name what is locked, such as file:src/lib.rs or task:42")
+        raise BadValue(
+            "key must not be empty", hint="name what is locked, such as file:src/lib.rs or task:42"
+        )
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise BadValue(f"the key {key!r} is not valid Unicode", hint="write it in UTF-8") from None
+        raise BadValue(f"key must be valid Unicode, got {key!r}", hint="write it in UTF-8") from None
     if size > MAX_BYTES:
         raise BadValue(
-            f"the key has {size} bytes, more than {MAX_BYTES}",
+            f"key must be at most {MAX_BYTES} bytes, got {size}",
             hint="use a shorter one, or a pattern of a folder above, such as file:src/**",
         )
     return key
@@ -67,12 +69,18 @@ def normalise(key: str) -> str:
 def _normal_path(key: str) -> str:
     path = key[len(FILE) :]
     if path.startswith("/"):
-        raise BadValue(f"the path of {key!r} is absolute", hint="write it from the root of the repository")
+        raise BadValue(
+            f"path of a key must be relative, got {key!r}", hint="write it from the root of the repository"
+        )
     segments = [segment for segment in path.split("/") if segment not in ("", ".")]
     if ".." in segments:
-        raise BadValue(f"the path of {key!r} has a segment `..`", hint="write it from the root downwards")
+        raise BadValue(
+            f"path of a key must not contain `..`, got {key!r}", hint="write it from the root downwards"
+        )
     if not segments:
-        raise BadValue(f"{key!r} names no path", hint="write file:src/lib.rs, or file:** for everything")
+        raise BadValue(
+            f"key must name a path, got {key!r}", hint="write file:src/lib.rs, or file:** for everything"
+        )
     return "/".join(segments)
 
 

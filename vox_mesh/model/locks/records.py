@@ -1,10 +1,12 @@
-"""Lock records: a lock held by this process, and the holders that everyone sees."""
+"""Lock records: a lock held by this process, the holders that everyone sees, and fencing tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_TOKEN_TIME_SHIFT: Final = 10  # as in `sql/locks.sql`
 
 
 @dataclass(slots=True)
@@ -67,3 +69,12 @@ def milliseconds_at(iso: str) -> int:
 def iso_of(milliseconds: int) -> str:
     """Return a time in milliseconds as text, as the database writes it."""
     return f"{datetime.fromtimestamp(milliseconds / 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1_000:03}Z"
+
+
+def next_token(last: int, now_ms: int) -> int:
+    """Return a fencing token above the last one and not below the time.
+
+    Tokens contain the time, so that they rise even across a rollback. They stay below 2^53 until the year
+    2248, so that every JSON reader can hold them.
+    """
+    return max(last + 1, now_ms << _TOKEN_TIME_SHIFT)

@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 def checked_subject(subject: str) -> str:
     """Return the subject if it is `agent:NAME` or `account:NAME`, else raise `BadValue`."""
     if not _SUBJECT.fullmatch(subject) or not subject.isprintable():
-        raise BadValue(f"{subject!r} has no budget", hint="say agent:NAME or account:NAME")
+        raise BadValue(f"subject must be agent:NAME or account:NAME, got {subject!r}")
     return subject
 
 

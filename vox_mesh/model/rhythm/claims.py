@@ -119,7 +119,7 @@ class StatusClaim:
     def of_document(cls, document: Any) -> Self:
         """Return the claim of a JSON object. The old form's `beat` is `beat_index`; its `bar` is dropped."""
         if not isinstance(document, Mapping):
-            raise BadValue(f"a status claim is {short(document)}, and not an object")
+            raise BadValue(f"status claim must be an object, got {short(document)}")
         fields = {**_DEFAULTS, **document}
         fields.pop(_OLD_BAR, None)
         old_beat = fields.pop(_OLD_BEAT, None)

@@ -82,16 +82,17 @@ class Resources:
             if name in CLASSED:
                 if not isinstance(amount, Mapping):
                     raise BadValue(
-                        f"{name} is told by class of device", hint=f'such as {name}={{"A100": 3.2}}'
+                        f"{name} must be a map of device classes to amounts, got {amount!r}",
+                        hint=f'pass for example {name}={{"A100": 3.2}}',
                     )
                 for device, each in amount.items():
                     if not isinstance(device, str) or not device:
-                        raise BadValue(f"a class of {name} has no name")
+                        raise BadValue(f"device class of {name} must be a text, got {device!r}")
                     _check(f"{name}[{device}]", each)
             elif name in PLAIN:
                 _check(name, amount)
             else:
-                raise BadValue(f"{name} is no resource", hint=f"one of {', '.join(PRIMITIVES)}")
+                raise BadValue(f"resource must be one of {', '.join(PRIMITIVES)}, got {name}")
         return cls(**document)
 
 
@@ -104,7 +105,7 @@ PLAIN: Final = tuple(name for name in PRIMITIVES if name not in CLASSED)
 
 def _check(name: str, amount: Any) -> None:
     if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MOST:
-        raise BadValue(f"{name} is {amount!r}, and not a number {_RANGE}")
+        raise BadValue(f"{name} must be a number {_RANGE}, got {amount!r}")
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -132,7 +132,7 @@ class Stamp(NamedTuple):
     hlc: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BeatFrame:
     """One beat. `deadline_at` is its end."""
 
@@ -180,29 +180,31 @@ class BeatFrame:
             values.pop(old, None)
         known = {field.name: field for field in fields(cls)}
         for name in values.keys() - known.keys():
-            raise BadValue(f"a beat frame has no {short(name)}")
+            raise BadValue(f"beat frame has an unknown field: {short(name)}")
         for name in known.keys() - values.keys() - {"source"}:
-            raise BadValue(f"the beat frame has no {name}")
+            raise BadValue(f"beat frame must have the field {name}")
         frame = cls(**values)
         frame._check()
         return frame
 
     def _check(self) -> None:
-        for name, is_right in (
-            ("bar_len_beats", type(self.bar_len_beats) is int and self.bar_len_beats >= 1),
-            ("beat_ms", type(self.beat_ms) is int and self.beat_ms >= 1),
-            ("tempo_bpm", type(self.tempo_bpm) in (int, float) and self.tempo_bpm > 0),
-            ("beat_epoch", is_time(self.beat_epoch)),
-            ("deadline_at", is_time(self.deadline_at)),
+        count, time = "an integer of at least 1", "a time"
+        for name, is_valid, rule in (
+            ("bar_len_beats", type(self.bar_len_beats) is int and self.bar_len_beats >= 1, count),
+            ("beat_ms", type(self.beat_ms) is int and self.beat_ms >= 1, count),
+            ("tempo_bpm", type(self.tempo_bpm) in (int, float) and self.tempo_bpm > 0, "more than 0"),
+            ("beat_epoch", is_time(self.beat_epoch), time),
+            ("deadline_at", is_time(self.deadline_at), time),
         ):
-            if not is_right:
-                raise BadValue(f"{name} of the beat frame is {short(getattr(self, name))}")
+            if not is_valid:
+                raise BadValue(f"{name} of a beat frame must be {rule}, got {short(getattr(self, name))}")
         if type(self.beat_index) is not int or not 1 <= self.beat_index <= self.bar_len_beats:
             raise BadValue(
-                f"beat_index of the beat frame is {short(self.beat_index)}", hint=f"1 to {self.bar_len_beats}"
+                f"beat_index of a beat frame must be an integer from 1 to {self.bar_len_beats}, "
+                f"got {short(self.beat_index)}"
             )
         if self.downbeat is not (self.beat_index == 1):
-            raise BadValue("the beat frame says of the wrong beat that it is the downbeat")
+            raise BadValue("downbeat of a beat frame must be true for beat 1 only")
 
     @property
     def epoch_ms(self) -> int:

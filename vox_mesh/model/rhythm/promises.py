@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import is_ulid
@@ -33,7 +33,8 @@ class HelpState(StrEnum):
     """Not even promised."""
 
 
-class HelpThread(NamedTuple):
+@dataclass(frozen=True)
+class HelpThread:
     """A request for help with its promise and outcome. Times are by the database's clock."""
 
     thread_id: str
@@ -81,23 +82,25 @@ class HelpPromise:
         checked_beats("promise_beats", self.promise_beats)
         checked_beats("fail_after_beats", self.fail_after_beats, minimum=self.promise_beats)
         if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
-            raise BadValue(f"a confidence of {short(self.confidence)}?", hint="a number from 0 to 1")
+            raise BadValue(f"confidence must be a number from 0 to 1, got {short(self.confidence)}")
         if type(self.on_fail) is not str or len(self.on_fail) > MAX_ON_FAIL:
-            raise BadValue(f"on_fail is {short(self.on_fail)}", hint=f"up to {MAX_ON_FAIL} characters")
+            raise BadValue(
+                f"on_fail must be a text of at most {MAX_ON_FAIL} characters, got {short(self.on_fail)}"
+            )
 
     @classmethod
     def parse(cls, document: Any) -> Self:
         """Return the promise of a received document."""
         if not isinstance(document, Mapping):
-            raise BadValue(f"{short(document)} is no promise")
+            raise BadValue(f"promise must be an object, got {short(document)}")
         names = cls.__slots__
         if unknown := document.keys() - set(names):
             raise BadValue(
-                f"a promise has no {short(min(unknown, key=str))}", hint=f"it has {', '.join(names)}"
+                f"fields of a promise must be among {', '.join(names)}, got {short(min(unknown, key=str))}"
             )
         for name in names[:-1]:
             if name not in document:
-                raise BadValue(f"the promise has no {name}")
+                raise BadValue(f"promise must have the field {name}")
         return cls(**document)
 
     def document(self) -> dict[str, Any]:
@@ -109,14 +112,14 @@ def thread_of(text: Any) -> str:
     """Return the id of a thread, given as an id or address."""
     thread_id = text.removeprefix(THREAD) if isinstance(text, str) else ""
     if not is_ulid(thread_id):
-        raise BadValue(f"{short(text)} is no thread of help", hint=f"{THREAD} and an id, or the id alone")
+        raise BadValue(f"help thread must be an id, with or without {THREAD}, got {short(text)}")
     return thread_id
 
 
 def checked_beats(name: str, beats: Any, *, minimum: int = 1) -> int:
     """Return the number of beats if it is in bounds, else raise `BadValue`."""
     if type(beats) is not int or not minimum <= beats <= MAX_HELP_BEATS:
-        raise BadValue(f"{name} is {short(beats)}", hint=f"an integer from {minimum} to {MAX_HELP_BEATS}")
+        raise BadValue(f"{name} must be an integer from {minimum} to {MAX_HELP_BEATS}, got {short(beats)}")
     return beats
 
 

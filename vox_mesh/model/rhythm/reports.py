@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
+import orjson
+
 from vox_mesh.model.rhythm import kpis
 from vox_mesh.model.rhythm.claims import OVER, PHASE_OF
 from vox_mesh.model.rhythm.control import Readings, suggest_phases
@@ -323,6 +325,16 @@ def stretches(timeline: Timeline, from_ms: int, until_ms: int, data_ms: Iterable
     if at_ms < until_ms:
         found.append(Stretch(Window(at_ms, until_ms), has_data=False))
     return found
+
+
+def parse_report(text: str | None) -> BarReport | None:
+    """Return a stored report; `None` if there is none, or this version can't read it."""
+    if text is None:
+        return None
+    try:
+        return BarReport.of_document(orjson.loads(text))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 # --- watched bars --------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from vox_mesh.errors import BadAddress, BadScore, BadValue
-from vox_mesh.model.documents.validation import build_model, flaw, flaws_of, read_model, shown
-from vox_mesh.model.jobs.manifest_fields import Texts
+from vox_mesh.model.documents.validation import Texts, build_model, flaw, flaws_of, read_model, shown
 from vox_mesh.model.rhythm import ucxl
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.policy import DEFAULT_BAR, PHASES, STRICT, divide_beats
@@ -180,7 +179,7 @@ class Score(BaseModel):
     def attempt(self, number: int) -> dict[str, int]:
         """Return the beats of each phase in the n-th phrase, from 1."""
         if number < 1:
-            raise BadValue(f"there is no attempt {number}", hint="the first one is 1")
+            raise BadValue(f"attempt must be at least 1, got {number}")
         shrink = 2 ** min(number - 1, LONGEST_BAR) if self.retry.backoff == "geometric" else 1
         return {phase: max(1, getattr(self.phases, phase) // shrink) for phase in PHASES}
 

@@ -72,9 +72,9 @@ class Tempo:
 
     def __post_init__(self) -> None:
         if not SLOWEST_BPM <= self.bpm <= FASTEST_BPM:
-            raise BadValue(f"a tempo of {self.bpm:g} beats a minute?", hint=f"from 1/60 to {FASTEST_BPM:g}")
+            raise BadValue(f"tempo must be from 1/60 to {FASTEST_BPM:g} beats a minute, got {self.bpm:g}")
         if not 1 <= self.bar_len <= LONGEST_BAR:
-            raise BadValue(f"a bar of {self.bar_len} beats?", hint=f"from 1 to {LONGEST_BAR}")
+            raise BadValue(f"bar length must be from 1 to {LONGEST_BAR} beats, got {self.bar_len}")
 
     @property
     def beat_ms(self) -> int:
@@ -107,10 +107,10 @@ class Timeline:
     def __init__(self, tempos: Iterable[Tempo]) -> None:
         self.tempos: Final = tuple(sorted(tempos, key=lambda tempo: tempo.anchor_ms))
         if not self.tempos:
-            raise BadValue("a timeline needs a tempo")
+            raise BadValue("timeline must have at least one tempo, got none")
         for before, after in pairwise(self.tempos):
             if before.beat_at(after.anchor_ms).window_ms != after.anchor_ms:
-                raise BadValue(f"a tempo can't change at {after.anchor_ms}: that is no downbeat before it")
+                raise BadValue(f"tempo must change on a downbeat of the one before it, got {after.anchor_ms}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Timeline) and self.tempos == other.tempos
@@ -211,19 +211,19 @@ class Metronome:
     """
 
     def __init__(self, last_epoch_ms: int) -> None:
-        self._told_ms = last_epoch_ms
+        self._last_ms = last_epoch_ms
 
     def beats(self, timeline: Timeline, now_ms: int) -> Iterator[Beat]:
         """Yield the beats that have begun since the last call."""
         current = timeline.beat_at(now_ms)
-        if current.epoch_ms <= self._told_ms:
+        if current.epoch_ms <= self._last_ms:
             return
-        is_jump = timeline.bars_between(self._told_ms, now_ms) > 1
-        at_ms = timeline.beat_at(self._told_ms).ends_ms
+        is_jump = timeline.bars_between(self._last_ms, now_ms) > 1
+        at_ms = timeline.beat_at(self._last_ms).ends_ms
         while at_ms <= current.epoch_ms:
             beat = timeline.beat_at(at_ms)
             if not is_jump or beat.is_downbeat or beat == current:
-                self._told_ms = at_ms
+                self._last_ms = at_ms
                 yield beat
             if not is_jump:
                 at_ms = beat.ends_ms

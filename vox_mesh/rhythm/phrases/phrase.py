@@ -88,9 +88,9 @@ class Phrase:
     async def __aenter__(self) -> Self:
         """Begin the phrase."""
         if self.cutoff is not None:
-            raise BadValue("a phrase is played once", hint="ask for another one")
+            raise BadValue("phrase was entered before: each runs once", hint="create another phrase")
         context = self._parts.context
-        _ = context.author.identity  # load the identity first: the clock's timestamps carry it
+        _ = context.writer.identity  # load the identity first: the clock's timestamps carry it
         await self._read_history()
         if self._spec.start == "downbeat":
             bar = context.timeline.window_at(self.times.now_ms - 1)  # a bar that begins right now counts
@@ -157,7 +157,10 @@ class Phrase:
         """Begin a phase and set its deadline. Return the outer deadline, which the phase must hold."""
         outer = self._active_cutoff
         if self._phase is not None:
-            raise BadValue(f"{phase.name} can't begin in {self._phase.name}", hint="end that one before")
+            raise BadValue(
+                f"phase {phase.name} can't begin: {self._phase.name} has not ended",
+                hint="end that phase first",
+            )
         if self._timer.is_over_budget:
             raise self._timer.over_budget_error()
         phase.ends_ms = self._timer.phase_ends_ms(phase.name)
@@ -190,19 +193,19 @@ class Phrase:
         self._is_cut_short = True
         if DEFER in steps and self._position is not RetryPosition.LAST:
             raise PhraseDeferred(
-                f"{phase} of {self.task} took all its beats", phase=phase, hint="go on in another phrase"
+                f"{phase} of {self.task} overran its beats", phase=phase, hint="continue in another phrase"
             )
         if DEFER in steps or phase == BETWEEN:
             raise PhaseOverrun(
-                f"{phase} of {self.task} took all its beats, and no phrase follows",
+                f"{phase} of {self.task} overran its beats: no phrase follows",
                 phase=phase,
-                hint="give it more beats, or more phrases",
+                hint="give the task more beats or more phrases",
             )
 
     @property
     def _active_cutoff(self) -> Cutoff:
         if self.cutoff is None or self.outcome is not None:
-            raise BadValue("this phrase is not being played", hint="use it within `async with phrase`")
+            raise BadValue("phrase is not running", hint="use it within `async with phrase`")
         return self.cutoff
 
     # --- waiting and reporting -------------------------------------------------------------------

@@ -100,9 +100,9 @@ class Phrases:
         role: str,
     ) -> PhraseSpec:
         if not 0 < len(task) <= MAX_TASK or not task.isprintable():
-            raise BadValue(f"{task!r} is no task", hint=f"1 to {MAX_TASK} printable characters")
+            raise BadValue(f"task must be 1 to {MAX_TASK} printable characters, got {task!r}")
         if start not in ("now", "downbeat"):
-            raise BadValue(f"a phrase can't start {start!r}", hint="now, or downbeat")
+            raise BadValue(f"start must be now or downbeat, got {start!r}")
         known, written = _load_score(score)
         agent = self._parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
@@ -126,7 +126,7 @@ def _read_score(path: Path) -> ScoreFile:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise BadValue(f"the score {path} can't be read: {error.strerror}") from None
+        raise BadValue(f"score {path} can't be read: {error.strerror}") from None
     return parse_score(text, str(path))
 
 

@@ -72,7 +72,7 @@ class PhraseTimer:
     def wait_ends_ms(self, budget: str, cutoff: Cutoff) -> int:
         """Return the deadline of a wait that begins now within a cutoff."""
         if budget not in self._caps:
-            raise BadValue(f"there is no wait budget {budget!r}", hint=f"one of {', '.join(self._caps)}")
+            raise BadValue(f"wait budget must be one of {', '.join(self._caps)}, got {budget!r}")
         left = max(0.0, self._caps[budget] - self._waited[budget].beats)
         return min(self._context.timeline.after(self._context.times.now_ms, left), cutoff.at_ms)
 
@@ -88,7 +88,7 @@ class PhraseTimer:
     def over_budget_error(self) -> OverBudget:
         """Return the error for an exhausted budget."""
         return OverBudget(
-            f"{self._task} has used all that its budget allows", hint="see `vox-mesh budget report`"
+            f"budget of {self._task} is exhausted", hint="run `vox-mesh budget report`, or raise the budget"
         )
 
     def _after(self, beats: float) -> int:

@@ -90,7 +90,8 @@ class Waits:
         cutoff, context, now_ms = self._get_cutoff(), self._parts.context, self._times.now_ms
         promised_ms = max(context.timeline.window_at(now_ms).end_ms, context.timeline.after(now_ms, 1))
         thread = await self._parts.help.ask(
-            *(to, body),
+            to,
+            body,
             sender=self._spec.agent,
             within_beats=ceil(self._timer.beats_until(promised_ms)),
             task=self._spec.task,
@@ -108,7 +109,9 @@ class Waits:
             async with self._times.limit(promised_ms):
                 return await self._parts.help.wait(thread)
         if (await self._parts.help.state(thread, fresh=True)).state == HelpState.ASKED:
-            raise ThreadClosed("nobody promised help by the end of the bar", state=HelpState.UNANSWERED)
+            raise ThreadClosed(
+                "help thread closed: no promise by the end of the bar", state=HelpState.UNANSWERED
+            )
         return await self._parts.help.wait(thread)
 
     async def _escalate(self, budget: str, on_fail: str = "") -> MeshError:
@@ -120,10 +123,10 @@ class Waits:
         given = [name for name in fallbacks if name in self._spec.fallbacks]
         fallback = next(iter(given or fallbacks), None)
         error = WaitExhausted(
-            f"{self._spec.task} has waited {self._timer.waited[budget]:.3g} beats for {budget}, in vain",
+            f"wait budget {budget} of {self._spec.task} exhausted: {self._timer.waited[budget]:.3g} beats",
             budget=budget,
             fallback=fallback,
-            hint=f"fall back on {fallback}" if fallback else "give it more beats, or a fallback",
+            hint=f"fall back on {fallback}" if fallback else "raise the wait budget, or pass a fallback",
         )
         if self._timer.is_over or _falling_back.get() == self._phrase_id:
             return error
@@ -163,9 +166,9 @@ class Waits:
             )
         except MeshError as error:
             _log.warning("event not sent: event=%s task=%s error=%s", name, self._spec.task, error.line)
-            self._reporter.add_remark(f"{name} not told")
+            self._reporter.add_remark(f"{name} not sent")
         else:
-            self._reporter.add_remark(f"{name} told")
+            self._reporter.add_remark(f"{name} sent")
 
     async def _fall_back_once(self, name: str) -> bool:
         """Run the fallback once per phrase and return whether it succeeded. Other waits share its outcome."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Final
 
 from vox_mesh.errors import BadValue, Contended, Refused
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.rhythm.plan import Plan, PlanEntry
+from vox_mesh.model.rhythm.plan import LEAD_BARS, Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
 from vox_mesh.oplog.op_kinds import SET_TEMPO
@@ -97,7 +97,9 @@ class Policies:
                 continue
             self._learn([*self._rows.values(), entry])
             return entry
-        raise Contended("others announce tempos all the time", hint="try again")
+        raise Contended(
+            f"tempo not announced: others announced theirs first {_MAX_TRIES} times", hint="try again"
+        )
 
     @property
     def _liveness_values(self) -> tuple[str, str, float]:
@@ -131,9 +133,18 @@ class Policies:
     def _row(self, entry: PlanEntry) -> Statement:
         tempo = entry.tempo
         values = (
-            *(*self._context.mesh, entry.anchor_ms, entry.policy_hash, entry.policy.cluster_id),
-            *(tempo.bpm, tempo.bar_len, entry.first_bar, canonical(entry.policy.document())),
-            *(entry.reason, entry.op_id, entry.hlc, entry.announced_ms),
+            *self._context.mesh,
+            entry.anchor_ms,
+            entry.policy_hash,
+            entry.policy.cluster_id,
+            tempo.bpm,
+            tempo.bar_len,
+            entry.first_bar,
+            canonical(entry.policy.document()),
+            entry.reason,
+            entry.op_id,
+            entry.hlc,
+            entry.announced_ms,
         )
         return Statement(_SQL["announce"], values)
 
@@ -181,6 +192,19 @@ class Policies:
         """Return the policy each node follows, as the local replica shows it."""
         rows = await self._context.store.read(_SQL["pulses"], self._context.mesh)
         return {row["node_id"]: entry for row in rows if (entry := _parse_entry(row)) is not None}
+
+    async def differing_nodes(self, live: Set[str]) -> list[str]:
+        """Return the live nodes that do not follow the announced policy. A node may be two bars late."""
+        now_ms = self._context.times.now_ms
+        entry = self.announced.at(now_ms)
+        if now_ms - entry.anchor_ms < LEAD_BARS * entry.tempo.bar_ms:
+            return []
+        followed = await self.read_pulses()
+        return sorted(
+            node_id
+            for node_id in live & followed.keys()
+            if followed[node_id].policy_hash != entry.policy_hash
+        )
 
 
 OVERTAKEN: Final = ("tempo_overtaken", "tempo_late")

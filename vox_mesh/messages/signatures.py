@@ -1,16 +1,17 @@
-"""Sender verification: check that a message was signed by the node it names."""
+"""Signatures of messages: sign those of this node, and verify that each is of the node it names."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from vox_mesh.messages.scripts import sql
-from vox_mesh.model.base.batch_signature import split_signature
-from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree, split_signature
+from vox_mesh.model.base.keys import SigningKey, is_signed
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.nodes.identity import COMMANDS
@@ -24,6 +25,51 @@ _MAX_INLINE: Final = 2  # signatures checked on the event loop; more go to threa
 
 Keys = frozenset[str]
 _NO_KEYS: Final = Keys()
+_Unsigned = tuple[Message, asyncio.Future[str]]
+
+
+class Signing:
+    """Sign messages: one alone at once, and several sent together with one signature, verified once."""
+
+    def __init__(self, mesh: tuple[str, str]) -> None:
+        self._mesh = mesh
+        self._sending = 0
+        self._waiting: list[_Unsigned] = []
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Mark that a message is about to be sent, until the end of the block."""
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+
+    async def sign(self, message: Message, key: SigningKey) -> Message:
+        """Return the message with a signature of its own, or one shared with all that are sent now."""
+        if self._sending == 1:
+            return message._replace(signature=key.sign(message.signed_text(*self._mesh)))
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._sign_all, key)
+        signature: asyncio.Future[str] = loop.create_future()
+        self._waiting.append((message, signature))
+        return message._replace(signature=await signature)
+
+    def _sign_all(self, key: SigningKey) -> None:
+        waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        for start in range(0, len(waiting), MAX_TEXTS):
+            self._sign_batch(waiting[start : start + MAX_TEXTS], key)
+
+    def _sign_batch(self, batch: list[_Unsigned], key: SigningKey) -> None:
+        texts = [message.signed_text(*self._mesh) for message, _ in batch]
+        if len(texts) == 1:
+            batch[0][1].set_result(key.sign(texts[0]))
+            return
+        root, paths = merkle_tree(texts)
+        signature = key.sign(signed_root(root, *self._mesh))
+        for (_, signed), path in zip(batch, paths, strict=True):
+            signed.set_result(join_signature(signature, path))
 
 
 class SenderVerifier:

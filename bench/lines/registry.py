@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bench.environment import Ground
+from bench.environment import BenchEnvironment
 from bench.figures import Found
 from bench.lines import growth as growth_lines
 from bench.lines import inboxes as inbox_lines
@@ -24,7 +24,7 @@ from bench.lines import service as service_lines
 from bench.lines import store as store_lines
 from bench.lines import wakeups as wake_lines
 from bench.lines import watch as watch_lines
-from bench.peers.roll import PEERS
+from bench.peers.registry import PEERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Line:
 
     name: str
     what: str
-    run: Callable[[Ground], Coroutine[Any, Any, Sequence[Found]]]
+    run: Callable[[BenchEnvironment], Coroutine[Any, Any, Sequence[Found]]]
     needs_server: bool = False
 
 
@@ -156,7 +156,8 @@ PLANES: Final = (
         "peers",
         "Peers",
         tuple(
-            _served(f"peer-{peer.name}", f"jobs of {peer.title}", peer_lines.beside(peer)) for peer in PEERS
+            _served(f"peer-{peer.name}", f"jobs of {peer.title}", peer_lines.compare_with(peer))
+            for peer in PEERS
         ),
     ),
     Plane(
@@ -175,7 +176,7 @@ PLANES: Final = (
 LINES: Final = tuple(line for plane in PLANES for line in plane.lines)
 
 
-def chosen(names: Sequence[str]) -> list[Line]:
+def select(names: Sequence[str]) -> list[Line]:
     """The lines whose name holds one of the names; all of them if none is given."""
     return [line for line in LINES if not names or any(name in line.name for name in names)]
 

@@ -1,4 +1,4 @@
-"""Who plays in the demo, and what there is to do."""
+"""The orchestrators of the demo, and their jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VICTIM: Final = "coder"
 HEIR: Final = "reviewer"
 
 EDITOR: Final = "editor"
-"""The role of those who may be asked to edit."""
+"""The role of agents that may be asked to edit."""
 
 CHANGELOG: Final = "file:CHANGELOG.md"
 README: Final = "file:README.md"
@@ -22,8 +22,8 @@ NOTES: Final = {"memory_key": "release-notes"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """An orchestrator: what it works on, which roles its agent has, and how long a step takes there."""
+class OrchestratorSpec:
+    """An orchestrator: its kinds of jobs, the roles of its agent, and how long a step takes there."""
 
     kinds: tuple[str, ...]
     roles: tuple[str, ...]
@@ -31,10 +31,10 @@ class Part:
 
 
 KINDS: Final = ("fetch", "build", "test", "report", "release")
-CAST: Final = {
-    OWNER: Part(("fetch", "test", "report", "release"), (), 0.2),
-    VICTIM: Part(KINDS, (EDITOR,), 1.0),  # a slow machine: whatever it has in hand takes a while
-    HEIR: Part(KINDS, (EDITOR,), 0.2),
+ORCHESTRATORS: Final = {
+    OWNER: OrchestratorSpec(("fetch", "test", "report", "release"), (), 0.2),
+    VICTIM: OrchestratorSpec(KINDS, (EDITOR,), 1.0),  # a slow machine: its jobs take a while
+    HEIR: OrchestratorSpec(KINDS, (EDITOR,), 0.2),
 }
 
 ROUTES: Final = {"report": OWNER, "release": OWNER}
@@ -49,12 +49,12 @@ _MODULES: Final = (
     *(CORE, "api", "auth", "billing", "cache", "cli", "config", "crypto", "docs", "events", "export"),
     *("http", "index", "jobs", "mail", "parser", "search", "web"),
 )
-_PARTS: Final = 5
+_REPORTS: Final = 5
 _OPTIONS: Final = {"lease": "3s", "backoff": "200ms", "max_attempts": 5}
 
 
 def manifests() -> list[Manifest]:
-    """Each module is fetched, built and tested; of a few tests each there is a report, and then a release."""
+    """Return the jobs: each module is fetched, built and tested; groups have a report; then a release."""
     jobs: list[Manifest] = []
 
     def job(kind: str, name: str, *after: str, **more: Any) -> str:
@@ -70,12 +70,12 @@ def manifests() -> list[Manifest]:
         fetched = job("fetch", module)
         more = {"steps": _CORE_STEPS} if module == CORE else {}
         tests.append(job("test", module, job("build", module, fetched, **more)))
-    reports = [job("report", f"part-{n + 1}", *tests[n::_PARTS]) for n in range(_PARTS)]
+    reports = [job("report", f"part-{n + 1}", *tests[n::_REPORTS]) for n in range(_REPORTS)]
     job("release", "1.4", *reports)
     return jobs
 
 
 def other_than(name: str, subject: str) -> str:
-    """Whom an agent asks to review its work on something."""
-    others = [each for each in CAST if each != name]
+    """Return the agent that reviews another's work on something."""
+    others = [each for each in ORCHESTRATORS if each != name]
     return others[len(subject) % len(others)]

@@ -1,4 +1,4 @@
-"""The demo from its command line to its end."""
+"""The command line of the demo."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.demo.claims import examined, gather
-from tools.demo.players import Failed
-from tools.demo.stage import FOLDER, Stage, forget_settings
-from tools.demo.story import Story
+from tools.demo.claims import check_claims, gather
+from tools.demo.demo_run import DemoRun
+from tools.demo.processes import Failed
 from tools.demo.summary import point_around, summarise
 from tools.demo.view import view_of
+from tools.demo.workspace import FOLDER, Workspace, forget_settings
 from vox_mesh import Mesh, MeshError
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.schema.backup import back_up
@@ -25,54 +25,54 @@ from vox_mesh.store.schema.backup import back_up
 _DEADLINE_S: Final = 90.0
 
 
-async def play(stage: Stage, console: Console) -> bool:
-    """Run it, and say what can be proven of it; whether that is all."""
+async def run_demo(workspace: Workspace, console: Console) -> bool:
+    """Run the demo and print what can be proven of it; return whether all claims hold."""
     began = time.monotonic()
-    async with Mesh.open_command(stage.settings()) as mesh:
+    async with Mesh.open_command(workspace.settings()) as mesh:
         with view_of(console) as view:
             async with asyncio.timeout(_DEADLINE_S):
-                await Story(stage, mesh, view).run()
-        claims = examined(await gather(mesh, stage))
-    if stage.url is not None:
-        await _keep_copy(stage)
+                await DemoRun(workspace, mesh, view).run()
+        claims = check_claims(await gather(mesh, workspace))
+    if workspace.url is not None:
+        await _keep_copy(workspace)
     is_proven = summarise(claims, console)
     seconds = time.monotonic() - began
     console.print(f"\n{seconds:.1f} s in all, start-up of the processes included.", highlight=False)
-    point_around(stage, console)
+    point_around(workspace, console)
     return is_proven
 
 
-async def check(stage: Stage, console: Console) -> bool:
-    """Say again what can be proven of the last run, from what is there now."""
-    async with Mesh.open_command(stage.settings()) as mesh:
-        return summarise(examined(await gather(mesh, stage)), console)
+async def check(workspace: Workspace, console: Console) -> bool:
+    """Check the claims of the last run again, from its database and events."""
+    async with Mesh.open_command(workspace.settings()) as mesh:
+        return summarise(check_claims(await gather(mesh, workspace)), console)
 
 
-async def _keep_copy(stage: Stage) -> None:
-    """The server ends with the demo."""
-    engine = await open_engine(stage.settings())
+async def _keep_copy(workspace: Workspace) -> None:
+    """Copy the server's database: the server ends with the demo."""
+    engine = await open_engine(workspace.settings())
     try:
-        await back_up(engine, stage.database)
+        await back_up(engine, workspace.database)
     finally:
         await engine.close()
 
 
 @contextmanager
-def _stage(has_server: bool) -> Iterator[Stage]:
-    """An empty folder, and a server if there is to be one."""
+def _workspace(has_server: bool) -> Iterator[Workspace]:
+    """Yield an empty folder, and a server if one is wanted."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     if not has_server:
-        yield Stage(FOLDER)
+        yield Workspace(FOLDER)
         return
-    from tools.sqld import Server  # installs itself where it is not there yet
+    from tools.sqld import Server  # installed on first use
 
     with Server() as server:
-        yield Stage(FOLDER, server.url, server.token)
+        yield Workspace(FOLDER, server.url, server.token)
 
 
 def main() -> int | str:
-    """Run the demo; 0 if all that it claims is true, a line if it could not be run."""
+    """Run the demo; return 0 if all claims hold. Exit with a message if it could not run."""
     try:
         return _run()
     except MeshError as error:
@@ -93,6 +93,6 @@ def _run() -> int:
     forget_settings()
     console = Console()
     if options.check:
-        return 0 if asyncio.run(check(Stage(FOLDER), console)) else 1
-    with _stage(options.server is not None) as stage:
-        return 0 if asyncio.run(play(stage, console)) else 1
+        return 0 if asyncio.run(check(Workspace(FOLDER), console)) else 1
+    with _workspace(options.server is not None) as workspace:
+        return 0 if asyncio.run(run_demo(workspace, console)) else 1

@@ -1,4 +1,4 @@
-"""Where the demo takes place: a folder, with a database or beside a server, and what the processes told."""
+"""The workspace of the demo: a folder with a database, or with a server, and the events of its processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tools.demo.board import Board
-from tools.demo.cast import OWNER
+from tools.demo.fenced_files import FencedFiles
+from tools.demo.scenario import OWNER
 from vox_mesh import Settings, load_settings
 from vox_mesh.settings import EXAMPLES
 
@@ -18,11 +18,11 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 _TICK: Final = "500ms"
 
 Event = dict[str, Any]
-"""What a process told: when, by the database's clock; which node; what; and what else there is to it."""
+"""An event of a process: when, by the database's clock; which node; its kind; and more."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class Workspace:
     """The folder, and the server if there is one. Without it the database is a file in the folder."""
 
     folder: Path
@@ -31,29 +31,29 @@ class Stage:
 
     @property
     def database(self) -> Path:
-        """The database, or in the end a copy of the server's."""
+        """The database, or after the run a copy of the server's."""
         return self.folder / "mesh.db"
 
     @property
-    def board(self) -> Board:
+    def fenced_files(self) -> FencedFiles:
         """The files that the locks protect."""
-        return Board(self.folder / "board")
+        return FencedFiles(self.folder / "board")
 
     @property
-    def diary(self) -> Path:
-        """All that the processes told, one event on each line."""
+    def event_log(self) -> Path:
+        """All events of the processes, one on each line."""
         return self.folder / "events.jsonl"
 
     def log(self, name: str) -> Path:
-        """What a node's process says to people."""
+        """Return the log file of a node's process."""
         return self.folder / f"{name}.log"
 
     def events(self) -> list[Event]:
-        """What the processes told."""
-        return [json.loads(line) for line in self.diary.read_text().splitlines()]
+        """Return the events of the processes."""
+        return [json.loads(line) for line in self.event_log.read_text().splitlines()]
 
     def variables(self, name: str) -> dict[str, str]:
-        """The settings of a node. On a server each has a folder of its own, as on a machine of its own."""
+        """Return the settings of a node. On a server each has its own folder, as on its own machine."""
         folder = self.folder.absolute()
         home = folder if self.url is None else folder / name
         variables = {
@@ -68,15 +68,15 @@ class Stage:
         return variables
 
     def environment(self, name: str) -> dict[str, str]:
-        """All that a node's process sees."""
+        """Return the environment of a node's process."""
         return {**os.environ, **self.variables(name), "PYTHONPATH": str(_ROOT)}
 
     def settings(self) -> Settings:
-        """For a command beside the owner of the mesh."""
+        """Return the settings of a command of the owner."""
         return load_settings(_env_file=None, **self.variables(OWNER))
 
 
 def forget_settings() -> None:
-    """Have nothing of the user's own mesh reach the demo."""
+    """Remove the settings of the user's own mesh from the environment."""
     for name in (*EXAMPLES, "TURSO_DATABASE_URL", "TURSO_AUTH_TOKEN"):
         os.environ.pop(name, None)

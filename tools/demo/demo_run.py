@@ -1,4 +1,4 @@
-"""The story of the demo: who starts when, what they are asked, and who is killed."""
+"""The course of the demo: who starts when, what they are asked, and who is killed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tools.demo.board import TooLate
-from tools.demo.cast import (
+from tools.demo.fenced_files import TooLate
+from tools.demo.processes import Failed, OrchestratorProcesses
+from tools.demo.scenario import (
     CHANGELOG,
     CORE,
     EDITOR,
@@ -19,33 +20,32 @@ from tools.demo.cast import (
     VICTIM,
     manifests,
 )
-from tools.demo.players import Failed, Troupe
-from tools.demo.stage import Event, Stage
 from tools.demo.view import View
+from tools.demo.workspace import Event, Workspace
 from vox_mesh import Mesh, Message, Take
 from vox_mesh.model.jobs.records import ENDS
 from vox_mesh.model.messages.records import MessageState
 
 _ENOUGH: Final = 20
-"""So many jobs have ended before somebody is killed."""
+"""The number of ended jobs before a node is killed."""
 
 _LOOK_S: Final = 0.5
 _CALM_S: Final = 0.1
 _REASON: Final = "it came second, but is the better plan"
 
 
-class Story:
-    """One run. The database is looked at, and told of, beside the owner and with its key."""
+class DemoRun:
+    """One run. The database is watched through a mesh with the owner's key."""
 
-    def __init__(self, stage: Stage, mesh: Mesh, view: View) -> None:
-        self._stage = stage
+    def __init__(self, workspace: Workspace, mesh: Mesh, view: View) -> None:
+        self._workspace = workspace
         self._mesh = mesh
         self._view = view
-        self._troupe = Troupe(stage, view.heard)
+        self._processes = OrchestratorProcesses(workspace, view.on_event)
         self._open_messages = 0
 
     async def run(self) -> None:
-        """All of it, up to when everybody has left."""
+        """Run all of it, until every process has left."""
         looking = asyncio.create_task(self._look(), name="demo-look")
         looking.add_done_callback(self._looked)
         try:
@@ -54,17 +54,17 @@ class Story:
             await self._join(HEIR)
             await asyncio.gather(self._have_a_conflict(), self._lose_the_victim(edit))
             await self._until(lambda: self._view.ended == self._view.wanted and not self._open_messages)
-            await self._troupe.leave()
-            await self._mesh.oplog.anchor()  # so that no chain can be cut off unseen
+            await self._processes.leave()
+            await self._mesh.oplog.anchor()  # so that a truncated chain is noticed
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-            await self._troupe.close()
+            await self._processes.close()
 
-    # --- the acts --------------------------------------------------------------------------------
+    # --- steps -----------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """The work is laid out in the name of the owner, before anybody is there; then two of them come."""
+        """Schedule the work in the name of the owner, before any node runs; then start two nodes."""
         await self._mesh.roles.initialise()
         for kind, node in ROUTES.items():
             await self._mesh.roles.route_kind(kind, node)
@@ -76,26 +76,26 @@ class Story:
         await asyncio.gather(self._join(OWNER), self._join(VICTIM))
 
     async def _occupy_the_victim(self) -> Message:
-        """Give it a long job, and a message that has it hold a lock for long."""
-        await self._troupe.until("began", node=VICTIM, kind="build", name=CORE)
+        """Give it a long job, and a message that makes it hold a lock for long."""
+        await self._processes.until("began", node=VICTIM, kind="build", name=CORE)
         edit = await self._mesh.messages.send(
             f"role:{EDITOR}", "the changelog, please", sender=OWNER, msg_type="edit", max_attempts=100
         )
-        await self._troupe.until("holds", node=VICTIM, key=CHANGELOG, what="edited")
+        await self._processes.until("holds", node=VICTIM, key=CHANGELOG, what="edited")
         self._view.say(f"builds {CORE}, and edits {_short(CHANGELOG)} under its lock", VICTIM)
         return edit
 
     async def _have_a_conflict(self) -> None:
-        """Two agents are shown the same plan, and both write it anew."""
+        """Show two agents the same plan, and let both rewrite it."""
         plan = await self._mesh.occ.read("memories", PLAN)
         for agent in (OWNER, HEIR):
             await self._mesh.messages.send(agent, plan, sender="demo", msg_type="revise", priority=3)
-        lost = await self._troupe.first(lambda each: each["event"] == "revised" and bool(each["conflict"]))
+        lost = await self._processes.first(lambda each: each["event"] == "revised" and bool(each["conflict"]))
         self._view.say(
             "wrote the plan at the same time as another: its version is kept for review", lost["node"]
         )
         done = await self._mesh.conflicts.resolve(lost["conflict"], take=Take.LEFT, reason=_REASON)
-        self._told("resolved", conflict=done.conflict_id, by=lost["node"])
+        self._say("resolved", conflict=done.conflict_id, by=lost["node"])
         self._view.say(f"the conflict is resolved: {lost['node']}'s plan is taken")
 
     async def _lose_the_victim(self, edit: Message) -> None:
@@ -104,19 +104,19 @@ class Story:
         await self._join(VICTIM, "is back")
 
     async def _kill_the_victim(self, edit: Message) -> None:
-        """When it is known to have a job, a lock and a message in hand, and not before."""
+        """Kill it when it is known to have a job, a lock and a message, and not before."""
         await self._until(lambda: self._view.ended >= _ENOUGH)
-        core = await self._troupe.until("began", node=VICTIM, kind="build", name=CORE)
-        player = self._troupe.player(VICTIM)
+        core = await self._processes.until("began", node=VICTIM, kind="build", name=CORE)
+        process = self._processes.process(VICTIM)
         while (token := await self._token_with_all_in_hand(core["job"], edit)) is None:
-            await self._troupe.change()
-        await player.kill()
-        self._told("killed", name=VICTIM, job=core["job"], token=token, message=edit.message_uuid)
+            await self._processes.change()
+        await process.kill()
+        self._say("killed", name=VICTIM, job=core["job"], token=token, message=edit.message_uuid)
         self._view.say(f"is killed with -9, with build {CORE}, a lock and a message in hand", VICTIM)
 
     async def _token_with_all_in_hand(self, job_id: str, edit: Message) -> int | None:
-        """The token of the victim's lock, if it has that, the job and the message in hand."""
-        jobs = await self._mesh.jobs.roster.held_by(VICTIM, fresh=True)
+        """Return the token of the victim's lock, if it has that, the job and the message."""
+        jobs = await self._mesh.jobs.queries.held_by(VICTIM, fresh=True)
         letter = await self._mesh.messages.queries.find(edit.message_uuid)
         holders = await self._mesh.locks.holders([CHANGELOG])
         has_both = job_id in [job.job_id for job in jobs] and letter is not None and _is_claimed(letter)
@@ -124,7 +124,7 @@ class Story:
         return tokens[0] if has_both and tokens else None
 
     async def _see_who_takes_over(self, edit: Message) -> None:
-        killed = await self._troupe.until("killed")
+        killed = await self._processes.until("killed")
         token = killed["token"]
         is_locked = partial(_is_newer, token)
         successors: dict[str, Callable[[Event], bool]] = {
@@ -134,15 +134,15 @@ class Story:
         }
 
         async def one(what: str, is_it: Callable[[Event], bool]) -> None:
-            event = await self._troupe.first(lambda e: e["node"] != VICTIM and is_it(e))
+            event = await self._processes.first(lambda e: e["node"] != VICTIM and is_it(e))
             self._view.say(f"{what} {_seconds(event, killed)} after the kill", event["node"])
 
         await asyncio.gather(*(one(what, is_it) for what, is_it in successors.items()))
-        await self._troupe.first(lambda e: e["event"] == "wrote" and is_locked(e))
+        await self._processes.first(lambda e: e["event"] == "wrote" and is_locked(e))
         try:
-            self._stage.board.write(CHANGELOG, token, node=VICTIM, text="edited, too late")
+            self._workspace.fenced_files.write(CHANGELOG, token, node=VICTIM, text="edited, too late")
         except TooLate as refused:
-            self._told("refused", token=token)
+            self._say("refused", token=token)
             self._view.say(f"a late write of {VICTIM}'s is refused: {refused}")
         else:
             raise Failed(f"{VICTIM} could still write to {_short(CHANGELOG)}")
@@ -150,17 +150,17 @@ class Story:
     # --- watching --------------------------------------------------------------------------------
 
     async def _join(self, name: str, how: str = "joins") -> None:
-        player = await self._troupe.start(name)
-        self._view.say(f"{how}, as process {player.pid}", name)
+        process = await self._processes.start(name)
+        self._view.say(f"{how}, as process {process.pid}", name)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
-            await self._troupe.change()
+            await self._processes.change()
 
     async def _look(self) -> None:
-        """See how far it is, whenever something was committed."""
+        """Update the progress whenever something was committed."""
         async for _ in self._mesh.store.changes(interval_s=_LOOK_S):
-            counts = await self._mesh.jobs.roster.counts()
+            counts = await self._mesh.jobs.queries.counts()
             letters = await self._mesh.messages.queries.counts()
             self._open_messages = sum(letters.values()) - letters.get(MessageState.ACKED, 0)
             self._view.looked(
@@ -168,15 +168,15 @@ class Story:
                 sum(letters.values()),
                 letters.get(MessageState.ACKED, 0),
             )
-            self._troupe.wake()
+            self._processes.wake()
             await asyncio.sleep(_CALM_S)
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
         if not looking.cancelled():
-            self._troupe.failed(f"the database can't be looked at: {looking.exception()}")
+            self._processes.failed(f"the database can't be looked at: {looking.exception()}")
 
-    def _told(self, event: str, **about: object) -> None:
-        self._troupe.tell({"at_ms": self._mesh.clock.now_ms, "node": "demo", "event": event, **about})
+    def _say(self, event: str, **about: object) -> None:
+        self._processes.record({"at_ms": self._mesh.clock.now_ms, "node": "demo", "event": event, **about})
 
 
 def _is_claimed(message: Message) -> bool:
@@ -184,7 +184,7 @@ def _is_claimed(message: Message) -> bool:
 
 
 def _is_newer(token: int, event: Event) -> bool:
-    """Whether it is of the lock that the victim had, under a newer token."""
+    """Return whether it is about the lock that the victim had, under a newer token."""
     return bool(event["key"] == CHANGELOG and event["token"] > token)
 
 

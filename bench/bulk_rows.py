@@ -1,4 +1,4 @@
-"""Filling tables in bulk, by SQL: what a long life would have left in them."""
+"""Fill tables in bulk, by SQL: the rows that a long time of use would have left."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ _LOG: Final = f"""
 
 
 async def fill_jobs(node: MeshNode, count: int, *, pending: bool = False) -> None:
-    """Put so many jobs into the roster: finished, or still to be done."""
+    """Insert this many jobs: finished, or pending."""
     await _fill(node, _JOBS, count, int(pending))
 
 
 async def fill_messages(
     node: MeshNode, receiver: str, count: int, senders: int, *, ended: bool = False
 ) -> None:
-    """Put so many messages into an inbox, without a signature."""
+    """Insert this many messages into an inbox, without signatures."""
     await _fill(node, _MESSAGES, count, receiver, senders, int(ended))
 
 
 async def fill_log(node: MeshNode, count: int) -> None:
-    """Put so many entries into the log, of an author who is not here; nobody could verify them."""
+    """Insert this many entries of an absent author into the log; they can't be verified."""
     await _fill(node, _LOG, count)
 
 
