@@ -53,13 +53,17 @@ class CountedEngine:
     """A server's engine that counts all requests."""
 
     def __init__(
-        self, engine: Engine, requests: Counts, monotonic: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        requests: Counts,
+        monotonic: Callable[[], float] = time.monotonic,
+        on_write: Callable[[float | None], None] = lambda asked_at: None,
     ) -> None:
         self.max_scripts = engine.max_scripts
         self._engine = engine
         self._requests = requests
         self._monotonic = monotonic
-        self.on_write: Callable[[float | None], None] = lambda asked_at: None
+        self._on_write = on_write
         """Called after each write with the time at which it was sent; `None` if it was not answered."""
         self.is_refused = False
         """Whether the last call failed because no connection could be made. A late answer does not count."""
@@ -78,7 +82,7 @@ class CountedEngine:
             self.is_refused = False
             return result
         finally:
-            self.on_write(asked_at)
+            self._on_write(asked_at)
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""

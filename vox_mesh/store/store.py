@@ -90,11 +90,9 @@ class Store:
         """Whether the database is reached over a network."""
         self._server: CountedEngine | None = None
         if self.is_remote:
-            engine = self._server = CountedEngine(
-                engine, self.traffic.requests, monotonic if watermark is None else watermark.monotonic
-            )
-            if replica is not None:
-                engine.on_write = replica.note_write
+            clock = monotonic if watermark is None else watermark.monotonic
+            on_write = (lambda asked_at: None) if replica is None else replica.note_write
+            engine = self._server = CountedEngine(engine, self.traffic.requests, clock, on_write)
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
