@@ -135,7 +135,7 @@ FALSIFIED: Final[dict[str, tuple[str, Callable[[Workspace], None]]]] = {
         "messages",
         altered("UPDATE a2a_messages SET state = 'stored', acknowledged = 0, ended_ms = NULL WHERE id = 9"),
     ),
-    "reached nobody": ("messages", forgotten("received")),
+    "reached no agent": ("messages", forgotten("received")),
     "the plan is 'another'": ("conflict", altered("UPDATE memories SET content = 'another'")),
     "0 conflicts instead of 1": ("conflict", altered("DELETE FROM occ_conflicts")),
     "it is open": (
