@@ -204,9 +204,8 @@ def _measure(
     async def look() -> float:
         maker = f"{node.identity.node_id}#{node.incarnation}:"
         values = (*_inbox_with_senders(node, receiver, maker), time.time_ns() // 1_000_000)
-        return (
-            await median_us(lambda: node.store.read(sql("claimable"), values), environment.pace.seconds) / 1e3
-        )
+        seconds = environment.pace.seconds
+        return await median_us(lambda: node.store.read(sql("claimable"), values), seconds) / 1e3
 
     return look
 

@@ -135,7 +135,7 @@ FALSIFIED: Final[dict[str, tuple[str, Callable[[Workspace], None]]]] = {
         "messages",
         altered("UPDATE a2a_messages SET state = 'stored', acknowledged = 0, ended_ms = NULL WHERE id = 9"),
     ),
-    "reached nobody": ("messages", forgotten("received")),
+    "reached no agent": ("messages", forgotten("received")),
     "the plan is 'another'": ("conflict", altered("UPDATE memories SET content = 'another'")),
     "0 conflicts instead of 1": ("conflict", altered("DELETE FROM occ_conflicts")),
     "it is open": (
@@ -159,7 +159,7 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert len(processes(done.stdout)) == 4  # one came twice
     assert_gone(processes(done.stdout))
 
-    assert "all as they were written" in looked_around(tmp_path, done.stdout)
+    assert "chains: intact" in looked_around(tmp_path, done.stdout)
 
     for n, (said, (name, falsify)) in enumerate(FALSIFIED.items()):
         workspace = Workspace(tmp_path / f"{n}" / FOLDER)

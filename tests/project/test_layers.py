@@ -54,7 +54,7 @@ _MAY_USE: Final = {
     "observability": {"errors", "model"},
     "nodes": {"errors", "model", "store", "observability"},
     "views": set(_LAYERS[: _LAYERS.index("runtime") + 1]) - {"settings", "contrib"},
-    "sync": {"errors", "mesh", "nodes", "runtime", "settings"},
+    "sync": {"errors", "mesh", "model", "nodes", "runtime", "settings"},
 }
 """Layers that may import less than all that is below them."""
 

@@ -23,5 +23,5 @@ for line in sys.stdin:
             sys.exit(3)
         case "leave":
             break
-        case told:
-            say(told)
+        case answer:
+            say(answer)

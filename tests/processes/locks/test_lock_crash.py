@@ -89,8 +89,8 @@ async def test_a_killed_holders_locks_go_to_the_next_waiters_within_100_ms_of_th
         )
         await holder.kill()
         late = []
-        for key, old, told in zip(keys, held, waiting, strict=True):
-            new = await told
+        for key, old, answer in zip(keys, held, waiting, strict=True):
+            new = await answer
             assert new["token"] > old["token"]
             late.append(await _acquired_ms(mesh, key, new["token"]) - milliseconds_at(old["expires_at"]))
     print(f"after {late} ms")
@@ -106,25 +106,25 @@ async def test_a_killed_waiter_is_passed_over_and_a_paused_one_is_served_later_a
     killed, paused, third = await asyncio.gather(*(start(settings, name) for name in names))
     async with Mesh.open(settings.model_copy(update={"node_id": "holder"})) as mesh:
         held = await mesh.locks.acquire("key")
-        told = []
+        answer = []
         for n, locker in enumerate((killed, paused, third), start=1):
-            told.append(locker.acquire("key", wait=_PATIENCE_S))
+            answer.append(locker.acquire("key", wait=_PATIENCE_S))
             await _queued(mesh, "key", *names[:n])
-        told[0].cancel()
+        answer[0].cancel()
         await killed.kill()
         async with paused.paused(mesh.store):
             released_ms = await mesh.nodes.now_ms()
             await mesh.locks.release(held)
-            first = await told[2]
+            first = await answer[2]
             took_ms = await _acquired_ms(mesh, "key", first["token"]) - released_ms
             assert took_ms <= _ALIVE_MS + _BUSY_MS
-            assert not told[1].done()
+            assert not answer[1].done()
             silent = await _alive_until(mesh, "key", "paused")
         await _alive_until(mesh, "key", "paused", than=silent)
         last_told = asyncio.create_task(mesh.locks.acquire("key", wait=_PATIENCE_S))
         await _queued(mesh, "key", "killed", "paused", "holder")
         await third.order("release", key="key")
-        second = await told[1]
+        second = await answer[1]
         assert "token" in second, second
         assert second["token"] > first["token"]
         (holder,) = await mesh.locks.holders(["key"])

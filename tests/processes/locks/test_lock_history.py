@@ -158,15 +158,15 @@ _FORGET_TOKENS = "UPDATE lock_generations SET generation = 0 WHERE scope_id = ?"
 
 async def _roamed(mesh: Mesh, table: str, *bugs: str) -> list[str]:
     """What is found wrong with a history that was made in one process, with a bug now and then."""
-    told: list[dict[str, Any]] = []
+    answer: list[dict[str, Any]] = []
 
     def tell(**facts: Any) -> None:
-        told.append(facts)
+        answer.append(facts)
 
     async def harm() -> None:
         while True:
-            goal = len(told) + _BETWEEN_HARMS
-            while len(told) < goal:
+            goal = len(answer) + _BETWEEN_HARMS
+            while len(answer) < goal:
                 await mesh.store.changed(mesh.store.change_count)
             await mesh.store.write(Script(*(Statement(bug, (mesh.store.tenant.scope_id,)) for bug in bugs)))
 
@@ -174,14 +174,14 @@ async def _roamed(mesh: Mesh, table: str, *bugs: str) -> list[str]:
     recorders = [Recorder(mesh, f"agent-{n}", tell, table) for n in range(_PROCESSES)]
     await asyncio.gather(
         *(
-            roam(recorder, _KEYS, _PLANTED_TTL_S, Random(n), lambda: len(told) >= _TOLD)
+            roam(recorder, _KEYS, _PLANTED_TTL_S, Random(n), lambda: len(answer) >= _TOLD)
             for n, recorder in enumerate(recorders)
         )
     )
     if harming is not None:
         harming.cancel()
         await asyncio.gather(harming, return_exceptions=True)
-    return faults(await histories(mesh.store, table, told))
+    return faults(await histories(mesh.store, table, answer))
 
 
 @pytest.mark.parametrize(

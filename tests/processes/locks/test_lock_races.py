@@ -48,11 +48,11 @@ class _Race:
 
     async def run(self) -> Locker:
         """One race: who won it. All others were told who that is."""
-        told = await asyncio.gather(*(racer.acquire(_KEY, ttl=_TTL_S) for racer in self.racers))
-        winners = [racer for racer, each in zip(self.racers, told, strict=True) if "token" in each]
-        assert len(winners) == 1, f"{len(winners)} won: {told}"
-        self.won(next(each["token"] for each in told if "token" in each))
-        losers = [each for each in told if "token" not in each]
+        answer = await asyncio.gather(*(racer.acquire(_KEY, ttl=_TTL_S) for racer in self.racers))
+        winners = [racer for racer, each in zip(self.racers, answer, strict=True) if "token" in each]
+        assert len(winners) == 1, f"{len(winners)} won: {answer}"
+        self.won(next(each["token"] for each in answer if "token" in each))
+        losers = [each for each in answer if "token" not in each]
         for each in losers:
             assert each["error"] == LockHeld.__name__, each
             assert each["holders"] == [winners[0].name], each
@@ -129,9 +129,9 @@ async def test_of_32_tasks_that_race_for_a_key_one_wins_and_tokens_only_rise(tmp
         last = 0
         for i in range(2 * lengths.RACES):
             tried = [mesh.locks.acquire(_KEY, agent=f"agent-{n}") for n in range(_TASKS)]
-            told = await asyncio.gather(*tried, return_exceptions=True)
-            (lock,) = [each for each in told if not isinstance(each, BaseException)]
-            assert {type(each) for each in told if each is not lock} == {LockHeld}
+            answer = await asyncio.gather(*tried, return_exceptions=True)
+            (lock,) = [each for each in answer if not isinstance(each, BaseException)]
+            assert {type(each) for each in answer if each is not lock} == {LockHeld}
             assert lock.fence_token > last
             last = lock.fence_token
             assert await mesh.locks.release(lock)

@@ -67,8 +67,8 @@ async def test_kill_9_of_the_wrapper_at_any_moment_leaves_no_process(on_file: Se
             run.process.kill()
             assert run.process.stdout is not None
             async with asyncio.timeout(PATIENCE_S):
-                told = await run.process.stdout.read()  # up to the end: nobody has it open any more
-            assert len(told.split()) in (0, 2), f"seed {seed}, {number}, after {delay_s:.3f} s"
+                answer = await run.process.stdout.read()  # up to the end: nobody has it open any more
+            assert len(answer.split()) in (0, 2), f"seed {seed}, {number}, after {delay_s:.3f} s"
 
 
 @pytest.mark.parametrize("settings", [FILE, *cases_in_soak(MESH)], indirect=True, ids=str)
@@ -268,10 +268,10 @@ async def _said_when_stopped(path: Path, script: str, grace_s: float = GRACE_S) 
     start = Start(["sh", "-c", f"exec 3>{path}; {script}"], os.environ)
     running = asyncio.create_task(ProcessGroup(grace_s=grace_s).run(start))
     async with asyncio.timeout(PATIENCE_S):
-        told = await asyncio.to_thread(path.open)
-        with told:
-            assert await asyncio.to_thread(told.readline) == "ready\n"
+        answer = await asyncio.to_thread(path.open)
+        with answer:
+            assert await asyncio.to_thread(answer.readline) == "ready\n"
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            return await asyncio.to_thread(told.read)
+            return await asyncio.to_thread(answer.read)

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.jobs import example_handlers
-from tests.support.nodes.node_runs import PATIENCE_S, Machines, UpNode, machines, node_settings, told
+from tests.support.nodes.node_runs import PATIENCE_S, Machines, UpNode, ask, machines, node_settings
 from tests.support.running.lengths import cases_in_soak
 from tools.homes import MESH_REPLICA
 from tools.sqld import Server
@@ -73,7 +73,7 @@ async def test_with_the_database_away_it_ends_in_time_and_says_what_it_could_not
     await _until_all(heir, "pending")
     jobs = (await heir.client.get("/v1/jobs")).json()["items"]
     assert {(job["claimer"], job["failures"]) for job in jobs} == {(None, 0)}
-    assert (await told(settings, "oplog", "verify"))[0] == 0
+    assert (await ask(settings, "oplog", "verify"))[0] == 0
     assert await heir.stop() == 0
 
 
@@ -94,4 +94,4 @@ async def test_a_second_signal_ends_it_at_once_also_with_the_database_away(
         assert await node.stop() == 128 + signal.SIGTERM
     finally:
         server.thaw()
-    assert (await told(settings, "oplog", "verify"))[0] == 0
+    assert (await ask(settings, "oplog", "verify"))[0] == 0

@@ -13,7 +13,7 @@ import pytest
 
 from proof.chaos.proxy import Proxy, PushFault
 from tests.support.jobs import example_handlers
-from tests.support.nodes.node_runs import Machines, UpNode, diagnosed, machines, node_settings, told
+from tests.support.nodes.node_runs import Machines, UpNode, ask, diagnosed, machines, node_settings
 from tests.support.store.disks import Disk
 from tests.support.store.disks import disk as disk
 from tools.homes import FILE, MESH_REPLICA, HomeCase
@@ -65,7 +65,7 @@ async def _until_told(settings: Settings, node: UpNode, words: str) -> None:
     """Wait until others are told so by the roster, which comes with the next tick."""
     async with asyncio.timeout(60):
         while True:
-            _, (there,) = await told(settings, "nodes")
+            _, (there,) = await ask(settings, "nodes")
             assert there["node_id"] == node.name
             if any(words in fault for fault in there["faults"]):
                 return

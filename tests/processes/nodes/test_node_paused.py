@@ -128,11 +128,11 @@ async def test_a_replaced_node_that_wakes_up_writes_nothing_more(
         assert node is not None
         assert (node.incarnation, node.state) == (2, NodeState.LEFT)  # the new one's word, not the old one's
         assert node.pid != pid
-    assert "begun again elsewhere" in old.errors
+    assert "started again elsewhere" in old.errors
 
 
 def _stale(reports: list[dict[str, Any]]) -> int:
-    return sum(each.get("told") == "StaleIncarnation" for each in reports)
+    return sum(each.get("outcome") == "StaleIncarnation" for each in reports)
 
 
 @pytest.mark.parametrize("case", [FILE, MESH, MESH_REPLICA], ids=str)
@@ -179,7 +179,7 @@ async def test_a_node_interrupted_while_it_appends_ends_soon_and_its_chain_is_se
     assert await author.ended(_PATIENCE_S) == 130
     assert author.errors == ""
     async with Mesh.open_command(settings) as mesh:
-        await assert_log_tells_the_same(mesh, table, author.reports[1:], untold=_CALLERS)
+        await assert_log_tells_the_same(mesh, table, author.reports[1:], unreported=_CALLERS)
         (chain,) = await mesh.oplog.verify()
         assert chain.sealed_to == chain.entries - 1
     assert not _left(settings.home_dir / "slots")

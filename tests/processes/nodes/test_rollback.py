@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.nodes.node_runs import PATIENCE_S, UpNode, machines, node_settings, told
+from tests.support.nodes.node_runs import PATIENCE_S, UpNode, ask, machines, node_settings
 from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh
@@ -25,12 +25,12 @@ async def test_tokens_of_commands_rise_though_no_node_could_notice(server: Serve
     settings = MESH.settings(tmp_path, server, scope_id="one", node_id="a")
 
     async def acquired() -> dict[str, Any]:
-        code, lock = await told(settings, "lock", "acquire", "task:1", "--agent", "ada")
+        code, lock = await ask(settings, "lock", "acquire", "task:1", "--agent", "ada")
         assert code == 0
         return dict(lock)
 
     first = await acquired()
-    await told(settings, "lock", "release", "task:1", "--token", str(first["fence_token"]))
+    await ask(settings, "lock", "release", "task:1", "--token", str(first["fence_token"]))
     _copy(server, tmp_path / "copy")
     lost = await acquired()
     server.put_back(tmp_path / "copy")
@@ -65,15 +65,15 @@ async def test_nodes_under_which_the_store_goes_back_join_again(server: Server, 
         async with Mesh.open_command(ada) as mesh:
             assert len(await mesh.oplog.tail(100, kind=ROLLED_BACK)) == 1
             assert not [report for report in await mesh.oplog.verify() if report.problem]
-        _, found = await told(ada, "db", "lost")
+        _, found = await ask(ada, "db", "lost")
         (rolled_back,) = found["rollbacks"]
         assert rolled_back["after_log_id"] <= rolled_back["to_log_id"]
         rows = {(row["table"], row["key"]): row for row in found["rows"]}
         assert rows["a2a_messages", message.message_uuid]["now"] is None
         assert rows["distributed_locks", "task:1"]["lost"]["fence_token"] == lost["fence_token"]
         assert rows["distributed_locks", "task:1"]["now"]["fence_token"] == new["fence_token"]
-        assert await told(ada, "db", "lost", "--discard") == (0, {"discarded": 1})
-        _, found = await told(ada, "db", "lost")
+        assert await ask(ada, "db", "lost", "--discard") == (0, {"discarded": 1})
+        _, found = await ask(ada, "db", "lost")
         assert (len(found["rollbacks"]), found["copies"], found["rows"]) == (1, [], [])
 
 

@@ -29,6 +29,6 @@ async def test_many_processes_make_one_schema(
     for writer in writers:
         writer.ask_to_stop()
     for writer in writers:
-        assert (await writer.finish())[-1] == {"told": "applied"}
+        assert (await writer.finish())[-1] == {"outcome": "applied"}
     async with await open_store(settings) as store:
         assert len(await store.read("SELECT version FROM mesh_schema")) == 1

@@ -47,9 +47,9 @@ class Footing(NamedTuple):
 
 def _footing(node: UpNode) -> Footing:
     pid = node.process.pid
-    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
+    result = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     folder = Path(f"/proc/{pid}/fd")
-    return Footing(int(told.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
+    return Footing(int(result.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
 
 
 class Truth:
@@ -69,9 +69,9 @@ class Truth:
         finally:
             for task in asking:
                 task.cancel()
-            for told in await asyncio.gather(*asking, return_exceptions=True):
-                if not isinstance(told, asyncio.CancelledError):
-                    raise AssertionError(told) from (told if isinstance(told, Exception) else None)
+            for result in await asyncio.gather(*asking, return_exceptions=True):
+                if not isinstance(result, asyncio.CancelledError):
+                    raise AssertionError(result) from (result if isinstance(result, Exception) else None)
 
     async def _ask(self, name: str) -> None:
         while True:
@@ -108,8 +108,8 @@ async def _replaced(here: Machines, settings: Settings, number: int) -> UpNode:
 
 def _running(marker: str) -> list[str]:
     """The processes whose command line has the marker."""
-    told = subprocess.run(["ps", "-Ao", "pid=,args="], capture_output=True, text=True, check=True)
-    return [line for line in told.stdout.splitlines() if marker in line and "ps -Ao" not in line]
+    result = subprocess.run(["ps", "-Ao", "pid=,args="], capture_output=True, text=True, check=True)
+    return [line for line in result.stdout.splitlines() if marker in line and "ps -Ao" not in line]
 
 
 @only_at_full_length  # chaos shows the same in every run

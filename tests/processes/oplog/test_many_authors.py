@@ -39,7 +39,7 @@ async def test_many_nodes_append_at_once_and_all_of_them_see_the_same_log_in_the
     ends = await asyncio.gather(*(author.finish() for author in authors))
     digests = {reports[-1]["digest"] for reports in ends}
     reports = [each for author in authors for each in author.reports if "op" in each]
-    wrong = [each for each in reports if each["told"] != FAILURES.get(each["way"], "applied")]
+    wrong = [each for each in reports if each["outcome"] != FAILURES.get(each["way"], "applied")]
     assert not wrong, f"told something else than was due: {wrong}"
     assert len(reports) == _NODES * _OPS
     assert sum(each["way"] in FAILURES for each in reports) == _NODES * _OPS // 10

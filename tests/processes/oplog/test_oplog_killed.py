@@ -49,12 +49,12 @@ async def _begin_again(settings: Settings, start_author: StartWriter) -> Report:
 async def _check(settings: Settings, table: str, lives: list[Writer], last: Report) -> None:
     reports = [each for life in lives for each in life.reports if "op" in each]
     async with Mesh.open_command(settings) as mesh:
-        await assert_log_tells_the_same(mesh, table, reports, untold=_CALLERS)
+        await assert_log_tells_the_same(mesh, table, reports, unreported=_CALLERS)
         (chain,) = await mesh.oplog.verify()
         assert chain.node_id == last["node"]
         assert chain.sealed_to == chain.entries - 1  # a clean end vouches for all lives before it
-    told = [life.reports[0]["incarnation"] for life in lives] + [last["incarnation"]]
-    assert told == list(range(1, len(lives) + 2))
+    answer = [life.reports[0]["incarnation"] for life in lives] + [last["incarnation"]]
+    assert answer == list(range(1, len(lives) + 2))
 
 
 @pytest.mark.soak
@@ -90,7 +90,7 @@ async def test_a_node_killed_while_the_server_is_away_loses_nothing_of_what_it_k
         life = await start_author(settings, Job("stream", table, f"life{number}", callers=_CALLERS))
         await life.until_more(100)
         server.kill()
-        await life.until(lambda reports: sum(each.get("told") == "spooled" for each in reports) > 8)
+        await life.until(lambda reports: sum(each.get("answer") == "spooled" for each in reports) > 8)
         await life.kill()
         await asyncio.to_thread(server.start)
         lives.append(life)
@@ -106,7 +106,7 @@ async def test_what_one_incarnation_kept_the_next_one_appends_in_order_and_in_it
     server.kill()
     author = await start_author(settings, Job("spool", writer="me", scripts=_SPOOLED))
     await author.until(lambda reports: len(reports) == _SPOOLED)
-    assert {each["told"] for each in author.reports} == {"spooled"}
+    assert {each["outcome"] for each in author.reports} == {"spooled"}
     await author.kill()
     (kept,) = spools(settings.home_dir)
     assert status_of(kept).depth == _SPOOLED

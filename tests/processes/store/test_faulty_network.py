@@ -16,7 +16,7 @@ from tests.support.running.jobs import Job
 from tests.support.store.tables import make_table
 from tests.support.store.tally import applied, assert_accounted_for
 from tests.support.store.transport import transport
-from tests.support.store.writers import COLUMNS, pair, told
+from tests.support.store.writers import COLUMNS, outcome_of, pair
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, Store, open_store
@@ -138,13 +138,13 @@ async def test_what_was_reported_as_not_sent_is_not_sent_later_with_its_neighbou
     with pytest.raises((Unreachable, OutcomeUnknown)):  # from now on, the store knows that the line is cut
         await store.write(Script(Statement("SELECT 1")), timeout=0.2)
     impatient, patient = (
-        asyncio.create_task(told(store, pair(job, caller, 0), timeout))
+        asyncio.create_task(outcome_of(store, pair(job, caller, 0), timeout))
         for caller, timeout in enumerate((0.2, _PATIENT_S))
     )
-    reports = [{"caller": 0, "n": 0, "told": await impatient}]
+    reports = [{"caller": 0, "n": 0, "outcome": await impatient}]
     await proxy.accept()
-    reports.append({"caller": 1, "n": 0, "told": await patient})
-    assert reports[1]["told"] == "applied"
+    reports.append({"caller": 1, "n": 0, "outcome": await patient})
+    assert reports[1]["outcome"] == "applied"
     assert_accounted_for(reports, await applied(store, job.table, "me"))
 
 
@@ -160,8 +160,8 @@ async def test_concurrent_callers_are_told_the_truth_through_all_faults(
     async def call(caller: int) -> None:
         n = 0
         while not over.is_set():
-            answer = await told(store, pair(job, caller, n), _PATIENT_S if caller % 2 else 0.5)
-            reports.append({"caller": caller, "n": n, "told": answer})
+            answer = await outcome_of(store, pair(job, caller, n), _PATIENT_S if caller % 2 else 0.5)
+            reports.append({"caller": caller, "n": n, "outcome": answer})
             n += 1
             if answer == "applied":
                 served.set()
@@ -179,7 +179,7 @@ async def test_concurrent_callers_are_told_the_truth_through_all_faults(
     proxy.release()
     over.set()
     await asyncio.gather(*calls)
-    assert {each["told"] for each in reports if each["caller"] % 2} == {"applied"}
+    assert {each["outcome"] for each in reports if each["caller"] % 2} == {"applied"}
     assert_accounted_for(reports, await applied(store, job.table, "me"))
 
 

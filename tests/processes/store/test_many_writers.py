@@ -40,7 +40,7 @@ async def test_good_scripts_are_applied_once_and_failing_ones_not_at_all(
         writers = await asyncio.gather(*(start_writer(settings, job) for job in jobs))
         for writer in writers:
             reports = await writer.finish()
-            wrong = [each for each in reports if each["told"] != FAILURES.get(each["kind"], "applied")]
+            wrong = [each for each in reports if each["outcome"] != FAILURES.get(each["kind"], "applied")]
             assert not wrong, f"told something else than was due: {wrong}"
             assert len(reports) == count
             good = {(0, each["n"]) for each in reports if each["kind"] == "good"}
@@ -86,7 +86,7 @@ async def test_64_callers_in_8_processes_are_served_through_checkpoints(
         }
         found = await _counted(store, table)
     assert len(sums) == 64
-    assert {each["told"] for each in sums.values()} == {"applied"}
+    assert {each["outcome"] for each in sums.values()} == {"applied"}
     assert found == {caller: each["applied"] for caller, each in sums.items()}
     longest = max(each["longest_s"] for each in sums.values())
     print(f"{case}: {sum(found.values())} scripts in {seconds:g} s, longest stall {longest:.2f} s")

@@ -50,9 +50,9 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_applied_twice(
     async with await open_store(over[MESH]) as store:
         for writer, reports in zip(writers, all_reports, strict=True):
             patient = [each for each in reports if each["caller"] % 2 == 0]
-            assert {each["told"] for each in patient} == {"applied"}
-            assert {each["told"] for each in reports if each.get("resent")} <= {"applied"}
-            given_up = [each for each in reports if each["told"] != "applied" or each.get("resent")]
+            assert {each["outcome"] for each in patient} == {"applied"}
+            assert {each["outcome"] for each in reports if each.get("resent")} <= {"applied"}
+            given_up = [each for each in reports if each["outcome"] != "applied" or each.get("resent")]
             print(f"{writer.job.writer}: {len(reports)} told, {len(given_up)} had given up in between")
             assert given_up, "the server was never killed while a script was under way"
             assert_accounted_for(reports, await applied(store, table, writer.job.writer))

@@ -39,11 +39,11 @@ async def test_a_killed_writer_blocks_nobody_and_leaves_no_half_script(
         await asyncio.wait_for(witness.until_more(20), _SOON_S)
     await witness.finish()
     async with await open_store(settings) as store:
-        assert {report["told"] for report in witness.reports} == {"applied"}
+        assert {report["outcome"] for report in witness.reports} == {"applied"}
         assert_accounted_for(witness.reports, await applied(store, table, "witness"))
         for victim in victims:
             found = await applied(store, table, victim.job.writer)
-            assert_accounted_for(victim.reports, found, untold=_CALLERS)
+            assert_accounted_for(victim.reports, found, unreported=_CALLERS)
 
 
 @pytest.mark.parametrize("case", [FILE, MESH], ids=str)
@@ -61,7 +61,7 @@ async def test_an_interrupted_writer_ends_soon_in_silence_and_leaves_no_half_scr
     assert writer.errors == ""
     async with await open_store(settings) as store:
         found = await applied(store, job.table, "me")
-        assert_accounted_for(writer.reports, found, untold=_CALLERS)
+        assert_accounted_for(writer.reports, found, unreported=_CALLERS)
 
 
 async def test_an_interrupted_writer_ends_soon_also_while_the_server_is_away(
@@ -81,4 +81,4 @@ async def test_an_interrupted_writer_ends_soon_also_while_the_server_is_away(
     await asyncio.to_thread(server.start)
     async with await open_store(settings) as store:
         found = await applied(store, job.table, "me")
-        assert_accounted_for(writer.reports, found, untold=_CALLERS)
+        assert_accounted_for(writer.reports, found, unreported=_CALLERS)

@@ -34,8 +34,8 @@ class Story:
 
     def final(self, table: str, **row: Any) -> None:
         """A row that was there in the end; those of a witness are numbered, and mostly updates."""
-        told = {"id": next(self._ids), "deed": "update"} if table in _WITNESSES else {}
-        self.node("stage").note("final", table=table, row={**_COLUMNS[table], **told, **row})
+        text = {"id": next(self._ids), "deed": "update"} if table in _WITNESSES else {}
+        self.node("stage").note("final", table=table, row={**_COLUMNS[table], **text, **row})
 
     def history(self) -> History:
         """All of it."""

@@ -10,7 +10,7 @@ from tests.proof.checkers.story import Story, faults
 _BAR_MS = 1_000
 
 
-def _told(*beats: tuple[int, int], policy: str = "p") -> Story:
+def _with_beats(*beats: tuple[int, int], policy: str = "p") -> Story:
     """Downbeats, each with what the node's clock showed; a second passes from one to the next."""
     story = Story()
     for epoch_ms, now_ms in beats:
@@ -21,7 +21,7 @@ def _told(*beats: tuple[int, int], policy: str = "p") -> Story:
 
 
 def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> None:
-    story = _told((1_000, 1_000), (2_000, 2_000), (3_000, 3_100), (9_000, 9_100), (4_000, 4_100))
+    story = _with_beats((1_000, 1_000), (2_000, 2_000), (3_000, 3_100), (9_000, 9_100), (4_000, 4_100))
     beats = story.events
     del beats[3]
     beats[-1].data.update(epoch_ms=2_000, now_ms=2_050)  # by more than a bar: beats are told anew
@@ -41,11 +41,11 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
 def test_a_downbeat_that_is_told_twice_left_out_or_no_downbeat_is_found(
     second: tuple[int, int], fault: str
 ) -> None:
-    assert fault in faults(BEAT_CHECKS, "downbeats-once", _told((1_000, 1_000), second))[0]
+    assert fault in faults(BEAT_CHECKS, "downbeats-once", _with_beats((1_000, 1_000), second))[0]
 
 
 def test_a_bar_without_a_report_is_found() -> None:
-    story = _told((1_000, 1_000))
+    story = _with_beats((1_000, 1_000))
     for window_ms, until_ms, revision in (
         (0, 3_000, 1),
         (1_000, 2_000, 1),

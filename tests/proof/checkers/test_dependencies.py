@@ -22,7 +22,7 @@ class _Log:
         self, op_id: str, *deps: str, kind: str = "proof.note", payload: Any = None, **more: Any
     ) -> None:
         self._length += 1
-        told = {"accepted": 1, "reason": None} | more
+        text = {"accepted": 1, "reason": None} | more
         self._story.final(
             "agent_oplog",
             id=self._length,
@@ -31,7 +31,7 @@ class _Log:
             kind=kind,
             causal_deps=canonical(deps),
             payload=canonical(payload or {}),
-            **told,
+            **text,
         )
 
     def deferred(self, op_id: str, *deps: str) -> None:
@@ -67,8 +67,8 @@ def test_what_was_applied_without_what_it_depends_on_is_found() -> None:
     log.deferred("waits", "absent")
     log.entry("on what waits", "waits")
     log.settled("waits")
-    told = log.faults
-    assert [each.split(" was applied without ")[0] for each in told] == [
+    text = log.faults
+    assert [each.split(" was applied without ")[0] for each in text] == [
         "op early of ada",
         "op on refused of ada",
         "op waits of ada",

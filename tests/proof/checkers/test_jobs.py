@@ -131,10 +131,10 @@ def test_a_key_that_became_two_jobs_none_or_one_against_its_word_is_found() -> N
     story.final("jobs", job_id="l", state="aborted", manifest=manifest)
     story.did("ada", "job.submit", {"key": "key of k", "needs": []}, Step.NO)
     story.did("ada", "job.submit", {"key": "key of m", "needs": []}, job="m", is_new=True)
-    told = " ".join(faults(JOB_CHECKS, "jobs-submitted-once", story))
-    assert "has become 2 jobs: j, l" in told
-    assert "job k is there" in told
-    assert "job m was submitted and is not there" in told
+    text = " ".join(faults(JOB_CHECKS, "jobs-submitted-once", story))
+    assert "has become 2 jobs: j, l" in text
+    assert "job k is there" in text
+    assert "job m was submitted and is not there" in text
 
 
 def test_a_job_waits_for_what_it_needs() -> None:
@@ -153,9 +153,9 @@ def test_a_job_that_did_not_wait_is_found() -> None:
     _tell(story, [(50, "pending", 0, None, None, "submit"), (60, "claimed", 1, "ada", 9_000, "c")], "after")
     _tell(story, GOOD)
     story.did("ada", "job.submit", {"key": "key of after", "needs": ["key of j"]}, job="after", is_new=True)
-    told = " ".join(faults(JOB_CHECKS, "jobs-in-order", story))
-    assert "was claimed before j" in told
-    assert "was begun at" in told
+    text = " ".join(faults(JOB_CHECKS, "jobs-in-order", story))
+    assert "was claimed before j" in text
+    assert "was begun at" in text
 
 
 def _cron(story: Story, operation: str, at_ms: int, next_ms: int, last_ms: int | None = None) -> None:

@@ -19,8 +19,8 @@ def _move(story: Story, key: str, at_ms: int, state: str, owner: str | None = No
     """A move of a message whose name is its time, too."""
     until_ms = at_ms + 1_000 if state == "delivered" else None
     who = {"message_uuid": key, "hlc": key, "sender_agent": "s", "receiver_agent": "r"}
-    told = {"at_ms": at_ms, "state": state, "claim_owner": owner, "claim_until_ms": until_ms}
-    story.final("proof_message_moves", **(who | told | more))
+    text = {"at_ms": at_ms, "state": state, "claim_owner": owner, "claim_until_ms": until_ms}
+    story.final("proof_message_moves", **(who | text | more))
 
 
 def _row(story: Story, key: str, state: str, **more: Any) -> None:
@@ -97,19 +97,19 @@ def test_a_message_that_was_lost_or_whose_acknowledgement_was_is_found() -> None
     _row(story, "2", "dead", delivery_attempts=1, max_attempts=1)
     _move(story, "2", 100, "acked")
     _move(story, "2", 200, "stored")
-    told = " ".join(faults(MESSAGE_CHECKS, "messages-acked", story))
-    assert "message 1 was sent and is not there" in told
-    assert "is dead though it was acknowledged" in told
-    assert "message 2 went on after its end" in told
+    text = " ".join(faults(MESSAGE_CHECKS, "messages-acked", story))
+    assert "message 1 was sent and is not there" in text
+    assert "is dead though it was acknowledged" in text
+    assert "message 2 went on after its end" in text
 
 
 def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> None:
     story = _good()
     _row(story, "1", "acked")
     _row(story, "6", "acked")
-    told = " ".join(faults(MESSAGE_CHECKS, "messages-once", story))
-    assert "the key 1 has become 2 messages" in told
-    assert "message 6 is there, and every send was refused" in told
+    text = " ".join(faults(MESSAGE_CHECKS, "messages-once", story))
+    assert "the key 1 has become 2 messages" in text
+    assert "message 6 is there, and every send was refused" in text
 
 
 def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
@@ -119,9 +119,9 @@ def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
     _move(story, "1", 200, "acked", BOB)
     _move(story, "2", 100, "delivered", ADA)
     _move(story, "2", 1_200, "acked", ADA)
-    told = " ".join(faults(MESSAGE_CHECKS, "acked-by-holder", story))
-    assert "message 2 was acknowledged at 1200, without a holder" in told
-    assert "r acknowledged 1 of bob#1:y" in told
+    text = " ".join(faults(MESSAGE_CHECKS, "acked-by-holder", story))
+    assert "message 2 was acknowledged at 1200, without a holder" in text
+    assert "r acknowledged 1 of bob#1:y" in text
 
 
 def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
@@ -159,9 +159,9 @@ def test_what_is_handed_out_after_it_has_expired_is_found() -> None:
     story = Story()
     _move(story, "1", 700, "delivered", ADA, expires_ms=500)
     story.node("bob").note("message.handed", key="2", expires_ms=500, now_ms=2_600)
-    told = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
-    assert "message 1 was claimed at 700" in told
-    assert "bob was handed 2" in told
+    text = " ".join(faults(MESSAGE_CHECKS, "never-after-expiry", story))
+    assert "message 1 was claimed at 700" in text
+    assert "bob was handed 2" in text
 
 
 def test_who_was_stopped_may_tell_late_what_it_was_handed() -> None:

@@ -55,28 +55,28 @@ def test_a_gap_a_changed_entry_and_a_wrong_link_are_found() -> None:
     assert "entry 2 is missing" in faults(OPLOG_CHECKS, "chains-whole", _story([rows[0], *rows[2:]]))[0]
     rows[1]["payload"] = '{"other":1}'
     rows[3]["prev"] = NO_HASH
-    told = " ".join(faults(OPLOG_CHECKS, "chains-whole", _story(rows)))
-    assert "entry 2 (proof.note) is not what it was" in told
-    assert "entry 4 (proof.note) does not follow" in told
+    text = " ".join(faults(OPLOG_CHECKS, "chains-whole", _story(rows)))
+    assert "entry 2 (proof.note) is not what it was" in text
+    assert "entry 4 (proof.note) does not follow" in text
 
 
 def test_what_others_found_or_did_to_the_log_is_found() -> None:
     story = _story(_chain(2))
     story.did("bob", "log.verify", {}, problems=["ada/2: broken"])
     story.final("proof_log_edits", node_id="ada", seq=1, deed="update", at_ms=5)
-    told = " ".join(faults(OPLOG_CHECKS, "chains-whole", story))
-    assert "ada/2: broken" in told
-    assert "entry 1 saw an update" in told
+    text = " ".join(faults(OPLOG_CHECKS, "chains-whole", story))
+    assert "ada/2: broken" in text
+    assert "entry 1 saw an update" in text
 
 
 def test_an_op_that_is_lost_doubled_or_there_against_its_word_is_found() -> None:
     rows = _chain(4)
     rows[2]["op_id"] = "op2"
     rows[3]["op_id"] = "refused"
-    told = " ".join(faults(OPLOG_CHECKS, "chains-complete", _story(rows[1:])))
-    assert "op op1 was appended and is not in the log" in told
-    assert "op op2 is in the log 2 times" in told
-    assert "op refused is in the log, and every append by ada was refused" in told
+    text = " ".join(faults(OPLOG_CHECKS, "chains-complete", _story(rows[1:])))
+    assert "op op1 was appended and is not in the log" in text
+    assert "op op2 is in the log 2 times" in text
+    assert "op refused is in the log, and every append by ada was refused" in text
 
 
 def test_a_head_that_is_gone_and_a_chain_that_shrank_are_found() -> None:
@@ -84,9 +84,9 @@ def test_a_head_that_is_gone_and_a_chain_that_shrank_are_found() -> None:
     story = _story(rows)
     story.node("monitor").note("monitor.head", chain="ada", seq=1, hash=rows[0]["hash"])
     story.node("monitor").note("monitor.head", chain="bob", seq=7, hash="gone")
-    told = " ".join(faults(OPLOG_CHECKS, "heads-kept", story))
-    assert "ada ended at 1" in told
-    assert "bob: entry 7 is another one" in told
+    text = " ".join(faults(OPLOG_CHECKS, "heads-kept", story))
+    assert "ada ended at 1" in text
+    assert "bob: entry 7 is another one" in text
 
 
 def test_a_head_that_was_asked_for_before_a_rollback_and_noted_after_it_may_be_gone() -> None:
@@ -120,7 +120,7 @@ def test_who_can_append_no_more_when_all_is_over_is_found() -> None:
     args = {"key": "op", "number": LAST}
     story.did("ada", "log.append", args, Step.NO)
     story.did("bob", "log.append", args, Step.NO)  # who did not live to the end
-    (told,) = faults(OPLOG_CHECKS, "log-goes-on", story)
-    assert told.startswith("ada")
+    (text,) = faults(OPLOG_CHECKS, "log-goes-on", story)
+    assert text.startswith("ada")
     story.did("ada", "log.append", args, spooled=False)
     assert faults(OPLOG_CHECKS, "log-goes-on", story) == []

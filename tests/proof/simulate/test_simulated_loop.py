@@ -38,7 +38,7 @@ def run_scenario(seed: int, *ways: Coroutine[Any, Any, None]) -> None:
     loop.close()
 
 
-async def told(say: list[str], word: str) -> None:
+async def answer(say: list[str], word: str) -> None:
     for number in range(3):
         say.append(f"{word}{number}")
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def told(say: list[str], word: str) -> None:
 def test_houses_take_turns_in_every_order_and_each_seed_has_its_own() -> None:
     def order(seed: int) -> tuple[str, ...]:
         said: list[str] = []
-        run_scenario(seed, told(said, "a"), told(said, "b"))
+        run_scenario(seed, answer(said, "a"), answer(said, "b"))
         return tuple(said)
 
     orders = [order(seed) for seed in _SEEDS]
@@ -211,7 +211,7 @@ def test_a_fuse_razes_a_house_in_the_middle_of_what_it_does(loop: SimulatedLoop)
 
     async def main() -> None:
         process = SimulatedProcess("lit")
-        loop.begin(process, told(said, "a"))
+        loop.begin(process, answer(said, "a"))
         process.fuse = 1, lambda: loop.kill(process)
         await asyncio.sleep(10)
 
@@ -223,7 +223,7 @@ def test_what_begins_from_nothing_belongs_to_the_house_it_was_begun_in(loop: Sim
     said: list[str] = []
 
     async def begin() -> None:
-        begun = asyncio.create_task(told(said, "task"), context=Context())
+        begun = asyncio.create_task(answer(said, "task"), context=Context())
         asyncio.get_running_loop().call_soon(said.append, "call", context=Context())
         await begun
 

@@ -69,11 +69,11 @@ def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
     monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
     args = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
     assert _ended(monkeypatch, *args, "--until-broken") == 1
-    told = capsys.readouterr().out
-    assert told.startswith("1 seeds")
-    assert "BROKEN  lifeless" in told
+    answer = capsys.readouterr().out
+    assert answer.startswith("1 seeds")
+    assert "BROKEN  lifeless" in answer
     again = "python -m proof.simulate --seed 7 --seconds 5 --slow 2 --with looks --history history"
-    assert told.splitlines()[-1] == f"again: {again}"
+    assert answer.splitlines()[-1] == f"again: {again}"
     assert _ended(monkeypatch, *args, "--until", "another", "--json") == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["seeds"], document["broken"]) == (5, ["lifeless"])

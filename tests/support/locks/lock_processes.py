@@ -44,13 +44,13 @@ class Locker(Writer):
         self._orders += 1
         number = self._orders
         self._process.stdin.write(json.dumps({"order": number, "verb": verb, **what}).encode() + b"\n")
-        return asyncio.create_task(self._told(number))
+        return asyncio.create_task(self._answer_to(number))
 
-    async def _told(self, number: int) -> Report:
-        await self.until(lambda reports: number in self._answered(reports))
+    async def _answer_to(self, number: int) -> Report:
+        await self.until(lambda reports: number in self._read_answers(reports))
         return self._answers[number]
 
-    def _answered(self, reports: list[Report]) -> dict[int, Report]:
+    def _read_answers(self, reports: list[Report]) -> dict[int, Report]:
         """What came of the orders so far. There may be very many reports: each is looked at once."""
         for report in reports[self._looked :]:
             if "order" in report:

@@ -57,19 +57,19 @@ class Person:
         self.mesh = mesh
         self.job = job
         self.written = Lines(job["path"])
-        self._told = asyncio.Queue[Facts]()
+        self._follow_ups = asyncio.Queue[Facts]()
 
     async def live(self, work: Coroutine[None, None, None]) -> None:
         """Do all of the work, and hear what the test has to say."""
         async with asyncio.TaskGroup() as group:
             group.create_task(work)
             async for order in orders():
-                self._told.put_nowait(order)
+                self._follow_ups.put_nowait(order)
 
     async def halt_at(self, number: int) -> None:
         """Wait, if it is time to."""
         if number in self.job["halts"]:
-            await self._told.get()
+            await self._follow_ups.get()
 
 
 class Desk(Person):

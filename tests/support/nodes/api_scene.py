@@ -17,11 +17,11 @@ KIND = "test.scene"
 async def conflict(node: MeshNode, name: str) -> str:
     """Have a conflict recorded, on a row of this name; its id."""
     base, _ = await overtaken(node, name, tags="right")
-    told = await node.occ.write(
+    answer = await node.occ.write(
         MEMORIES, at(name), {"content": "left"}, base, strategy=DeferToAgent("judge"), agent="coder"
     )
-    assert isinstance(told, ConflictRecorded)
-    return told.conflict_id
+    assert isinstance(answer, ConflictRecorded)
+    return answer.conflict_id
 
 
 async def fill(node: MeshNode) -> dict[str, str]:

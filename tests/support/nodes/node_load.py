@@ -43,7 +43,7 @@ class Grant:
 
     token: int
     asked: float
-    told: float
+    result: float
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Load:
             await turn()
             await asyncio.sleep(_PAUSE_S)
 
-    async def _told(self, path: str, body: Body) -> Any:
+    async def _result(self, path: str, body: Body) -> Any:
         """Have any node do it, and another if that one does not; what it answers."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -116,7 +116,7 @@ class Load:
         first = self._job(number)
         one, two = self._job(number + 1, first), self._command(number + 2, first)
         graph = [first, one, two, self._job(number + 3, one, two)]
-        await self._told("/v1/jobs", {"manifests": graph})
+        await self._result("/v1/jobs", {"manifests": graph})
         self.jobs += map(_id_of, graph)
 
     def _job(self, number: int, *after: Body) -> Body:
@@ -149,7 +149,7 @@ class Load:
         tokens = [grant.token for grant in self.grants]
         assert len(set(tokens)) == len(tokens)
         for grant in self.grants:
-            known = [each.token for each in self.grants if each.told < grant.asked]
+            known = [each.token for each in self.grants if each.result < grant.asked]
             assert grant.token > max(known, default=0)
 
     # --- messages --------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Load:
     async def _send(self, sender: str) -> None:
         key = new_key()
         payload = {"n": len(self.sent[sender])}
-        await self._told("/v1/messages", {"to": READER, "sender": sender, "payload": payload, "key": key})
+        await self._result("/v1/messages", {"to": READER, "sender": sender, "payload": payload, "key": key})
         self.sent[sender].append(key)
 
     async def _read(self) -> None:

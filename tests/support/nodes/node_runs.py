@@ -48,7 +48,7 @@ def _variables(settings: Settings) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(_ROOT), **environment(settings)}
 
 
-async def told(settings: Settings, *arguments: str) -> tuple[int, Any]:
+async def ask(settings: Settings, *arguments: str) -> tuple[int, Any]:
     """Run a command with these settings, beside the nodes; its exit code, and what it tells as JSON."""
     program = Program((*arguments, "--json"), _variables(settings), module=_COMMAND)
 
@@ -64,7 +64,7 @@ async def told(settings: Settings, *arguments: str) -> tuple[int, Any]:
 
 async def diagnosed(settings: Settings) -> dict[str, str]:
     """What `vox-mesh doctor` finds wrong, by the check that does."""
-    _, findings = await told(settings, "doctor")
+    _, findings = await ask(settings, "doctor")
     return {each["check"]: each["found"] for each in findings if each["state"] == "fail"}
 
 

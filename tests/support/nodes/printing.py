@@ -27,10 +27,10 @@ async def printed(served: Served, *arguments: str) -> Any:
     return (await asyncio.to_thread(commands_of(served), *arguments, "--json")).document
 
 
-def timeless(told: Any) -> Any:
+def timeless(answer: Any) -> Any:
     """The same without what is another number a moment later."""
-    if isinstance(told, list):
-        return [timeless(each) for each in told]
-    if isinstance(told, dict):
-        return {name: timeless(value) for name, value in told.items() if name not in ("age_ms", "left_ms")}
-    return told
+    if isinstance(answer, list):
+        return [timeless(each) for each in answer]
+    if isinstance(answer, dict):
+        return {name: timeless(value) for name, value in answer.items() if name not in ("age_ms", "left_ms")}
+    return answer

@@ -73,8 +73,8 @@ async def _write(mesh: MeshNode, job: Job, caller: int, n: int, way: str) -> dic
         else:
             outcome = await mesh.store.write(_script(job, caller, n, way, op_id))
     except MeshError as error:
-        return facts | {"op": op_id, "told": type(error).__name__}
-    return facts | {"op": outcome.key, "told": "spooled" if outcome.spooled else "applied"}
+        return facts | {"op": op_id, "outcome": type(error).__name__}
+    return facts | {"op": outcome.key, "outcome": "spooled" if outcome.spooled else "applied"}
 
 
 async def stream(job: Job) -> None:
@@ -86,10 +86,10 @@ async def stream(job: Job) -> None:
         introduce(mesh)
 
         async def call(caller: int) -> None:
-            n, told = 0, ""
-            while not stopping.done() and told != StaleIncarnation.__name__:
+            n, result = 0, ""
+            while not stopping.done() and result != StaleIncarnation.__name__:
                 facts = await _write(mesh, job, caller, n, random.choice(_WAYS))
-                told = facts["told"]
+                result = facts["outcome"]
                 report(**facts)
                 n += 1
 
@@ -170,11 +170,11 @@ async def sit(job: Job) -> None:
 
 
 async def assert_log_tells_the_same(
-    mesh: Mesh, table: str, reports: Iterable[dict[str, Any]], untold: int = 0
+    mesh: Mesh, table: str, reports: Iterable[dict[str, Any]], unreported: int = 0
 ) -> None:
     """Compare what the authors were told with the log, and the log with the effects of its ops.
 
-    `untold`: how many ops each author may have had under way when it was killed.
+    `unreported`: how many ops each author may have had under way when it was killed.
     """
     entries: dict[str, LogEntry] = {}
     async for page in mesh.oplog.entries():
@@ -183,32 +183,32 @@ async def assert_log_tells_the_same(
     assert len(ops) == len(entries), "an op is in the log twice"
     for chain in await mesh.oplog.verify():
         assert chain.problem is None, chain
-    told = {each["op"]: each for each in reports}
-    for op_id, each in told.items():
+    result = {each["op"]: each for each in reports}
+    for op_id, each in result.items():
         _assert_true(each, entries.get(op_id))
-    unheard = [entry for op_id, entry in entries.items() if op_id not in told]
+    unheard = [entry for op_id, entry in entries.items() if op_id not in result]
     authors = [json.loads(entry.payload)["writer"] for entry in unheard]
-    assert all(authors.count(author) <= untold for author in authors), f"nobody was told of {unheard}"
+    assert all(authors.count(author) <= unreported for author in authors), f"nobody was told of {unheard}"
     accepted = [json.loads(each.payload) for each in entries.values() if each.kind == PAIR and each.accepted]
-    for author in {each["writer"] for each in (*told.values(), *accepted)}:
+    for author in {each["writer"] for each in (*result.values(), *accepted)}:
         effects = {(each["caller"], each["n"]) for each in accepted if each["writer"] == author}
         assert await applied(mesh.store, table, author) == effects, (
             f"the log of {author} and its effects differ"
         )
 
 
-def _assert_true(told: dict[str, Any], entry: LogEntry | None) -> None:
+def _assert_true(result: dict[str, Any], entry: LogEntry | None) -> None:
     """Whether an author was told the truth about an op."""
     found = None if entry is None else (entry.accepted, entry.reason)
-    match told["told"]:
+    match result["outcome"]:
         case "applied" | "spooled":
-            assert found == (1, None), f"{told} is in the log as {found}"
+            assert found == (1, None), f"{result} is in the log as {found}"
         case "ConstraintFailed" | "Refused" | "BadStatement":
-            assert found == (0, REFUSALS[told["way"]]), f"{told} is in the log as {found}"
+            assert found == (0, REFUSALS[result["way"]]), f"{result} is in the log as {found}"
         case "OutcomeUnknown":
             pass
         case _:
-            assert found is None, f"{told}, and yet it is in the log as {found}"
+            assert found is None, f"{result}, and yet it is in the log as {found}"
 
 
 if __name__ == "__main__":

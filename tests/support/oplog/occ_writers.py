@@ -44,11 +44,13 @@ async def quarrel(job: Job) -> None:
             while not stopping.done():
                 name = f"{job.writer} {caller} {n}"
                 base, _ = await overtaken(mesh, name)
-                told = await mesh.occ.write(MEMORIES, at(name), {"content": "left"}, base, strategy=Manual())
-                assert isinstance(told, ConflictRecorded)
-                report(name=name, conflict=told.conflict_id)
-                await mesh.conflicts.resolve(told.conflict_id, take="left")
-                report(resolved=told.conflict_id)
+                answer = await mesh.occ.write(
+                    MEMORIES, at(name), {"content": "left"}, base, strategy=Manual()
+                )
+                assert isinstance(answer, ConflictRecorded)
+                report(name=name, conflict=answer.conflict_id)
+                await mesh.conflicts.resolve(answer.conflict_id, take="left")
+                report(resolved=answer.conflict_id)
                 await mesh.occ.update(MEMORIES, at(COUNTER), _more)
                 report(counted=True)
                 n += 1

@@ -33,12 +33,12 @@ class History:
 
     def __init__(self, reports: dict[str, list[Report]]) -> None:
         self._by_actor = {
-            actor: sorted((each for each in told if "event" in each), key=lambda each: each["at"])
-            for actor, told in reports.items()
+            actor: sorted((each for each in answer if "event" in each), key=lambda each: each["at"])
+            for actor, answer in reports.items()
         }
         self._sent: dict[str, Rising] = defaultdict(Rising)
         self._written: dict[str, Rising] = defaultdict(Rising)
-        everything = [each for told in self._by_actor.values() for each in told]
+        everything = [each for answer in self._by_actor.values() for each in answer]
         for each in sorted(everything, key=lambda each: each["at"]):
             if each["event"] == "sent":
                 sent = self._sent[each["counter"]]
@@ -54,8 +54,8 @@ class History:
         """No two processes were told the same value of a counter."""
         written = [
             (each["counter"], each["n"])
-            for told in self._by_actor.values()
-            for each in told
+            for answer in self._by_actor.values()
+            for each in answer
             if each["event"] == "written"
         ]
         assert len(set(written)) == len(written)

@@ -85,7 +85,7 @@ class Historian:
         try:
             rows = await self._store.read(self._values)
         except DatabaseUnavailable as fault:
-            report(event="away", told=type(fault).__name__, at=time.monotonic())
+            report(event="away", outcome=type(fault).__name__, at=time.monotonic())
             return
         values = {row["name"]: row["n"] for row in rows}
         report(event="read", values=values, age_s=rows.age_s, asked_at=asked_at, at=time.monotonic())

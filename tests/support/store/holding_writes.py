@@ -16,8 +16,8 @@ _PIPELINE: Final = "/v3/pipeline"
 async def _ask(session: aiohttp.ClientSession, baton: str | None, sql: str) -> dict[str, Any]:
     requests = [{"type": "execute", "stmt": {"sql": sql}}]
     async with session.post(_PIPELINE, json={"baton": baton, "requests": requests}) as answer:
-        told: dict[str, Any] = await answer.json()
-        return told
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 @asynccontextmanager
@@ -25,8 +25,8 @@ async def write_transaction(server: Server) -> AsyncIterator[None]:
     """Hold the server's one write transaction open. The server takes it away after 5 s."""
     headers = {"authorization": f"Bearer {server.token}"}
     async with aiohttp.ClientSession(server.url, headers=headers) as session:
-        told = {"results": [{"type": "error"}]}
-        while told["results"][0]["type"] == "error":  # somebody else is writing
-            told = await _ask(session, None, "BEGIN IMMEDIATE")
+        result = {"results": [{"type": "error"}]}
+        while result["results"][0]["type"] == "error":  # somebody else is writing
+            result = await _ask(session, None, "BEGIN IMMEDIATE")
         yield
-        await _ask(session, str(told["baton"]), "ROLLBACK")
+        await _ask(session, str(result["baton"]), "ROLLBACK")

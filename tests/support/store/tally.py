@@ -27,17 +27,17 @@ async def applied(store: Store, table: str, writer: str) -> set[tuple[int, int]]
     return found
 
 
-def assert_accounted_for(reports: Iterable[Report], found: set[tuple[int, int]], untold: int = 0) -> None:
+def assert_accounted_for(reports: Iterable[Report], found: set[tuple[int, int]], unreported: int = 0) -> None:
     """Acknowledged means applied; refused or not sent means not applied; unknown may be either.
 
-    `untold`: how many scripts a writer that was killed may have had under way.
+    `unreported`: how many scripts a writer that was killed may have had under way.
     """
-    told = {(report.get("caller", 0), report["n"]): report["told"] for report in reports}
-    for script, answer in told.items():
+    result = {(report.get("caller", 0), report["n"]): report["outcome"] for report in reports}
+    for script, answer in result.items():
         if answer == "applied":
             assert script in found, f"{script} was acknowledged and is lost"
         elif answer in _NOTHING_APPLIED:
             assert script not in found, f"{script} was reported as {answer} and yet was applied"
         else:
             assert answer == "OutcomeUnknown", f"{script} ended in {answer}"
-    assert len(found - told.keys()) <= untold, f"nobody was told of {found - told.keys()}"
+    assert len(found - result.keys()) <= unreported, f"nobody was told of {found - result.keys()}"

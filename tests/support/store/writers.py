@@ -48,7 +48,7 @@ def pair(job: Job, caller: int, n: int, kind: str = "good") -> Script:
             return Script(first, Statement(f"INSERT INTO {job.table}_missing VALUES (1)"))
 
 
-async def told(store: Store, script: Script, timeout: float | None = None) -> str:
+async def outcome_of(store: Store, script: Script, timeout: float | None = None) -> str:
     """What the caller of a script was told: `applied`, or the name of the error."""
     try:
         await store.write(script, timeout=timeout)
@@ -68,7 +68,7 @@ async def mixed(job: Job) -> None:
 
     async def call(store: Store) -> None:
         for n, kind in left:
-            report(n=n, kind=kind, told=await told(store, pair(job, 0, n, kind)))
+            report(n=n, kind=kind, outcome=await outcome_of(store, pair(job, 0, n, kind)))
 
     async with await open_store(load_settings()) as store:
         await asyncio.gather(*(call(store) for _ in range(job.callers)))
@@ -83,11 +83,11 @@ async def stream(job: Job) -> None:
         n = 0
         while not stopping.done():
             script = pair(job, caller, n)
-            answer = await told(store, script, timeout)
+            answer = await outcome_of(store, script, timeout)
             if answer == OutcomeUnknown.__name__ and job.resends and n % 2 == 0:
-                report(caller=caller, n=n, told=await told(store, script, _PATIENCE_S), resent=True)
+                report(caller=caller, n=n, outcome=await outcome_of(store, script, _PATIENCE_S), resent=True)
             else:
-                report(caller=caller, n=n, told=answer)
+                report(caller=caller, n=n, outcome=answer)
             n += 1
 
     async with await open_store(load_settings()) as store:
@@ -105,10 +105,10 @@ async def load(job: Job) -> None:
         async def call(caller: int) -> None:
             n, longest, answer = 0, 0.0, "applied"
             while answer == "applied" and (started := time.monotonic()) < end:
-                answer = await told(store, pair(job, caller, n))
+                answer = await outcome_of(store, pair(job, caller, n))
                 longest = max(longest, time.monotonic() - started)
                 n += answer == "applied"
-            report(caller=caller, applied=n, longest_s=longest, told=answer)
+            report(caller=caller, applied=n, longest_s=longest, outcome=answer)
 
         await asyncio.gather(*(call(caller) for caller in range(job.callers)))
 
@@ -135,7 +135,7 @@ async def start(job: Job) -> None:
     report(ready=True)
     await stop_asked()
     async with await open_store(load_settings(), Role.COMMAND) as store:
-        report(told=await told(store, Script(Statement("SELECT 1"))))
+        report(outcome=await outcome_of(store, Script(Statement("SELECT 1"))))
 
 
 if __name__ == "__main__":

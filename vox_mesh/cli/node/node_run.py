@@ -29,7 +29,7 @@ _KEEPALIVES: Final = 3
 
 
 class Work(NamedTuple):
-    """The jobs of a node: handlers, maximum number at a time, grace period, and kinds (all if empty)."""
+    """The jobs of a node: handlers, concurrency, grace period at shutdown; all kinds by default."""
 
     handlers: HandlerSet
     concurrency: int
