@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vox_mesh.errors import LockHeld, LockLost, MeshError, OutcomeUnknown, Refused, StaleFence
-    from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
+    from vox_mesh.jobs.worker.attempt import GiveUp, Yield
     from vox_mesh.jobs.worker.context import JobContext
     from vox_mesh.jobs.worker.handlers import HandlerSet
     from vox_mesh.mesh import Mesh
@@ -42,7 +43,6 @@ __all__ = [
     "Conflict",
     "ConflictRecorded",
     "DeferToAgent",
-    "GiveBack",
     "GiveUp",
     "HandlerSet",
     "Job",
@@ -79,6 +79,7 @@ __all__ = [
     "TakeLeft",
     "TakeRight",
     "Written",
+    "Yield",
     "guard",
     "load_settings",
     "log_fields",
@@ -102,7 +103,7 @@ _MODULES: Final = {
         "Written",
     ),
     "vox_mesh.errors": ("LockHeld", "LockLost", "MeshError", "OutcomeUnknown", "Refused", "StaleFence"),
-    "vox_mesh.jobs.worker.attempt": ("GiveBack", "GiveUp"),
+    "vox_mesh.jobs.worker.attempt": ("GiveUp", "Yield"),
     "vox_mesh.jobs.worker.context": ("JobContext",),
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
     "vox_mesh.runtime.loop": ("run",),
@@ -132,7 +133,15 @@ _MODULES: Final = {
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
+_RENAMED: Final = {"GiveBack": "Yield"}
+"""Deprecated names, and the ones that replace them."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"vox_mesh.{name} is deprecated: use {new}", DeprecationWarning, stacklevel=2)
+        return __getattr__(new)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_MODULE_OF[name]), name)

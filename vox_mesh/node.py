@@ -21,9 +21,9 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.worker.choosing import Chooser
-from vox_mesh.jobs.worker.claiming import JobClaimer
-from vox_mesh.jobs.worker.completing import Finisher
+from vox_mesh.jobs.worker.chooser import Chooser
+from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.worker import Worker
@@ -119,22 +119,22 @@ class MeshNode(Mesh):
 
     def _create_worker(self, settings: Settings) -> Worker:
         node_id, jobs, store = self.identity.node_id, self.jobs, self.store
-        chooser = Chooser(node_id, jobs.roster, self.nodes, self.roles, self.clock, self._monotonic)
+        chooser = Chooser(node_id, jobs.queries, self.nodes, self.roles, self.clock, self._monotonic)
+        leases = Leases(
+            *(store, jobs.transitions, jobs.queries, node_id, self._monotonic),
+            lambda until, following: self.rhythm.holds.lease_ms(until, following),
+        )
+        finisher = Finisher(
+            *(store, jobs.transitions, jobs.queries, self.artifacts, self._writer, self.clock, self._chance)
+        )
+        reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         return Worker(
-            store,
-            jobs,
-            chooser,
-            JobClaimer(store, jobs.moves, chooser, self.clock, node_id, self._monotonic),
-            Leases(
-                *(store, jobs.moves, jobs.roster, node_id, self._monotonic),
-                lambda until, following: self.rhythm.holds.lease_ms(until, following),
-            ),
-            Finisher(store, jobs.moves, jobs.roster, self.artifacts, self._writer, self.clock, self._chance),
-            self.artifacts,
-            self.presence,
-            self._heartbeat.run_once,
-            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            *(store, jobs, self.artifacts, self.presence, chooser),
+            JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
+            *(reconciler, leases, finisher),
             WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
+            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            self._heartbeat.run_once,
         )
 
     def _create_server(self, settings: Settings) -> NodeServer:

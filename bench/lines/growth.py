@@ -54,14 +54,14 @@ async def _append(node: MeshNode) -> float:
 async def _claim(node: MeshNode) -> float:
     """Look for a job and claim it; it is given back afterwards."""
     before = perf_counter()
-    (job,) = await node.jobs.roster.ready(_KINDS, 1)
+    (job,) = await node.jobs.queries.ready(_KINDS, 1)
     item = {"job_id": job.job_id, "claim_token": job.claim_token + 1}
-    outcomes = await node.store.write_all(node.jobs.moves.take([item], [item], _LEASE_MS))
+    outcomes = await node.store.write_all(node.jobs.transitions.take([item], [item], _LEASE_MS))
     took = perf_counter() - before
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    await node.jobs.give_back(job.job_id)
+    await node.jobs.yield_job(job.job_id)
     return took
 
 

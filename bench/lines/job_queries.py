@@ -30,16 +30,16 @@ class _Question:
 
 _KINDS: Final = [f"bench.kind-{number}" for number in range(10)]
 _QUESTIONS: Final = (
-    _Question("state", "the state of one job", lambda node: node.jobs.roster.find(f"{'0' * 63}1")),
+    _Question("state", "the state of one job", lambda node: node.jobs.queries.find(f"{'0' * 63}1")),
     _Question(
-        "pending", "100 jobs of a kind to be done", lambda node: node.jobs.roster.ready(_KINDS[:1], 100)
+        "pending", "100 jobs of a kind to be done", lambda node: node.jobs.queries.ready(_KINDS[:1], 100)
     ),
-    _Question("overdue", "jobs past their deadline", lambda node: node.jobs.roster.overdue()),
-    _Question("ready", "100 jobs of 10 kinds to be done", lambda node: node.jobs.roster.ready(_KINDS, 100)),
-    _Question("counts", "how many of each kind and state", lambda node: node.jobs.roster.counts()),
-    _Question("oldest", "the oldest pending of each kind", lambda node: node.jobs.roster.oldest_pending()),
+    _Question("overdue", "jobs past their deadline", lambda node: node.jobs.queries.overdue()),
+    _Question("ready", "100 jobs of 10 kinds to be done", lambda node: node.jobs.queries.ready(_KINDS, 100)),
+    _Question("counts", "how many of each kind and state", lambda node: node.jobs.queries.counts()),
+    _Question("oldest", "the oldest pending of each kind", lambda node: node.jobs.queries.oldest_pending()),
     _Question(
-        "failed", "the latest 100 that failed", lambda node: node.jobs.roster.listed(state=JobState.FAILED)
+        "failed", "the latest 100 that failed", lambda node: node.jobs.queries.listed(state=JobState.FAILED)
     ),
 )
 

@@ -63,7 +63,7 @@ async def work(node: MeshNode) -> tuple[int, int]:
             await asyncio.sleep(_GLANCE_S)
             if stats.succeeded > done:
                 done, last = stats.succeeded, time.monotonic_ns()
-            elif not node.worker.in_hand and not any(await _open(node)):  # it costs, too
+            elif not node.worker.running_count and not any(await _open(node)):  # it costs, too
                 break
     if stats.succeeded > done:
         last = time.monotonic_ns()
@@ -71,7 +71,7 @@ async def work(node: MeshNode) -> tuple[int, int]:
 
 
 async def _open(node: MeshNode) -> list[int]:
-    counts = (await node.jobs.roster.counts()).get(NOOP, {})
+    counts = (await node.jobs.queries.counts()).get(NOOP, {})
     return [counts.get(state, 0) for state in ("pending", "claimed", "running")]
 
 

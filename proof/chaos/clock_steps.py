@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from proof.chaos.cluster import ClusterNode
+from proof.checkers.locks import SETTLED
 from proof.final_state import Ask
 from proof.history import Recorder
 from tools.faketime import SettableClock
@@ -18,6 +19,8 @@ _LOOK_S: Final = 0.1
 _JOINED_S: Final = 15.0
 _NOTICED_S: Final = 10.0
 """After this time every lease from before a step is over, even if no node is left that knows of the step."""
+
+_SETTLED_S: Final = 60.0
 
 _PROCESSES: Final = "SELECT node_id, pid FROM mesh_heartbeats"
 _NOTICED: Final = """
@@ -49,10 +52,13 @@ class ClockSteps:
     async def wrong(self, ahead_ms: int) -> AsyncIterator[None]:
         """Set the clock ahead by this, until the end of the block."""
         await self._set(ahead_ms)
+        settling = asyncio.create_task(self._note_settled(ahead_ms))
         try:
             yield
         finally:
+            settling.cancel()
             await self._set(0)
+            await self._note_settled(0)
 
     async def _set(self, ahead_ms: int) -> None:
         async with AsyncExitStack() as starts:
@@ -62,6 +68,11 @@ class ClockSteps:
             self._clock.set_ahead(ahead_ms / 1_000)
             self._recorder.note("database.clock", ahead_ms=ahead_ms)
             await _wait_until(partial(self._is_noticed, ahead_ms), _NOTICED_S)
+
+    async def _note_settled(self, ahead_ms: int) -> None:
+        """Note when the time of the mesh is right again; until then plain reads may be off."""
+        if await _wait_until(partial(self._is_settled, ahead_ms), _SETTLED_S):
+            self._recorder.note(SETTLED)
 
     async def _have_all_joined(self) -> bool:
         """Return whether every live process has sent a heartbeat: then it has heard the database's time."""
@@ -74,15 +85,26 @@ class ClockSteps:
         """Return whether a node has recorded the step, or it is corrected already."""
         with suppress(MeshError):
             (row,) = await self._ask(_NOTICED)
-            return bool(row["is_recorded"]) or abs(ahead_ms + row["correction_ms"]) <= _FOLLOWED_MS
+            return bool(row["is_recorded"]) or _is_corrected(ahead_ms, row)
+        return False
+
+    async def _is_settled(self, ahead_ms: int) -> bool:
+        with suppress(MeshError):
+            (row,) = await self._ask(_NOTICED)
+            return _is_corrected(ahead_ms, row)
         return False
 
 
-async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Poll until the condition holds, or this time is over."""
+def _is_corrected(ahead_ms: int, row: dict[str, Any]) -> bool:
+    return bool(abs(ahead_ms + row["correction_ms"]) <= _FOLLOWED_MS)
+
+
+async def _wait_until(is_so: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """Poll until the condition holds, or this time is over. Return whether it holds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
                 if await is_so():
-                    return
+                    return True
                 await asyncio.sleep(_LOOK_S)
+    return False

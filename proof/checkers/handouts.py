@@ -17,6 +17,7 @@ from proof.verdicts import Check
 from proof.workload import Pace
 from proof.workloads.consumers import PACE_NOTE, is_consumed, lease_of
 from vox_mesh.errors import CircuitOpen
+from vox_mesh.messages.claims import RELAYED_PREFIX
 
 _SLACK_S: Final = 0.5
 """How far a node's clock may be behind the database's."""
@@ -139,7 +140,7 @@ def acked_once(history: History) -> Iterator[str | int]:
 
 def acked_stays(history: History) -> Iterator[str | int]:
     """An acknowledged message is not handed out again."""
-    losses, handed = Losses(history), _handed(history)
+    losses, handed, sends = Losses(history), _handed(history), _sends(history)
     stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
     for key, operations in _acks(history).items():
         kept = [operation for operation in operations if not losses.may_have_lost(operation)]
@@ -148,8 +149,26 @@ def acked_stays(history: History) -> Iterator[str | int]:
         for event in handed.get(key, ()):
             yield 1
             was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
-            if event.at > kept[0].ended and not was_stopped:
+            is_repeated = _is_repeated(event, kept[0], sends[key])
+            if event.at > kept[0].ended and not was_stopped and not is_repeated:
                 yield f"message {key} was handed to {_describe(event)} at {event.at:.3f}, after {kept[0]}"
+
+
+def _sends(history: History) -> dict[str, list[Operation]]:
+    sends: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations("message.send"):
+        sends[operation.args["key"]].append(operation)
+    return sends
+
+
+def _is_repeated(event: Event, ack: Operation, sends: Iterable[Operation]) -> bool:
+    """Return whether a message was sent again after its ack, and relayed to a newer process of the node.
+
+    If the database is unreachable, neither side can know that the message is acknowledged.
+    """
+    is_relayed = event.data["owner"].startswith(RELAYED_PREFIX)
+    is_newer = (event.who, event.incarnation) != (ack.who, ack.incarnation)
+    return is_relayed and is_newer and any(ack.ended < each.began < event.at for each in sends)
 
 
 # --- in time ------------------------------------------------------------------------------------------

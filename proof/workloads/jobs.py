@@ -12,7 +12,7 @@ from typing import Final
 from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
-from vox_mesh import GiveBack, GiveUp, JobContext
+from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ENDS, JobState
@@ -90,9 +90,9 @@ async def _abort(context: WorkloadContext, key: str) -> None:
 async def _take_back(context: WorkloadContext) -> None:
     """Release a running job, so that another worker takes it."""
     with suppress(MeshError):
-        for job in await context.mesh.jobs.roster.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
+        for job in await context.mesh.jobs.queries.listed(state=JobState.RUNNING, kind=_WORK, limit=1):
             with context.recorder.operation("job.take_back", job=job.job_id) as record:
-                await context.mesh.jobs.give_back(job)
+                await context.mesh.jobs.yield_job(job)
                 record.ok()
 
 
@@ -154,7 +154,7 @@ class _Handler:
         elif way == "fails" and job.failures == 0:
             raise RuntimeError("the first attempt fails")
         elif way == "back" and job.attempts == 1:
-            raise GiveBack(delay=pace.rest_s)
+            raise Yield(delay=pace.rest_s)
         elif way == "hopeless":
             raise GiveUp("it can't be done")
 
@@ -183,7 +183,7 @@ async def _is_cron_gone(context: WorkloadContext, name: str) -> bool:
 
 
 async def _is_all_done(context: WorkloadContext) -> bool:
-    counts = await context.mesh.jobs.roster.counts()
+    counts = await context.mesh.jobs.queries.counts()
     ours = [states for kind, states in counts.items() if kind in (_WORK, _TICK)]
     return all(state in ENDS for states in ours for state in states)
 

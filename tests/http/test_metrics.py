@@ -24,8 +24,8 @@ from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
 from vox_mesh.errors import NotHolder, StaleFence
 from vox_mesh.http.access import Access
 from vox_mesh.http.metrics.endpoint import CONTENT_TYPE, Metrics
-from vox_mesh.jobs.worker.completing import Ended
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
@@ -135,7 +135,7 @@ async def test_leases_that_this_node_found_expired_are_counted(node: MeshNode, m
     jobs = await scheduled(node, 3)
     await claim(node, *jobs)
     await lapse(node, *jobs[:2])
-    await node.jobs.expire(await node.jobs.roster.overdue())
+    await node.jobs.expire(await node.jobs.queries.overdue())
     assert (await scraped(metrics)).get("vox_lease_expired_total") == 2
 
 
@@ -154,7 +154,7 @@ async def test_whoever_comes_with_a_stale_token_is_counted(node: MeshNode, metri
     (before,) = await found(node, job)
     await lapse(node, job)
     await node.jobs.expire([before])
-    assert await node.worker._finisher.finish(Ended(before, JobState.SUCCEEDED)) is None
+    assert await node.worker._finisher.finish(AttemptResult(before, JobState.SUCCEEDED)) is None
     await node.messages.send("bob", 1)
     (message,) = await node.messages.inbox("bob")
     await lapse_message(node, message)

@@ -101,7 +101,7 @@ async def test_a_node_without_a_token_binds_to_loopback_and_says_so(
 ) -> None:
     async with Mesh.open(village.settings("ann", control_addr=f"http://192.0.2.1:{free_port()}")) as node:
         assert address_of(node).startswith("http://127.0.0.1:")
-        assert "for this machine only, not for 192.0.2.1" in caplog.text
+        assert "from this machine only, not from 192.0.2.1" in caplog.text
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(address_of(node))).status_code == HTTPStatus.NOT_FOUND
 

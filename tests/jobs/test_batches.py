@@ -42,23 +42,23 @@ async def test_of_several_claims_those_that_can_be_had_are(pair: Pair) -> None:
     taken = await schedule(node)
     await claim(pair.two, taken)
     items = [held(good[0], 1), held(taken, 1), held(good[1], 1), held(new_item()["job_id"], 1)]
-    outcome = await node.store.write(node.jobs.moves.claim(items, LEASE_MS))
+    outcome = await node.store.write(node.jobs.transitions.claim(items, LEASE_MS))
     assert sorted(moved(outcome)) == sorted(good)
     assert (await found(node, taken)).claimer == "two"
 
 
 async def test_of_several_completions_or_yields_all_are_accepted_or_none(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     good, other = await schedule(node), await schedule(node)
     await start(node, good)
     await start(pair.two, other)
     items = [held(job_id, 1, state="succeeded") for job_id in (good, other)]
-    for script in (moves.complete(items), moves.give_back(items, claimer="one")):
+    for script in (moves.complete(items), moves.yield_jobs(items, claimer="one")):
         assert isinstance(await refused(node, script, good, other), StaleClaim)
 
 
 async def test_a_job_that_is_named_twice_in_an_op_is_moved_once(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     first, second = new_item(), new_item()
     second["after"] = [(first["job_id"], "end")]
     again = {**second, "ulid": new_key()}
@@ -73,7 +73,7 @@ async def test_a_job_that_is_named_twice_in_an_op_is_moved_once(pair: Pair) -> N
     )
     assert moved(outcome) == [job_id]
     assert moved(await node.store.write(moves.start([held(job_id, 1)] * 2))) == [job_id]
-    await node.store.write(moves.give_back([held(job_id, 1, failed=True)] * 2))
+    await node.store.write(moves.yield_jobs([held(job_id, 1, failed=True)] * 2))
     job = await found(node, job_id)
     assert (job.claim_token, job.attempts, job.failures) == (1, 1, 1)
     await start(node, job_id, 2)
@@ -85,7 +85,7 @@ async def test_a_job_that_is_named_twice_in_an_op_is_moved_once(pair: Pair) -> N
 
 
 async def test_a_claim_of_many_takes_no_more_than_its_kind_admits(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     kind = f"limited.{new_key().lower()}"
     sql = "INSERT INTO job_kinds (scope_id, repository_id, kind, max_running) VALUES (?1, ?2, ?3, 2)"
     await write(node, sql, kind)
@@ -97,12 +97,12 @@ async def test_a_claim_of_many_takes_no_more_than_its_kind_admits(pair: Pair) ->
     if len(taken) < 2:
         taken += moved(await node.store.write(moves.claim(rest, LEASE_MS)))
     assert len(taken) == 2
-    refusal = await refused(pair.two, pair.two.jobs.moves.claim(rest, LEASE_MS), *job_ids)
+    refusal = await refused(pair.two, pair.two.jobs.transitions.claim(rest, LEASE_MS), *job_ids)
     assert refusal.reason == "held_back"
 
 
 async def test_a_claim_of_many_keeps_to_the_rate_of_its_kind(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     kind = f"rated.{new_key().lower()}"
     sql = (
         "INSERT INTO job_kinds (scope_id, repository_id, kind, rate, rate_ms) VALUES (?1, ?2, ?3, 3, 600000)"
@@ -111,7 +111,7 @@ async def test_a_claim_of_many_keeps_to_the_rate_of_its_kind(pair: Pair) -> None
     job_ids = [await schedule(node, kind=kind) for _ in range(5)]
     taken = moved(await node.store.write(moves.claim([held(each, 1) for each in job_ids], LEASE_MS)))
     assert len(taken) == 3
-    await node.store.write(moves.give_back([held(job_id, 1) for job_id in taken]))
+    await node.store.write(moves.yield_jobs([held(job_id, 1) for job_id in taken]))
     for job_id in job_ids:
         token = (await found(node, job_id)).claim_token
         refusal = await refused(node, moves.claim([held(job_id, token + 1)], LEASE_MS), job_id)
@@ -122,7 +122,7 @@ async def test_a_claim_of_many_keeps_to_the_rate_of_its_kind(pair: Pair) -> None
 
 
 async def test_a_job_with_several_predecessors_is_released_by_the_last_of_them(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     before = [await schedule(node) for _ in range(4)]
     kinds = ["success", "end", "end", "success"]
     waiting = await schedule(node, after=list(zip(before, kinds, strict=True)))
@@ -139,7 +139,7 @@ async def test_a_job_with_several_predecessors_is_released_by_the_last_of_them(p
 
 
 async def test_predecessors_that_end_in_one_op_release_or_doom_what_waits_for_them_once(pair: Pair) -> None:
-    node, moves = pair.one, pair.one.jobs.moves
+    node, moves = pair.one, pair.one.jobs.transitions
     one, two = await schedule(node), await schedule(node)
     left, right = [await schedule(node, after=[(each, "success")]) for each in (one, two)]
     for_end = await schedule(node, after=[(one, "end"), (two, "end")])
@@ -191,16 +191,16 @@ async def test_an_op_and_the_job_that_waits_for_it_can_come_in_one_request(pair:
     op_id, item = new_key(), new_item()
     item["after"] = [(op_id, "op")]
     note = Script(key=op_id, op=Op("test.note", "{}"))
-    for verdict in await node.store.write_all([note, node.jobs.moves.schedule([item])]):
+    for verdict in await node.store.write_all([note, node.jobs.transitions.schedule([item])]):
         assert isinstance(verdict, Outcome)
     assert (await found(node, item["job_id"])).waits == 0
 
 
 async def test_a_ulid_that_another_job_has_is_refused(pair: Pair) -> None:
     node, taken = pair.one, new_item()
-    await node.store.write(node.jobs.moves.schedule([taken]))
+    await node.store.write(node.jobs.transitions.schedule([taken]))
     with pytest.raises(ScriptFailed):
-        await node.store.write(node.jobs.moves.schedule([new_item(ulid=taken["ulid"])]))
+        await node.store.write(node.jobs.transitions.schedule([new_item(ulid=taken["ulid"])]))
 
 
 # --- at the end -------------------------------------------------------------------------------------

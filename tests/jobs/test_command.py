@@ -524,5 +524,5 @@ async def test_a_file_that_is_many_programs_is_only_the_one_in_the_list(tmp_path
 
 
 def test_an_allow_list_with_a_path_that_depends_on_the_folder_is_refused() -> None:
-    with pytest.raises(BadSettings, match="'bin/tool' is neither"):
+    with pytest.raises(BadSettings, match="got 'bin/tool'"):
         ExecPolicy.parsed("true,bin/tool")

@@ -66,7 +66,7 @@ async def the_cron(mesh: Mesh) -> CronJob:
 async def come_and_gone(mesh: Mesh) -> list[Job]:
     """The jobs that were scheduled."""
     await mesh.store.synced()
-    return await mesh.jobs.roster.listed()
+    return await mesh.jobs.queries.listed()
 
 
 # --- times ----------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ async def test_a_cron_is_added_listed_and_removed(node: MeshNode) -> None:
     assert added.expression == "0 3 * * *"
     assert before_ms < added.next_ms <= before_ms + 25 * _HOUR_MS
     assert await crons.add("tidy", "0 3 * * *", TIDY, BERLIN) == added == await the_cron(node)
-    with pytest.raises(BadValue, match="there is another cron named tidy"):
+    with pytest.raises(BadValue, match="cron tidy exists already"):
         await crons.add("tidy", "0 4 * * *", TIDY, BERLIN)
     await crons.remove("tidy")
     await node.store.synced()
@@ -210,7 +210,7 @@ async def test_what_makes_sense_once_is_not_for_crons(local: MeshNode, field: st
 
 @pytest.mark.parametrize("name", ["", "a b", "a@b", "-a", "x" * 65, "a\n"])
 async def test_a_cron_has_a_plain_name(local: MeshNode, name: str) -> None:
-    with pytest.raises(BadValue, match="is no name for a cron"):
+    with pytest.raises(BadValue, match="a cron's name must be"):
         await crons_of(local).add(name, "@daily", TIDY)
 
 

@@ -47,7 +47,7 @@ class Shop:
         for node in self.nodes:
             await node.store.synced()
             node.worker._chooser._seen_s = float("-inf")
-            await node.worker._chooser.look_around()
+            await node.worker._chooser.refresh_membership()
             assert node.worker._chooser.count == count
         return desks
 
@@ -155,17 +155,17 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
 
     async def count_after(seconds: float) -> int:
         chooser._seen_s -= seconds
-        await chooser.look_around()
+        await chooser.refresh_membership()
         return chooser.count
 
     assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
-    job = await stranger.jobs.roster.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
+    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
     assert len(await stranger.worker._claimer.claim([job], 30_000)) == 1
     assert await shop.nodes[0].worker._claimer.claim([job], 30_000) == []
     assert await count_after(0.1) == 2
     chooser.invalidate_membership()
     seen_s = chooser._seen_s
-    await chooser.look_around()
+    await chooser.refresh_membership()
     assert chooser._seen_s == seen_s, "not with every job"
 
 
@@ -181,5 +181,5 @@ async def test_who_has_jobs_and_is_not_known_is_looked_for(shop: Shop) -> None:
     await shop.nodes[0].store.synced()
     chooser._seen_s -= 0.1  # it was looked around a while ago, but less than after which that is done anyway
     assert chooser.count == 1
-    await chooser.look()
+    await chooser.read_situation()
     assert chooser.count == 2

@@ -18,7 +18,7 @@ from tests.support.jobs.jobs_in_hand import lapse, ops
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import Script, Statement
 from vox_mesh.errors import Refused, StaleClaim
-from vox_mesh.jobs.worker.attempt import GiveBack, GiveUp
+from vox_mesh.jobs.worker.attempt import GiveUp, Yield
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.inference import SNAPSHOT
 from vox_mesh.model.jobs.proof import MAX_ERROR, Proof, faults_of
@@ -110,21 +110,21 @@ async def test_what_is_given_back_is_no_failure_and_comes_again_after_its_delay(
     @local.worker.handles("work")
     async def handle(context: JobContext) -> None:
         if context.attempt < 3:
-            raise GiveBack("the model is busy", delay=0.05)
+            raise Yield("the model is busy", delay=0.05)
 
     job = await done(local, max_attempts=1)
     assert (job.state, job.attempts, job.failures) == ("succeeded", 3, 0)
     said = [orjson.loads(entry.payload) for entry in await ops(local, YIELD)]
     assert [each["jobs"][0]["reason"] for each in said] == ["the model is busy"] * 2
     assert is_held_back(said, await ops(local, CLAIM), (50, 50), (50, 50))
-    assert local.worker.stats.given_back == 2
+    assert local.worker.stats.yielded == 2
 
 
 async def test_without_a_delay_what_is_given_back_comes_again_after_its_backoff(local: MeshNode) -> None:
     @local.worker.handles("work")
     async def handle(context: JobContext) -> None:
         if context.attempt == 1:
-            raise GiveBack
+            raise Yield
 
     job = await done(local)
     assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 0)
@@ -268,7 +268,7 @@ async def test_however_a_handler_fails_only_its_job_does(local: MeshNode, handle
     assert [bad.state, *(job.state for job in others)] == ["failed", "succeeded", "succeeded"]
     assert bad.failures == 2
     assert 0 < len(bad.reason or "") <= MAX_ERROR
-    assert local.worker.in_hand == 0
+    assert local.worker.running_count == 0
 
 
 # --- what they say -------------------------------------------------------------------------------

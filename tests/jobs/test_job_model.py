@@ -163,7 +163,7 @@ class JobWalk(RuleBasedStateMachine):
         for task in self._oracle.tasks.values():
             of_kind = counted.setdefault(task.kind, {})
             of_kind[task.state.value] = of_kind.get(task.state.value, 0) + 1
-        assert await one.jobs.roster.counts() == counted
+        assert await one.jobs.queries.counts() == counted
         entries = [entry for entry in await one.oplog.tail(_LISTED) if entry.kind in JOB_OPS]
         assert {entry.op_id: entry.reason for entry in entries} == self._verdicts
         await assert_whole(one)
@@ -261,7 +261,7 @@ class JobWalk(RuleBasedStateMachine):
         self._schedule_all(act.name, [{**item, "ulid": new_key()} for item in again])
 
     def _schedule_all(self, name: str, items: list[dict[str, Any]]) -> None:
-        script = self._nodes[name].jobs.moves.schedule(items)
+        script = self._nodes[name].jobs.transitions.schedule(items)
         self._items += items
         self._try(name, script, lambda at_ms: self._oracle.schedule(items, at_ms))
 
@@ -294,21 +294,21 @@ class JobWalk(RuleBasedStateMachine):
             now_ms = self._now_ms()  # the author of a job may be ahead of the database, by very little
         ready = [task for task in self._oracle.tasks.values() if self._oracle.is_ready(task, now_ms)]
         items = self._held(self._some(act, [task.job_id for task in ready]), act.skew + 1)
-        script = self._nodes[act.name].jobs.moves.claim(items, LEASE_MS)
+        script = self._nodes[act.name].jobs.transitions.claim(items, LEASE_MS)
         self._try(act.name, script, lambda _: self._oracle.claim(act.name, items, now_ms))
 
     def _renew(self, act: Act) -> None:
         """Renew leases."""
         name, jobs = self._own(act, *HELD)
         items = self._held(jobs, act.skew)
-        script = self._nodes[name].jobs.moves.renew(items, LEASE_MS)
+        script = self._nodes[name].jobs.transitions.renew(items, LEASE_MS)
         self._try(name, script, lambda _: self._oracle.renew(name, items))
 
     def _start(self, act: Act) -> None:
         """Start to work."""
         name, jobs = self._own(act, JobState.CLAIMED)
         items = self._held(jobs, act.skew)
-        script = self._nodes[name].jobs.moves.start(items)
+        script = self._nodes[name].jobs.transitions.start(items)
         self._try(name, script, lambda at_ms: self._oracle.start(name, items, at_ms))
 
     def _lapse(self, act: Act) -> None:
@@ -339,7 +339,7 @@ class JobWalk(RuleBasedStateMachine):
                 "state": "failed" if act.flag(place) and act.flag(3) else "succeeded",
                 "exit_code": place,
             }
-        script = self._nodes[name].jobs.moves.complete(items)
+        script = self._nodes[name].jobs.transitions.complete(items)
         self._try(name, script, lambda at_ms: self._oracle.complete(name, items, at_ms))
 
     def _give_back(self, act: Act) -> None:
@@ -350,20 +350,20 @@ class JobWalk(RuleBasedStateMachine):
             more["not_before_ms"] = self._now_ms() + _LATER_MS
         items = self._held(jobs, act.skew, **more)
         claimer = None if act.flag(5) else name
-        script = self._nodes[name].jobs.moves.give_back(items, claimer=claimer)
+        script = self._nodes[name].jobs.transitions.yield_jobs(items, claimer=claimer)
         self._try(name, script, lambda at_ms: self._oracle.give_back(claimer, items, at_ms))
 
     def _expire(self, act: Act) -> None:
         """Take back what ran out."""
         over = [task.job_id for task in self._oracle.tasks.values() if task.is_held and task.has_lapsed]
         items = self._held(self._some(act, over), act.skew)
-        script = self._nodes[act.name].jobs.moves.expire(items)
+        script = self._nodes[act.name].jobs.transitions.expire(items)
         self._try(act.name, script, lambda at_ms: self._oracle.expire(items, at_ms))
 
     def _abort(self, act: Act) -> None:
         """Abort jobs."""
         jobs = self._some(act, self._oracle.those(JobState.PENDING, *HELD))
-        script = self._nodes[act.name].jobs.moves.abort([{"job_id": job_id} for job_id in jobs], "test")
+        script = self._nodes[act.name].jobs.transitions.abort([{"job_id": job_id} for job_id in jobs], "test")
         self._try(act.name, script, lambda at_ms: self._oracle.abort(jobs, "test", at_ms))
 
 

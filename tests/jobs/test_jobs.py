@@ -74,21 +74,21 @@ async def test_jobs_of_one_batch_may_wait_for_each_other_and_a_cycle_is_named(lo
     cycle = f"kind: a.c\nulid: {_A}\nafter: [{_B}]\n---\nkind: a.c\nulid: {_B}\nafter: [{_A}]\n"
     with pytest.raises(BadManifest, match=f"{_A} -> {_B} -> {_A}"):
         await local.jobs.schedule_all(parse_manifests(cycle))
-    assert await local.jobs.roster.counts() == {"a.b": {"pending": 2}}
+    assert await local.jobs.queries.counts() == {"a.b": {"pending": 2}}
 
 
 async def test_nothing_is_scheduled_if_one_of_a_batch_can_not_be(local: MeshNode) -> None:
     good, bad = Manifest.of(kind="a.b", payload=1), Manifest.of(kind="a.b", payload=2, after=["0" * 64])
-    with pytest.raises(BadValue, match="not there"):
+    with pytest.raises(BadValue, match="a predecessor does not exist"):
         await local.jobs.schedule_all([good, bad])
-    assert await local.jobs.roster.counts() == {}
+    assert await local.jobs.queries.counts() == {}
 
 
 async def test_a_job_that_is_to_run_later_is_not_ready_before(local: MeshNode) -> None:
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     await local.jobs.schedule("a.b", 1, run_at=later)
-    assert await local.jobs.roster.ready(["a.b"]) == []
-    due_ms = await local.jobs.roster.next_due_ms(["a.b"])
+    assert await local.jobs.queries.ready(["a.b"]) == []
+    due_ms = await local.jobs.queries.next_due_ms(["a.b"])
     assert due_ms == round(later.timestamp() * 1_000)
 
 
@@ -111,7 +111,7 @@ async def test_what_waited_for_each_other_does_so_again_when_retried(local: Mesh
     ended = [await local.jobs.find(each) for each in (then, first)]
     assert [job.state for job in ended] == [JobState.FAILED, JobState.ABORTED]
     retried = await local.jobs.retry_all(ended)
-    (waits,) = await local.jobs.roster.predecessors([each.job_id for each in retried])
+    (waits,) = await local.jobs.queries.predecessors([each.job_id for each in retried])
     by_old = {(await local.jobs.find(each)).retry_of: each.job_id for each in retried}
     assert (waits.job_id, waits.predecessor) == (by_old[then.job_id], by_old[first.job_id])
 
@@ -119,7 +119,7 @@ async def test_what_waited_for_each_other_does_so_again_when_retried(local: Mesh
 async def test_a_job_that_nobody_has_can_not_be_given_back(local: MeshNode) -> None:
     scheduled = await local.jobs.schedule("a.b", 1)
     with pytest.raises(IllegalTransition):
-        await local.jobs.give_back(scheduled)
+        await local.jobs.yield_job(scheduled)
     await local.jobs.abort(scheduled)
     with pytest.raises(IllegalTransition):
         await local.jobs.abort(scheduled)
@@ -131,7 +131,7 @@ async def test_a_job_has_the_same_retry_whether_alone_or_with_what_it_waited_for
     await local.jobs.abort(first)
     of_first = await local.jobs.retry(first)
     alone = await local.jobs.retry(then)
-    (waits,) = await local.jobs.roster.predecessors([alone.job_id])
+    (waits,) = await local.jobs.queries.predecessors([alone.job_id])
     assert waits.predecessor == of_first.job_id, "it is retried, so that is what it waits for"
     again = await local.jobs.retry_all([await local.jobs.find(each) for each in (then, first)])
     assert [(each.job_id, each.is_new) for each in again] == [(alone.job_id, False), (of_first.job_id, False)]

@@ -113,10 +113,10 @@ async def test_many_keepers_at_once_expire_each_job_once_and_none_complains(
 
 async def test_more_than_one_op_holds_are_all_taken_back(local: MeshNode) -> None:
     await local.jobs.schedule_all([Manifest.of(kind="work", payload=number) for number in range(130)])
-    await claim_seen(local, await local.jobs.roster.ready(["work"], 130))
-    await lapse(local, *await local.jobs.roster.held_by("a"))
+    await claim_seen(local, await local.jobs.queries.ready(["work"], 130))
+    await lapse(local, *await local.jobs.queries.held_by("a"))
     await keep(local)
-    assert await local.jobs.roster.counts() == {"work": {"pending": 130}}
+    assert await local.jobs.queries.counts() == {"work": {"pending": 130}}
     assert len(await accepted(local, EXPIRE)) == 2
 
 

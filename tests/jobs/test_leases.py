@@ -19,6 +19,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import CircuitOpen, Unreachable
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.executor import Attempt
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, EXPIRE
 from vox_mesh.node import MeshNode
 
@@ -226,7 +227,7 @@ async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: S
         await claim(node, job)
         held = await node.jobs.find(job)
         there.gate.asking.append(CircuitOpen("away"))  # what an earlier attempt has kept can't be read
-        await node.worker._work(held, node.worker.handlers.of("work"))
+        await node.worker._executor.execute(Attempt(held, node.worker.handlers.of("work")))
         back = await node.jobs.find(job)
         assert (back.state, back.failures, desk.begun.qsize()) == ("pending", 0, 0)
 
@@ -234,13 +235,14 @@ async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: S
 async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(local: MeshNode) -> None:
     job = await local.jobs.find(await local.jobs.schedule("work"))
     leases = local.worker._leases
-    leases.hold(job._replace(claim_token=7), leases.now - _LEASE_S, round(_LEASE_S * 1_000))
+    sent, lease_ms = leases.now - _LEASE_S, round(_LEASE_S * 1_000)
+    leases.hold(job._replace(claim_token=7), sent, lease_ms, on_lost=lambda: None)
     leases.mark_ending(job)
     await leases._renew()
     assert leases.stale == 1
     await leases._renew()
     assert leases.stale == 1
-    assert leases._pause_s() is None
+    assert leases._next_renewal == float("inf")
     leases.release(job)
 
 
@@ -282,6 +284,6 @@ async def test_what_is_taken_back_is_looked_up_without_its_manifest(local: MeshN
     job = await local.jobs.schedule("work", "x" * 1_000)
     await claim(local, job)
     await lapse(local, job)
-    (overdue,) = await local.jobs.roster.overdue()
-    (held,) = await local.jobs.roster.held_by(local.identity.node_id)
+    (overdue,) = await local.jobs.queries.overdue()
+    (held,) = await local.jobs.queries.held_by(local.identity.node_id)
     assert (overdue.job_id, overdue.manifest, held.manifest) == (job.job_id, "{}", "{}")

@@ -14,12 +14,12 @@ async def _nothing(context: JobContext) -> None:
 
 
 def _places(capacity: int) -> tuple[Capacity, HandlerSet, Activity]:
-    handlers, activity = HandlerSet(), Activity()
-    handlers.handles("narrow.*", concurrency=2)(_nothing)
-    handlers.handles("wide")(_nothing)
-    places = Capacity(handlers, activity)
-    places.total = capacity
-    return places, handlers, activity
+    activity = Activity()
+    places = Capacity(activity)
+    places.handlers.handles("narrow.*", concurrency=2)(_nothing)
+    places.handlers.handles("wide")(_nothing)
+    places.open(capacity)
+    return places, places.handlers, activity
 
 
 def _claimable(*kinds: str) -> list[Claimable]:

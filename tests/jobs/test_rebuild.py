@@ -47,7 +47,7 @@ async def staged(node: MeshNode) -> list[str]:
     free = await schedule(node, after=[(doomed, "end"), (working, "success")])
     await claim(node, lost)
     await lapse(node, lost)
-    await node.store.write(node.jobs.moves.expire([held(lost, 1)]))
+    await node.store.write(node.jobs.transitions.expire([held(lost, 1)]))
     await node.store.synced()
     return [done, held_by, working, lost, doomed, free]
 
@@ -59,7 +59,7 @@ async def counted(node: MeshNode) -> bool:
     for kind, state, jobs in await node.store.read(sql, node.store.tenant[:2], fresh=True):
         found.setdefault(str(kind), {})[str(state)] = int(str(jobs))
     await node.store.synced()
-    return found == await node.jobs.roster.counts()
+    return found == await node.jobs.queries.counts()
 
 
 async def test_a_roster_that_nobody_touched_is_what_the_log_says(node: MeshNode) -> None:
@@ -187,12 +187,12 @@ async def test_while_others_write_nothing_seems_wrong(crowd: Crowd, monkeypatch:
         for _ in range(10):
             items = [new_item() for _ in range(3)]
             items[2]["after"] = [(items[0]["job_id"], "end"), *((each, "end") for each in before[-1:])]
-            await one.store.write(one.jobs.moves.schedule(items))
+            await one.store.write(one.jobs.transitions.schedule(items))
             tokens = [held(item["job_id"], 1) for item in items[:2]]
-            await one.store.write(one.jobs.moves.claim(tokens, LEASE_MS))
-            await one.store.write(one.jobs.moves.start(tokens))
+            await one.store.write(one.jobs.transitions.claim(tokens, LEASE_MS))
+            await one.store.write(one.jobs.transitions.start(tokens))
             ends = [{**each, "state": "succeeded"} for each in tokens]
-            await one.store.write(one.jobs.moves.complete(ends))
+            await one.store.write(one.jobs.transitions.complete(ends))
             before = [item["job_id"] for item in items]
         is_done.set()
 

@@ -117,7 +117,7 @@ async def test_scheduling_what_is_there_is_accepted_and_leaves_it_as_it_is(
     job = await brought(node, state)
     assert job is not None
     before = await row_of(node, job.job_id)
-    script = node.jobs.moves.schedule([item_of(Manifest.of_core(job.core), priority=3)])
+    script = node.jobs.transitions.schedule([item_of(Manifest.of_core(job.core), priority=3)])
     await node.store.write(script)
     await node.store.synced()
     assert await verdict_of(node, script) == (1, None)
@@ -166,7 +166,7 @@ async def test_a_zombie_can_do_nothing_to_the_attempt_of_its_successor(pair: Pai
     job = await brought(pair.one, RUNNING)
     assert job is not None
     await lapse(pair.one, job.job_id)
-    await pair.two.store.write(pair.two.jobs.moves.expire([held(job.job_id, 1)]))
+    await pair.two.store.write(pair.two.jobs.transitions.expire([held(job.job_id, 1)]))
     await start(pair.two, job.job_id, 2)
     for way in ("renew", "start", "succeed", "fail", "yield"):
         assert isinstance(await refused(pair.one, ways(pair.one)[way](job.job_id, 1), job.job_id), StaleClaim)
@@ -220,7 +220,7 @@ async def test_a_completion_ends_a_job_as_succeeded_or_failed_and_in_no_other_st
 ) -> None:
     job = await brought(pair.one, RUNNING)
     assert job is not None
-    script = pair.one.jobs.moves.complete([held(job.job_id, 1, state=state)])
+    script = pair.one.jobs.transitions.complete([held(job.job_id, 1, state=state)])
     assert isinstance(await refused(pair.one, script, job.job_id), IllegalTransition)
 
 
@@ -228,7 +228,7 @@ async def test_what_waits_for_others_or_for_its_time_is_not_claimed(pair: Pair) 
     node = pair.one
     first = await schedule(node)
     later = new_item(run_at_ms=await database_ms(node) + 60_000)
-    await node.store.write(node.jobs.moves.schedule([later]))
+    await node.store.write(node.jobs.transitions.schedule([later]))
     for job_id in (await schedule(node, after=[(first, "success")]), later["job_id"]):
         refusal = await refused(node, ways(node)["claim"](job_id, 0), job_id)
         assert isinstance(refusal, IllegalTransition)

@@ -57,13 +57,13 @@ async def test_kinds_without_a_handler_are_left_alone(local: MeshNode, desk: Des
 
 
 async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
-    with pytest.raises(BadValue, match="nothing to work with"):
+    with pytest.raises(BadValue, match="no handlers and runs no commands"):
         await local.worker.start()
     Desk(local)
-    with pytest.raises(BadValue, match="no handler is for other"):
+    with pytest.raises(BadValue, match="no handler for other"):
         await local.worker.start(kinds=["other"])
     for places in (0, 100_000):
-        with pytest.raises(BadValue, match="at a time"):
+        with pytest.raises(BadValue, match="concurrency must be between 1 and 1000"):
             await local.worker.start(concurrency=places)
 
 
@@ -71,7 +71,7 @@ async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
 async def test_who_is_stopped_while_it_looks_takes_nothing(
     local: MeshNode, desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, stopping = getattr(local.jobs.roster, name), asyncio.get_running_loop().create_future()
+    look, stopping = getattr(local.jobs.queries, name), asyncio.get_running_loop().create_future()
 
     async def stopped_meanwhile(*asked: Any, **more: Any) -> Any:
         found = await look(*asked, **more)
@@ -79,7 +79,7 @@ async def test_who_is_stopped_while_it_looks_takes_nothing(
         await asyncio.sleep(0)
         return found
 
-    monkeypatch.setattr(local.jobs.roster, name, stopped_meanwhile)
+    monkeypatch.setattr(local.jobs.queries, name, stopped_meanwhile)
     await scheduled(local, 1)
     await local.worker.start()
     await (await stopping)
@@ -94,7 +94,7 @@ async def test_no_more_are_in_hand_than_there_are_places(node: MeshNode) -> None
             await narrow.next()
         for _ in range(3):
             await wide.next()
-        assert node.worker.in_hand == 5
+        assert node.worker.running_count == 5
         narrow.may_end.set()
         wide.may_end.set()
         await ended(node, *jobs)
@@ -206,7 +206,7 @@ async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNod
         if how == "abort":
             await node.jobs.abort(job)
         else:
-            await node.jobs.give_back(job, delay=timedelta(hours=1))
+            await node.jobs.yield_job(job, delay=timedelta(hours=1))
         assert await desk.next_stopped() is begun
         assert begun.is_cancelled
     found = await node.jobs.find(job)
@@ -252,7 +252,7 @@ async def test_what_can_end_in_time_does_and_the_rest_is_given_back(node: MeshNo
         *("pending", 0, None),
         "its worker stopped",
     )
-    assert (node.worker.in_hand, node.worker.is_running) == (0, False)
+    assert (node.worker.running_count, node.worker.is_running) == (0, False)
 
 
 @pytest.mark.soak
@@ -282,7 +282,7 @@ async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
         await asyncio.wait_for(enough.wait(), PATIENCE_S)
         await asyncio.gather(*(node.worker.stop(random.random() / 100) for node in nodes))
         for name in ("one", "two"):
-            assert await nodes[0].jobs.roster.held_by(name, fresh=True) == []
+            assert await nodes[0].jobs.queries.held_by(name, fresh=True) == []
     async with nodes[0].worker.running(concurrency=50):
         done = await ended(nodes[0], *jobs)
     assert {(job.state, job.failures) for job in done} == {("succeeded", 0)}
@@ -382,17 +382,17 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
     local: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Desk(local).may_end.set()
-    looks = local.jobs.roster.claimable
+    looks = local.jobs.queries.claimable
 
     async def look_slowly(*args: Any, **options: Any) -> list[Claimable]:
         """Look; and when that is done, what was not ready yet is."""
         found = await looks(*args, **options)
-        due_ms = await local.jobs.roster.next_due_ms(["work"])
+        due_ms = await local.jobs.queries.next_due_ms(["work"])
         while due_ms is not None and local.clock.now_ms <= due_ms:
             pass  # nothing else happens meanwhile
         return found
 
-    monkeypatch.setattr(local.jobs.roster, "claimable", look_slowly)
+    monkeypatch.setattr(local.jobs.queries, "claimable", look_slowly)
     async with local.worker.running():
         soon = datetime.now(UTC) + timedelta(milliseconds=300)
         (job,) = await ended(local, await local.jobs.schedule("work", run_at=soon))

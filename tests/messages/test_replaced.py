@@ -56,7 +56,7 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
             key = new_key()
             with pytest.raises(OutcomeUnknown) as unknown:
                 await old.messages.send("bob", {}, key=key)
-            assert "ada has begun again" in str(unknown.value)
+            assert "ada was started again" in str(unknown.value)
             assert await old.messages.queries.find(key) is not None
             with pytest.raises(StaleIncarnation):
                 await old.messages.send("bob", {})

@@ -17,7 +17,7 @@ from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
-from vox_mesh.jobs.worker.claiming import JobClaimer
+from vox_mesh.jobs.worker.claimer import JobClaimer
 from vox_mesh.mesh import Mesh as CommandMesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode

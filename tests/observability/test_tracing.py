@@ -313,7 +313,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from vox_mesh import GiveBack, Manifest, Mesh, load_settings
+from vox_mesh import Yield, Manifest, Mesh, load_settings
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider()
@@ -342,7 +342,7 @@ async def main():
         @mesh.worker.handles("example.back")
         async def back(context):
             if context.attempt == 1:
-                raise GiveBack(delay=0)
+                raise Yield(delay=0)
 
         await mesh.jobs.wait(await ran(mesh), timeout=30)
         steps.append(told())

@@ -265,7 +265,7 @@ async def test_a_conflict_is_found_by_as_much_of_its_id_as_is_its_own(local: Mes
     with pytest.raises(NotKnown):
         await local.conflicts.find("Z")
     for text in ("", "%", "é", "A B"):
-        with pytest.raises(BadValue, match="is no id"):
+        with pytest.raises(BadValue, match="conflict id must be"):
             await local.conflicts.find(text)
 
 

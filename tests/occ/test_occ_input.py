@@ -82,7 +82,7 @@ async def test_a_column_that_the_table_has_not_is_refused_wherever_it_stands(
     [{}, {"agent_id": "a"}, {"memory_key": None}, {"scope_id": "x", "memory_key": "a"}, {"written_at": "a"}],
 )
 async def test_what_does_not_name_one_row_is_refused(local: MeshNode, key: dict[str, Any]) -> None:
-    with pytest.raises(BadValue, match="no key of the table memories") as outcome:
+    with pytest.raises(BadValue, match="key of table memories must be") as outcome:
         await local.occ.read(MEMORIES, key)
     assert "memory_key" in outcome.value.hint
 
@@ -110,10 +110,10 @@ async def test_key_scope_and_version_are_not_a_callers_to_write(
 @pytest.mark.parametrize(
     ("base", "fault"),
     [
-        ({}, "which version"),
-        ({"content": "one"}, "which version"),
-        ({"written_at": 5}, "which version"),
-        ({"memory_key": "b", "written_at": "x"}, "another row"),
+        ({}, "base must contain written_at"),
+        ({"content": "one"}, "base must contain written_at"),
+        ({"written_at": 5}, "base must contain written_at"),
+        ({"memory_key": "b", "written_at": "x"}, "base must be the row with this key"),
     ],
 )
 async def test_a_base_that_says_nothing_of_this_row_is_refused(
@@ -163,7 +163,7 @@ async def test_a_base_may_tell_whose_row_it_is_and_a_truth_value_is_a_number(loc
         ("id TEXT PRIMARY KEY, n", "written_at"),
         ("id TEXT PRIMARY KEY, written_at INTEGER", "written_at"),
         ('id TEXT PRIMARY KEY, "a b", written_at TEXT', "column names must be"),
-        ("id TEXT, written_at TEXT", "no key"),
+        ("id TEXT, written_at TEXT", "a primary key, which it lacks"),
     ],
 )
 async def test_a_table_whose_rows_have_no_version_or_key_is_refused(
@@ -184,7 +184,7 @@ async def test_a_key_is_also_what_a_unique_index_says_and_only_where_it_holds_fo
     assert isinstance(await local.occ.write(table, {"a": 1, "b": 2}, {"c": 3}, None), Written)
     assert (await local.occ.read(table, {"id": 1})) == (await local.occ.read(table, {"b": 2, "a": 1}))
     for key in ({"a": 1}, {"c": 3}, {"a": 1, "b": 2, "c": 3}):
-        with pytest.raises(BadValue, match="no key"):
+        with pytest.raises(BadValue, match="key of table"):
             await local.occ.read(table, key)
 
 

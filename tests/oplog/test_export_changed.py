@@ -207,13 +207,13 @@ def test_a_damaged_file_is_named_with_the_line(log: Path, damage: Callable[[list
 def test_what_is_no_export_is_called_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "letter"
     path.write_bytes(content)
-    with pytest.raises(BadSettings, match="no export of a log"):
+    with pytest.raises(BadSettings, match="not an export of a log"):
         verify_export(path)
 
 
 def test_a_folder_and_a_missing_file_are_no_exports(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(BadSettings, match="no export of a log"):
+        with pytest.raises(BadSettings, match="not an export of a log"):
             verify_export(path)
 
 

@@ -69,12 +69,12 @@ async def test_a_claim_of_the_lost_time_is_over_and_the_next_has_a_higher_token(
         disk.put_back(image)
         ended = [held(each.job.job_id, each.job.claim_token, state="succeeded") for each in claimed]
         with pytest.raises(StaleClaim):
-            await a.store.write(a.jobs.moves.complete(ended[:1]))
+            await a.store.write(a.jobs.transitions.complete(ended[:1]))
         (again,) = await b.worker._claimer.claim([await b.jobs.find(lost)], LEASE_MS)
         assert again.job.claim_token > claimed[0].job.claim_token
         assert (await b.jobs.find(done)).claim_token == TOKENS_RAISED_BY
         finished = held(kept, old.job.claim_token, state=JobState.SUCCEEDED)
-        await a.store.write(a.jobs.moves.complete([finished]))  # that claim was there all the time
+        await a.store.write(a.jobs.transitions.complete([finished]))  # that claim was there all the time
         assert await Rebuild(a.store).check() == []
         assert len(await rollbacks(a)) == 1
 

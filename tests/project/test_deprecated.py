@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 import vox_mesh
-from vox_mesh import sync
+from vox_mesh import Yield, sync
 from vox_mesh.messages.messages import Messages
 
 
@@ -53,3 +53,22 @@ def test_the_old_class_of_messages_is_the_new_one() -> None:
 
 def test_every_public_name_can_be_imported() -> None:
     assert [name for name in vox_mesh.__all__ if not hasattr(vox_mesh, name)] == []
+
+
+def test_a_handler_may_still_raise_give_back() -> None:
+    with pytest.warns(DeprecationWarning, match="vox_mesh.GiveBack is deprecated: use Yield"):
+        from vox_mesh import GiveBack
+    assert GiveBack is Yield
+    assert str(GiveBack("busy", delay=2)) == "busy"
+    assert GiveBack(delay=2).delay_ms == 2_000
+
+
+async def test_jobs_are_queried_and_yielded_under_the_old_names() -> None:
+    async with vox_mesh.Mesh.open_command(vox_mesh.Settings()) as mesh:
+        with pytest.warns(DeprecationWarning, match=r"jobs\.roster is deprecated: use jobs\.queries"):
+            assert mesh.jobs.roster is mesh.jobs.queries
+        with (
+            pytest.warns(DeprecationWarning, match=r"use jobs\.yield_job"),
+            pytest.raises(vox_mesh.MeshError),
+        ):
+            await mesh.jobs.give_back("0" * 64)

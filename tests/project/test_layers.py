@@ -54,7 +54,7 @@ _MAY_USE: Final = {
     "observability": {"errors", "model"},
     "nodes": {"errors", "model", "store", "observability"},
     "views": set(_LAYERS[: _LAYERS.index("runtime") + 1]) - {"settings", "contrib"},
-    "sync": {"errors", "mesh", "nodes", "runtime", "settings"},
+    "sync": {"errors", "mesh", "model", "nodes", "runtime", "settings"},
 }
 """Layers that may import less than all that is below them."""
 
@@ -69,14 +69,7 @@ _UPWARDS: Final = {
 _CYCLES: Final = (
     {"vox_mesh.mesh", "vox_mesh.node"},
     {"vox_mesh.cli", "vox_mesh.cli.completion"},
-    {"vox_mesh.model.jobs.manifest_fields", "vox_mesh.model.rhythm.score"},
     {"vox_mesh.rhythm.phrases.phrase"},
-    {
-        "vox_mesh.jobs.worker.attempt",
-        "vox_mesh.jobs.worker.context",
-        "vox_mesh.jobs.worker.handlers",
-        "vox_mesh.jobs.worker.limits",
-    },
 )
 """Modules that import each other, lazily or for their types. None is to be added."""
 

@@ -101,7 +101,7 @@ def test_several_threads_use_one_mesh(mesh: MeshNode) -> None:
     with ThreadPoolExecutor(4) as threads:
         jobs = list(threads.map(lambda number: mesh.jobs.schedule("work", number), range(40)))
     assert len({each.job_id for each in jobs}) == 40
-    assert mesh.jobs.roster.counts()["work"]["pending"] == 40
+    assert mesh.jobs.queries.counts()["work"]["pending"] == 40
 
 
 # --- blocks and loops -----------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_block_that_can_not_be_entered_raises_why(mesh: MeshNode) -> None:
     mesh.locks.acquire("release", agent="a")
     with pytest.raises(LockHeld, match="held by a"), mesh.locks.hold("release", agent="b"):
         raise AssertionError("it is not held")
-    with pytest.raises(BadValue, match="nothing to work with"), mesh.worker.running():
+    with pytest.raises(BadValue, match="no handlers and runs no commands"), mesh.worker.running():
         raise AssertionError("there are no handlers")
 
 

@@ -23,7 +23,7 @@ _PLAIN: Final = """
         assert vox_memory_mesh.jobs.find(job).state == "pending"
 
     def test_each_test_has_a_mesh_of_its_own(vox_memory_mesh):
-        assert vox_memory_mesh.jobs.roster.counts() == {}
+        assert vox_memory_mesh.jobs.queries.counts() == {}
 
     def test_several_nodes_and_a_clock(vox_mesh_harness, vox_memory_mesh, vox_manual_clock):
         other = vox_mesh_harness.node("other")

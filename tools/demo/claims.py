@@ -65,9 +65,9 @@ class Evidence:
 
 async def gather(mesh: Mesh, workspace: Workspace) -> Evidence:
     """Read all evidence from the database and the event log."""
-    jobs = await mesh.jobs.roster.listed(limit=_MOST)
+    jobs = await mesh.jobs.queries.listed(limit=_MOST)
     after: dict[str, list[str]] = defaultdict(list)
-    for each in await mesh.jobs.roster.predecessors(job.job_id for job in jobs):
+    for each in await mesh.jobs.queries.predecessors(job.job_id for job in jobs):
         after[each.job_id].append(each.predecessor)
     entries = [entry async for page in mesh.oplog.entries() for entry in page]
     return Evidence(

@@ -116,7 +116,7 @@ class DemoRun:
 
     async def _token_with_all_in_hand(self, job_id: str, edit: Message) -> int | None:
         """Return the token of the victim's lock, if it has that, the job and the message."""
-        jobs = await self._mesh.jobs.roster.held_by(VICTIM, fresh=True)
+        jobs = await self._mesh.jobs.queries.held_by(VICTIM, fresh=True)
         letter = await self._mesh.messages.queries.find(edit.message_uuid)
         holders = await self._mesh.locks.holders([CHANGELOG])
         has_both = job_id in [job.job_id for job in jobs] and letter is not None and _is_claimed(letter)
@@ -160,7 +160,7 @@ class DemoRun:
     async def _look(self) -> None:
         """Update the progress whenever something was committed."""
         async for _ in self._mesh.store.changes(interval_s=_LOOK_S):
-            counts = await self._mesh.jobs.roster.counts()
+            counts = await self._mesh.jobs.queries.counts()
             letters = await self._mesh.messages.queries.counts()
             self._open_messages = sum(letters.values()) - letters.get(MessageState.ACKED, 0)
             self._view.looked(

@@ -32,7 +32,7 @@ async def find_existing(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
     existing: list[Job] = []
     while rest:
         try:
-            page = await jobs.roster.find_all(rest[:limit], fresh=True)
+            page = await jobs.queries.find_all(rest[:limit], fresh=True)
         except TooLarge:
             if limit == 1:
                 raise
@@ -60,7 +60,7 @@ async def list_pages(
     for state in states:
         while left is None or left > 0:
             wanted = MAX_AT_ONCE if left is None else min(MAX_AT_ONCE, left)
-            page = await jobs.roster.listed(
+            page = await jobs.queries.listed(
                 state=state, kind=kind, claimer=claimer, before=before, limit=wanted
             )
             if not page:
@@ -132,18 +132,18 @@ def refuse_open(batch: Iterable[Job]) -> None:
     for job in batch:
         if not job.has_ended:
             refused = IllegalTransition(IllegalTransition.code, statement=0)
-            refused.hint = f"job {job.job_id} is {job.state}: only one that has ended is retried"
+            refused.hint = f"wait until job {job.job_id} has ended: it is {job.state}"
             raise refused
 
 
-async def give_back(jobs: Jobs, reference: str, delay: timedelta, reason: str) -> Job:
+async def yield_job(jobs: Jobs, reference: str, delay: timedelta, reason: str) -> Job:
     """Return a running job to the queue, stop its worker, and return the updated job."""
     try:
-        job = await jobs.give_back(reference, delay=delay, reason=reason)
+        job = await jobs.yield_job(reference, delay=delay, reason=reason)
     except IllegalTransition as refused:
-        refused.hint = "only a job that is claimed or running can go back: see `vox-mesh job show`"
+        refused.hint = "only a claimed or running job can be yielded: run `vox-mesh job show`"
         raise
     except StaleClaim as refused:
-        refused.hint = "it has moved meanwhile: see `vox-mesh job show`"
+        refused.hint = "its state has changed meanwhile: run `vox-mesh job show`"
         raise
     return await jobs.find(job.job_id)

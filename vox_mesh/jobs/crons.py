@@ -86,8 +86,8 @@ class Crons:
         """
         if not _NAME.fullmatch(name):
             raise BadValue(
-                f"{name!r} is no name for a cron",
-                hint="up to 64 letters, digits, _, . and -",
+                f"a cron's name must be up to 64 letters, digits, _, . and -, got {name!r}",
+                hint="choose another name",
             )
         cron = Cron(" ".join(expression.split()), timezone)
         single = [each for each in _SINGLE_JOB_FIELDS if getattr(manifest, each)]
@@ -105,7 +105,7 @@ class Crons:
         except DatabaseUnavailable as error:  # the cron may be added
             raise OutcomeUnknown(f"the cron that was added can't be read: {error}", key=script.key) from error
         if stored is None or stored[1:5] != wanted:
-            raise BadValue(f"there is another cron named {name}", hint="remove that one first")
+            raise BadValue(f"cron {name} exists already with another definition", hint="remove it first")
         return stored
 
     async def listed(self) -> list[CronJob]:
@@ -116,7 +116,7 @@ class Crons:
         """Remove a cron; jobs it has scheduled stay. Raises `NotKnown` if there is none."""
         answer = Answer(_SQL["removed"], columns=("removed",))
         if not (await self._store.write(self._script("remove", name, answer=answer))).rows.value:
-            raise NotKnown(f"there is no cron {name}", hint="`vox-mesh cron list` shows them")
+            raise NotKnown(f"there is no cron {name}", hint="run `vox-mesh cron list`")
 
     async def fire_due(self) -> list[str]:
         """Fire the crons that are due according to the replica, and return the ids of their jobs.
@@ -156,7 +156,7 @@ class Crons:
         job_id = item["job_id"]
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, time_ms)
         moved = (*self._mesh, cron.name, time_ms, job_id, following_ms)
-        script = self._jobs.moves.schedule(
+        script = self._jobs.transitions.schedule(
             [item],
             Statement(_SQL["refuse_unless_due"], due, refusal=FIRED),
             Statement(_SQL["move_on"], moved),

@@ -21,6 +21,7 @@ from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
+from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -46,11 +47,11 @@ LONGEST_DELAY: Final = timedelta(days=365)
 _SEED_BYTES: Final = 32
 
 _REFUSALS: Final = {
-    "ulid_taken": ("another job has this ULID", "leave `ulid` out, or choose another"),
-    "unknown_predecessor": ("a job that it is to wait for is not there", "schedule that one first"),
+    "ulid_taken": ("the ULID is taken by another job", "omit `ulid`, or choose another"),
+    "unknown_predecessor": ("a predecessor does not exist", "schedule it first, or in the same call"),
     "predecessor_failed": (
-        "what it is to wait for has failed, was aborted or refused",
-        "retry that one and name the new job, or wait for its end with `when: end`",
+        "a predecessor has failed, was aborted or was refused",
+        "retry it and name the new job, or wait for its end with `when: end`",
     ),
 }
 
@@ -83,10 +84,10 @@ class Jobs:
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
-        self.roster = JobQueries(store, clock)
-        self.moves = JobTransitions(store, writer, clock)
-        self.notes = Notes(store, self.roster)
-        self._endings = Endings(store, self.roster.still_open)
+        self.queries = JobQueries(store, clock)
+        self.transitions = JobTransitions(store, writer, clock)
+        self.notes = Notes(store, self.queries)
+        self._endings = Endings(store, self.queries.still_open)
         self.expired = 0
         """The number of jobs this process returned to the queue because their leases had expired."""
 
@@ -142,21 +143,24 @@ class Jobs:
         await self._nodes.now_ms()  # the local clock may be far off
         self.clock.refuse_if_off()
         if len(items) > MAX_AT_ONCE:
-            raise BadValue(f"{len(items)} jobs are too many at once", hint=f"at most {MAX_AT_ONCE}")
+            raise BadValue(
+                f"jobs in one call must be at most {MAX_AT_ONCE}, got {len(items)}",
+                hint="schedule them in parts",
+            )
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.moves.schedule(list(by_id.values()))
+        script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new:
             return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
         try:
-            found = await self.roster.standing(by_id)
+            found = await self.queries.standing(by_id)
         except DatabaseUnavailable as error:  # the jobs may be scheduled
-            raise OutcomeUnknown(f"what was scheduled can't be read: {error}", key=script.key) from error
+            raise OutcomeUnknown(f"the scheduled jobs can't be read: {error}", key=script.key) from error
         if len(found) < len(by_id):
             raise OutcomeUnknown(
-                "what was scheduled is not in the database, which has gone back to an earlier state",
+                "the scheduled jobs are missing: the database was rolled back",
                 key=script.key,
             )
         jobs = [(item, found[item["job_id"]]) for item in items]
@@ -166,7 +170,8 @@ class Jobs:
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
         known = {
-            name: (await self.roster.find(name, fresh=True)).job_id for name in external_references(manifests)
+            name: (await self.queries.find(name, fresh=True)).job_id
+            for name in external_references(manifests)
         }
         return sort_by_dependency([each.with_after(known) for each in manifests])
 
@@ -196,7 +201,9 @@ class Jobs:
         """Schedule a terminal job again as a new job. Idempotent: a second call returns the same new job."""
         job = await self.find(reference)
         if not job.has_ended:
-            raise BadValue(f"job {job.job_id} is {job.state}", hint="only a job that has ended is retried")
+            raise BadValue(
+                f"job {job.job_id} can't be retried: it is {job.state}", hint="wait until it has ended"
+            )
         return (await self.retry_all([job]))[0]
 
     async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:
@@ -223,10 +230,10 @@ class Jobs:
 
     async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
         """Return the existing retries of these jobs, by old id, without retries that failed themselves."""
-        found = await self.roster.find_all(job_ids, fresh=True)
+        found = await self.queries.find_all(job_ids, fresh=True)
         unsuccessful = {job_id: job for job_id, job in found.items() if job.state in UNSUCCESSFUL}
         retries = {job_id: _retry_manifest(job).content_id for job_id, job in unsuccessful.items()}
-        existing = await self.roster.standing(retries.values())
+        existing = await self.queries.standing(retries.values())
         return {
             old: new
             for old, new in retries.items()
@@ -240,10 +247,10 @@ class Jobs:
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
-        script = self.moves.abort([{"job_id": job.job_id} for job in found], reason)
+        script = self.transitions.abort([{"job_id": job.job_id} for job in found], reason)
         return await self._apply("job abort", script)
 
-    async def give_back(
+    async def yield_job(
         self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
     ) -> Job:
         """Return a running job to the queue and stop its worker.
@@ -251,7 +258,7 @@ class Jobs:
         Raises `IllegalTransition` if the job is not claimed or running.
         """
         if not timedelta(0) <= delay <= LONGEST_DELAY:
-            raise BadValue(f"{delay} is no time to wait", hint=f"at most {LONGEST_DELAY.days} days")
+            raise BadValue(f"delay must be between 0 and {LONGEST_DELAY.days} days, got {delay}")
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
@@ -262,14 +269,14 @@ class Jobs:
             "reason": reason,
         }
         began = tracing.began()
-        await self._write(self.moves.give_back([item]))
+        await self._write(self.transitions.yield_jobs([item]))
         tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
         items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in jobs]
-        taken = await self._apply("job expire", self.moves.expire(items)) if items else []
+        taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
         self.expired += len(taken)
         return taken
 
@@ -277,14 +284,14 @@ class Jobs:
 
     async def find(self, reference: Reference) -> Job:
         """Return the job, read from the database and not from the replica."""
-        return await self.roster.find(_name(reference), fresh=True)
+        return await self.queries.find(_name(reference), fresh=True)
 
     async def watch(self, reference: Reference) -> AsyncGenerator[Job, None]:
         """Yield the job now and after each change, until it is terminal."""
         name, last = _name(reference), None
         async for turn in self._store.changes():
             with turn.retry_if_unavailable():
-                job = await self.roster.find(name, fresh=last is None)
+                job = await self.queries.find(name, fresh=last is None)
                 name = job.job_id
                 if job != last:
                     last = job
@@ -300,8 +307,25 @@ class Jobs:
             while not job.has_ended:
                 await self._endings.wait_until_ended(job.job_id)
                 with suppress(DatabaseUnavailable):  # continues when the database is back
-                    job = await self.roster.find(job.job_id)
+                    job = await self.queries.find(job.job_id)
             return job
+
+    # --- deprecated ------------------------------------------------------------------------------
+
+    @property
+    def roster(self) -> JobQueries:
+        """Return `queries` under its old name, which is deprecated."""
+        warn_renamed("jobs.roster", "jobs.queries")
+        return self.queries
+
+    async def give_back(
+        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+    ) -> Job:
+        """Call `yield_job` under its old name, which is deprecated."""
+        warn_renamed("jobs.give_back", "jobs.yield_job")
+        return await self.yield_job(reference, delay=delay, reason=reason)
+
+    # --- writing ---------------------------------------------------------------------------------
 
     async def _apply(self, name: str, script: Script) -> list[str]:
         """Write a transition and return the ids of the jobs it changed."""

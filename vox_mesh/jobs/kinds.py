@@ -74,7 +74,7 @@ class JobKinds:
         """
         if (per_ms is not None) != isinstance(rate, int):
             raise BadValue(
-                "a rate is so many claims in a time, and both are given together",
+                "rate and per_ms must be given together",
                 hint="for example rate=10, per_ms=60000",
             )
         _check_range("max_running", max_running, 1, _MAX_COUNT)
@@ -85,7 +85,7 @@ class JobKinds:
         columns = {"max_running": max_running, "rate": rate, "rate_ms": rate_ms, "lease_ms": lease_ms}
         given = {name: value for name, value in columns.items() if value is not KEEP}
         if not given:
-            raise BadValue("no limit was given", hint="max_running, rate with per_ms, or lease_ms")
+            raise BadValue("no limit given", hint="pass max_running, rate with per_ms, or lease_ms")
         await self._write("limit", _check_kind(kind), orjson.dumps(given).decode())
 
     async def listed(self) -> list[KindRules]:
@@ -99,7 +99,7 @@ class JobKinds:
     async def drain(self, node_id: str) -> None:
         """Drain a node until `undrain`: it claims no more jobs, and its running jobs continue."""
         if not await self._store.read(_INCARNATION, (*self._mesh, node_id), fresh=True):
-            raise NotKnown(f"there is no node {node_id}", hint="see `vox-mesh nodes --all`")
+            raise NotKnown(f"there is no node {node_id}", hint="run `vox-mesh nodes --all`")
         await self._store.write(Script(Statement(JOBS["drain"], (*self._mesh, node_id))))
 
     async def undrain(self, node_id: str) -> None:
@@ -115,11 +115,11 @@ def _check_kind(kind: str) -> str:
         return _KIND.validate_python(kind, strict=True)
     except ValidationError:
         allowed = Manifest.model_fields["kind"].description or ""
-        raise BadValue(f"{shown(kind)} is no kind of job", hint=allowed) from None
+        raise BadValue(f"a kind must be {allowed}, got {shown(kind)}") from None
 
 
 def _check_range(name: str, value: Limit, least: int, most: int) -> None:
     if isinstance(value, Keep) or value is None:
         return
     if type(value) is not int or not least <= value <= most:
-        raise BadValue(f"{name} can't be {shown(value)}", hint=f"a whole number from {least} to {most}")
+        raise BadValue(f"{name} must be an integer from {least} to {most}, got {shown(value)}")

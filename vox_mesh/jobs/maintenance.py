@@ -114,7 +114,7 @@ class JobMaintenance:
         """Return the jobs with expired leases to the queue."""
         with suppress(IllegalTransition):  # another node was first; the next run sees the rest
             for _ in range(_MAX_BATCHES):
-                overdue = await self._jobs.roster.overdue(_MAX_BATCH)
+                overdue = await self._jobs.queries.overdue(_MAX_BATCH)
                 if not overdue:
                     return
                 expired = await self._jobs.expire(overdue)

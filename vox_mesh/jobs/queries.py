@@ -86,9 +86,11 @@ class JobQueries:
         """
         rows = await self._candidates(reference, fresh)
         if not rows:
-            raise NotKnown(f"there is no job {reference}", hint="`vox-mesh job list` shows them")
+            raise NotKnown(f"there is no job {reference}", hint="run `vox-mesh job list`")
         if len(rows) > 1:
-            raise BadValue(f"several jobs begin with {reference}", hint="give more of the id")
+            raise BadValue(
+                f"job id {reference} is ambiguous: several jobs begin with it", hint="give more digits"
+            )
         return Job._make(rows[0])
 
     async def _candidates(self, reference: str, fresh: bool) -> Rows:
@@ -101,8 +103,8 @@ class JobQueries:
         if _ID_PREFIX.fullmatch(reference):
             return await self._read("beginning_with", reference, fresh=fresh)
         raise BadValue(
-            f"{reference!r} is no job",
-            hint="give its id, at least the first 6 digits of it, or its ULID",
+            f"a job must be given by its id or ULID, got {reference!r}",
+            hint="pass the id, at least its first 6 digits, or the ULID",
         )
 
     async def find_all(self, job_ids: Iterable[str], *, fresh: bool = False) -> dict[str, Job]:

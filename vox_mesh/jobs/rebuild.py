@@ -77,7 +77,7 @@ class Rebuild:
             raise BadValue(
                 f"the log has {len(self.findings)} accepted ops that the rules don't allow: "
                 f"{self.findings[0].op_id}, {self.findings[0].what}",
-                hint="run `vox-mesh oplog verify`: a roster made from such a log is worth nothing",
+                hint="run `vox-mesh oplog verify`: jobs can't be rebuilt from such a log",
             )
         for script in self._scripts(wrong):
             await self._store.write(script)

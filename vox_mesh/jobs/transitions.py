@@ -128,7 +128,7 @@ class JobTransitions:
         logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
         return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged)
 
-    def give_back(self, items: Sequence[Item], *, claimer: str | None = None) -> Script:
+    def yield_jobs(self, items: Sequence[Item], *, claimer: str | None = None) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
         op = self._op(YIELD, {"jobs": items}, claimer)
         return op.script(

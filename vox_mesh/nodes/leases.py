@@ -81,7 +81,8 @@ class LeaseRenewer(Generic[L]):
 
     async def renew_all(self) -> None:
         """Renew all leases now, due or not, and give up the expired ones."""
-        await self._renew([each for each, at in self._not_before.items() if at < _NEVER])
+        if leases := [each for each, at in self._not_before.items() if at < _NEVER]:
+            await self._renew(leases)
         self._lose_expired()
 
     def close(self) -> None:
@@ -91,6 +92,7 @@ class LeaseRenewer(Generic[L]):
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._timer, self._timer_at = None, _NEVER
 
     # --- the loop --------------------------------------------------------------------------------
 

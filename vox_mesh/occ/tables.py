@@ -82,7 +82,7 @@ class Tables:
             given = ", ".join(map(repr, key)) or "nothing"
             raise BadValue(
                 f"key of table {name} must be {_describe_keys(table)}, got {given}",
-                hint="pass a value for each column of the key",
+                hint=f"pass a value for each of {_describe_keys(table)}",
             )
         whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
         return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
@@ -132,7 +132,7 @@ class Tables:
 
 def _describe_keys(table: VersionedTable) -> str:
     keys = sorted(" and ".join(sorted(key.difference(table.tenancy))) for key in table.keys)
-    return ", or ".join(keys) or "its primary key, which it needs"
+    return ", or ".join(keys) or "a primary key, which it lacks"
 
 
 def _quote(name: str) -> str:

@@ -69,7 +69,7 @@ class MeshServices:
         self.messages = Messages(store, writer, clock, dependencies, agent)
         self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
-        self.job_kinds = JobKinds(store, self.jobs.roster)
+        self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts
         self._writer = writer
         self._dependencies = dependencies

@@ -155,7 +155,7 @@ class TableWidget(Widget, can_focus=True):
     # --- moving ----------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Select another row."""
+        """Move the cursor to another row."""
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
         self._draw()
 

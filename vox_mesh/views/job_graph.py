@@ -78,11 +78,11 @@ async def _graph(jobs: Jobs, names: Iterable[str], edges: Iterable[Predecessor],
 
 
 async def _predecessors(jobs: Jobs, job_ids: list[str]) -> list[Predecessor]:
-    return [edge for batch in _batches(job_ids) for edge in await jobs.roster.predecessors(batch)]
+    return [edge for batch in _batches(job_ids) for edge in await jobs.queries.predecessors(batch)]
 
 
 async def _successors(jobs: Jobs, job_ids: list[str]) -> list[str]:
-    return [name for batch in _batches(job_ids) for name in await jobs.roster.successors(batch)]
+    return [name for batch in _batches(job_ids) for name in await jobs.queries.successors(batch)]
 
 
 def _batches(job_ids: list[str]) -> Iterator[list[str]]:

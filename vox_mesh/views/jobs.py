@@ -1,51 +1,35 @@
-"""Views of jobs."""
+"""Views of jobs, their kinds, crons and workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from vox_mesh.errors import NotKnown
+from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
-from vox_mesh.jobs.queries import Predecessor
-from vox_mesh.model.jobs.records import Job, matches
+from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
+from vox_mesh.model.jobs.records import Job, JobState, matches
+from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.nodes import kinds_of
+from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
+
+_GONE: Final = (NodeState.DEAD, NodeState.LEFT)
 
 
 @dataclass(frozen=True)
-class JobView:
+class JobView(RecordView, record=Job, without=("id", "seed")):
     """A job by column; its manifest and its outputs are the values themselves."""
 
-    job_id: str
-    ulid: str
-    kind: str
-    state: str
-    priority: int
-    waits: int
-    not_before_ms: int
-    max_attempts: int
-    backoff_ms: int
-    lease_ms: int | None
-    claimer: str | None
-    claim_token: int
-    lease_until_ms: int | None
-    attempts: int
-    failures: int
-    created_ms: int
-    started_ms: int | None
-    ended_ms: int | None
-    exit_code: int | None
-    reason: str | None
     output_artifacts: list[dict[str, Any]]
-    retry_of: str | None
-    scheduled_by: str
-    last_op: str
     manifest: dict[str, Any]
 
     @classmethod
@@ -62,7 +46,7 @@ def _columns(job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PredecessorView:
-    """What a job waits for: another job, or an op, whose id it then is."""
+    """A condition of a job; `job_id` is the awaited job or op."""
 
     job_id: str
     awaited: str
@@ -108,9 +92,9 @@ class WholeJobView(JobView):
 async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     """Return all details of the job with this id, id prefix or ULID."""
     job = await mesh.jobs.find(reference)
-    roster, names = mesh.jobs.roster, [job.job_id]
+    queries, names = mesh.jobs.queries, [job.job_id]
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
-    whole = WholeJobView.whole(job, await roster.predecessors(names), await roster.successors(names), note)
+    whole = WholeJobView.whole(job, await queries.predecessors(names), await queries.successors(names), note)
     stamp = await _stamp_of_outputs(mesh, job) if whole.output_artifacts else {}
     return replace(whole, output_artifacts=[{**each, **stamp} for each in whole.output_artifacts])
 
@@ -128,18 +112,13 @@ async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ScheduledView:
+class ScheduledView(RecordView, record=Scheduled):
     """A job that was scheduled, now or before."""
-
-    job_id: str
-    ulid: str
-    kind: str
-    is_new: bool
 
     @classmethod
     def of(cls, scheduled: Scheduled) -> ScheduledView:
         """Return the view of a scheduled job."""
-        return cls(*scheduled)
+        return cls(**scheduled._asdict())
 
 
 @dataclass(frozen=True)
@@ -151,7 +130,7 @@ class RetriedView(ScheduledView):
     @classmethod
     def again(cls, job: Job, scheduled: Scheduled) -> RetriedView:
         """Return the view of a retried job."""
-        return cls(*scheduled, job.job_id)
+        return cls(**scheduled._asdict(), retry_of=job.job_id)
 
 
 @dataclass(frozen=True)
@@ -183,12 +162,12 @@ class CountView:
     oldest_ms: int | None
 
 
-_NONE = dict.fromkeys(("pending", "claimed", "running", "succeeded", "failed", "aborted"), 0)
+_NONE: Final = {state.value: 0 for state in JobState}
 
 
 async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[CountView]:
     """Return the number of jobs by kind and state, optionally of kinds that match a pattern."""
-    counts, oldest = await mesh.jobs.roster.counts(), await mesh.jobs.roster.oldest_pending()
+    counts, oldest = await mesh.jobs.queries.counts(), await mesh.jobs.queries.oldest_pending()
     return [
         CountView(kind, **_NONE | of_kind, oldest_ms=oldest.get(kind))
         for kind, of_kind in counts.items()
@@ -198,22 +177,104 @@ async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[Cou
 
 async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> list[Job]:
     """Return the first jobs that could be claimed now."""
-    roster = mesh.jobs.roster
-    kinds = [each for each in (await roster.situation()).kinds if pattern is None or matches(pattern, each)]
-    return await roster.ready(kinds, limit)
+    queries = mesh.jobs.queries
+    kinds = [each for each in (await queries.situation()).kinds if pattern is None or matches(pattern, each)]
+    return await queries.ready(kinds, limit)
 
 
 @dataclass(frozen=True)
-class PieceView:
-    """A piece of what a job has printed or logged."""
-
-    n: int
-    claim_token: int
-    stream: str
-    text: str
-    logged_ms: int
+class PieceView(RecordView, record=Piece):
+    """A piece of a job's output or log."""
 
     @classmethod
     def of(cls, piece: Piece) -> PieceView:
         """Return the view of a piece of output."""
-        return cls(*piece)
+        return cls(**piece._asdict())
+
+
+# --- kinds ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KindView(RecordView, record=KindRules):
+    """The rules of a kind, by column."""
+
+    @classmethod
+    def of(cls, rules: KindRules) -> KindView:
+        """Return the view of a kind's rules."""
+        switches = {"is_paused": bool(rules.is_paused), "is_audited": bool(rules.is_audited)}
+        return cls(**rules._asdict() | switches)
+
+
+async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
+    """Return the rules of a kind, empty if there are none."""
+    return (await mesh.jobs.queries.situation()).rules.get(kind) or KindRules(kind)
+
+
+# --- crons ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CronView(RecordView, record=CronJob):
+    """A cron by column; its manifest and options are the values themselves."""
+
+    manifest: dict[str, Any]
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, cron: CronJob) -> CronView:
+        """Return the view of a cron."""
+        values = {"manifest": orjson.loads(cron.manifest), "options": orjson.loads(cron.options)}
+        return cls(**cron._asdict() | values)
+
+
+@dataclass(frozen=True)
+class RemovedCronView:
+    """A cron that was removed."""
+
+    name: str
+    removed: bool = True
+
+
+# --- workers -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A node that works on jobs: on which kinds, for how many it has room, and how many are in hand."""
+
+    node_id: str
+    state: str
+    kinds: list[str]
+    capacity: int
+    in_hand: int
+    draining: bool
+
+    @classmethod
+    def of(cls, node: Node, situation: Situation) -> WorkerView:
+        """Return the view of a worker."""
+        return cls(
+            node_id=node.node_id,
+            state=node.state.value,
+            kinds=kinds_of(node),
+            capacity=node.capacity,
+            in_hand=situation.places.get(node.node_id, 0),
+            draining=node.node_id in situation.drains,
+        )
+
+
+async def workers(mesh: MeshServices) -> list[WorkerView]:
+    """Return all workers; dead nodes only if they have jobs or are drained."""
+    situation = await mesh.jobs.queries.situation()
+    return [
+        WorkerView.of(node, situation)
+        for node in await mesh.nodes.all()
+        if (node.capacity and node.state not in _GONE)
+        or node.node_id in situation.places
+        or node.node_id in situation.drains
+    ]
+
+
+async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
+    """Return a node as a worker."""
+    return WorkerView.of(await mesh.nodes.require(node_id), await mesh.jobs.queries.situation())

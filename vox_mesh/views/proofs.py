@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vox_mesh.jobs.proof.verify import Verifier
-from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.model.jobs.proof import trailers
+from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.record_view import RecordView
 
 
 @dataclass(frozen=True)
@@ -56,24 +58,13 @@ def _verifier(mesh: MeshServices) -> Verifier:
 
 
 @dataclass(frozen=True)
-class DifferenceView:
-    """A value that the roster has and the log does not say, or the other way round."""
-
-    job_id: str
-    column: str
-    in_roster: Any
-    by_log: Any
+class DifferenceView(RecordView, record=Difference):
+    """A value that differs between the table of jobs and the op log."""
 
 
 @dataclass(frozen=True)
-class FindingView:
-    """Something in the log that the rules don't allow."""
-
-    entry_id: int
-    op_id: str
-    kind: str
-    job_id: str
-    what: str
+class FindingView(RecordView, record=ReplayFinding):
+    """An accepted op that the rules do not allow."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> Rebuild
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(
-        [DifferenceView(*each) for each in differences],
-        [FindingView(*each) for each in rebuild.findings],
+        [DifferenceView(**each._asdict()) for each in differences],
+        [FindingView(**each._asdict()) for each in rebuild.findings],
         repair,
     )

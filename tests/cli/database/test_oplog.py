@@ -128,7 +128,7 @@ def test_an_export_that_was_changed_damaged_or_is_none_ends_so(vox: Vox, node: R
     assert (cut.code, "log, line 5: " in cut.error) == (1, True)
     log.write_text("Dear log,\n")
     none = vox("oplog", "verify", "--from-file", "log")
-    assert (none.code, "no export of a log" in none.error) == (2, True)
+    assert (none.code, "not an export of a log" in none.error) == (2, True)
 
 
 def test_an_anchor_shows_that_a_chain_was_cut_off(vox: Vox, node: RunningNode) -> None:

@@ -33,7 +33,10 @@ def test_crons_of_all_three_ways_are_added_listed_and_removed(shared: Vox) -> No
     assert "exec: echo --json -- x" in lines[1]
     assert add("kind", "*/5  * * * *", "--kind", "a.c", "--payload", '["x"]', "--timeout", "60") == kind
     other = shared("cron", "add", "kind", "*/5 * * * *", "--kind", "a.c")
-    assert (other.code, "there is another cron named kind; remove that one first" in other.error) == (2, True)
+    assert (
+        other.code,
+        "cron kind exists already with another definition; remove it first" in other.error,
+    ) == (2, True)
     assert shared("cron", "remove", "kind", "--json").document == {"name": "kind", "removed": True}
     gone = shared("cron", "remove", "kind")
     assert (gone.code, "there is no cron kind" in gone.error) == (1, True)
@@ -68,7 +71,7 @@ _ONE_WAY = "pass exactly one of -f FILE, --kind KIND and -- COMMAND"
         (("c", "61 * * * *", "--kind", "a"), "'61' is no minute"),
         (("c", "@often", "--kind", "a"), "'@often' is no schedule"),
         (("c", "* * * * *", "--kind", "a", "--timezone", "Nowhere/At_all"), "is no time zone"),
-        (("c d", "* * * * *", "--kind", "a"), "'c d' is no name for a cron"),
+        (("c d", "* * * * *", "--kind", "a"), "and -, got 'c d'"),
     ],
 )
 def test_what_can_not_be_added_ends_with_2_and_one_line(

@@ -59,7 +59,7 @@ def test_a_job_with_a_ulid_of_its_own_is_new_once(vox: Vox) -> None:
     asked = ("--ulid", new_key(), "--", "/bin/true")
     assert [scheduled(vox, *asked)["is_new"] for _ in range(2)] == [True, False]
     taken_by_another = vox("job", "schedule", *asked, "--and-more")
-    assert (taken_by_another.code, "another job has this ULID" in taken_by_another.error) == (2, True)
+    assert (taken_by_another.code, "the ULID is taken by another job" in taken_by_another.error) == (2, True)
 
 
 def test_a_command_is_scheduled_with_all_that_its_options_say(vox: Vox) -> None:
@@ -228,7 +228,7 @@ def test_a_job_is_found_by_id_beginning_and_ulid_and_not_by_what_fits_several(vo
         unknown = vox("job", verb, "0" * 64)
         assert (unknown.code, "there is no job" in unknown.error) == (1, True)
     for nonsense in (job_id[:5], "make"):
-        assert "is no job" in vox("job", "show", nonsense).error
+        assert "must be given by its id or ULID" in vox("job", "show", nonsense).error
 
 
 def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox: Vox) -> None:

@@ -100,7 +100,7 @@ def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: Vox) -> None:
     assert (twice.code, twice.out.splitlines()[-1]) == (0, "retried 1 job, 1 already retried")
     before = snapshot(vox)
     refused = vox("job", "retry", good, pending)
-    assert (refused.code, f"job {pending} is pending" in refused.error) == (1, True)
+    assert (refused.code, f"wait until job {pending} has ended: it is pending" in refused.error) == (1, True)
     assert snapshot(vox) == before
     assert vox("job", "retry", "--kind", "test.*").out == "retried 0 jobs, 1 already retried\n"
 

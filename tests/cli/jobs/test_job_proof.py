@@ -83,12 +83,15 @@ def test_what_was_not_done_by_a_worker_has_no_proof(vox: Vox) -> None:
     [
         ("UPDATE jobs SET manifest = replace(manifest, 'hello', 'bye')", "its manifest is that of job"),
         ("UPDATE jobs SET manifest = '{'", "its manifest can't be read"),
-        ("UPDATE jobs SET state = 'failed'", "the roster says state 'failed', and the proof 'succeeded'"),
-        ("UPDATE jobs SET exit_code = 1", "the roster says exit_code 1, and the proof 0"),
-        ("UPDATE jobs SET output_artifacts = '[]'", "the roster says output_artifacts []"),
-        ("UPDATE jobs SET output_artifacts = '['", "the roster says output_artifacts '['"),
-        ("UPDATE jobs SET claim_token = 2", "the roster says claim_token 2, and the proof "),
-        ("UPDATE jobs SET claimer = 'other'", "the roster says node_id 'other'"),
+        (
+            "UPDATE jobs SET state = 'failed'",
+            "the table of jobs says state 'failed', and the proof 'succeeded'",
+        ),
+        ("UPDATE jobs SET exit_code = 1", "the table of jobs says exit_code 1, and the proof 0"),
+        ("UPDATE jobs SET output_artifacts = '[]'", "the table of jobs says output_artifacts []"),
+        ("UPDATE jobs SET output_artifacts = '['", "the table of jobs says output_artifacts '['"),
+        ("UPDATE jobs SET claim_token = 2", "the table of jobs says claim_token 2, and the proof "),
+        ("UPDATE jobs SET claimer = 'other'", "the table of jobs says node_id 'other'"),
         ("UPDATE jobs SET last_op = 'x'", "the op 'x' that ended it is not in the log"),
         (
             "UPDATE jobs SET last_op = (SELECT op_id FROM agent_oplog WHERE kind = 'StartWork')",
@@ -129,7 +132,7 @@ def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vo
     file.unlink()
     told = vox("job", "verify", there.large, "--json")
     (remark,) = told.document["remarks"]
-    assert (told.code, "large: " in remark, f"({LARGE} bytes) is kept by the node" in remark) == (
+    assert (told.code, "large: " in remark, f"({LARGE} bytes) is on node" in remark) == (
         0,
         True,
         True,

@@ -41,7 +41,7 @@ def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) ->
         assert (unknown.code, "node 'nobody' not found" in unknown.error) == (1, True)
         for pattern in ("a*", "a.*.b", "A", ".a", "a.", "a..*", "", "a b", "a.**", "x" * 129):
             wrong = vox("route", "set", pattern, owner.node_id)
-            assert (wrong.code, "is no kind of job" in wrong.error) == (2, True), pattern
+            assert (wrong.code, "a kind must be" in wrong.error) == (2, True), pattern
         assert [each["kind"] for each in vox("route", "list", "--json").document] == ["a.b"]
 
 

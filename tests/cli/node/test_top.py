@@ -175,7 +175,7 @@ async def test_a_job_that_has_failed_is_retried_and_only_once(made: Scene) -> No
         await view.shows(" retried as")
         await view.press("r", "y")
         await view.shows("was retried before as")
-    retries = [job for job in await node.jobs.roster.listed(kind="site.test") if job.retry_of]
+    retries = [job for job in await node.jobs.queries.listed(kind="site.test") if job.retry_of]
     assert [job.retry_of for job in retries] == [made.jobs["failed"]]
 
 

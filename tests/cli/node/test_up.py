@@ -185,8 +185,8 @@ def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:
         ("--tick soon", "VOX_MESH_TICK: 'soon' is not a duration"),
         ("--db-url postgres://x", "VOX_DB_URL: the scheme 'postgres' is not known"),
         ("--no-worker --handlers example:handlers", "--handlers and --no-worker can't be combined"),
-        ("--handlers nowhere:handlers", "there is no module nowhere"),
-        ("--worker-exec --worker-exec-allow bin/echo", "VOX_WORKER_EXEC_ALLOW: 'bin/echo'"),
+        ("--handlers nowhere:handlers", "module nowhere not found"),
+        ("--worker-exec --worker-exec-allow bin/echo", "VOX_WORKER_EXEC_ALLOW: each program must be"),
         ("--log-format xml", "VOX_LOG_FORMAT: input should be 'text' or 'json'"),
     ],
 )

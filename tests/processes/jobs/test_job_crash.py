@@ -64,7 +64,7 @@ async def _pause(run: Works, name: str) -> None:
     """Stop it in its tracks until all that it had is taken from it."""
     last = await run.mesh.oplog.last_id()
     async with run.workers[name].paused(run.mesh.store):
-        held = await run.mesh.jobs.roster.held_by(name, fresh=True)
+        held = await run.mesh.jobs.queries.held_by(name, fresh=True)
         wanted = {job.job_id for job in held}
         async with asyncio.timeout(_PATIENCE_S):
             async for entry in run.mesh.oplog.follow(last, kind=EXPIRE) if wanted else nothing():

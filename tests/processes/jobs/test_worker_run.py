@@ -97,7 +97,7 @@ async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bo
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
-            if condition(await mesh.jobs.roster.counts()):
+            if condition(await mesh.jobs.queries.counts()):
                 return
             await mesh.store.changed(seen)
 
@@ -109,7 +109,7 @@ def _command(pids: Path, rest: str = "") -> Manifest:
 
 
 async def _found(mesh: Mesh, jobs: Sequence[Scheduled]) -> list[Job]:
-    return list((await mesh.jobs.roster.find_all([job.job_id for job in jobs], fresh=True)).values())
+    return list((await mesh.jobs.queries.find_all([job.job_id for job in jobs], fresh=True)).values())
 
 
 def _is_free(job: Job) -> bool:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.jobs.example_handlers import handlers
 from tools.homes import FILE
-from vox_mesh import Mesh, Settings
+from vox_mesh import HandlerSet, JobContext, Manifest, Mesh, Settings
 from vox_mesh.cli.node.node_run import NodeRun, Work
+from vox_mesh.jobs.worker.claim_loop import NOW, NextLook
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
@@ -127,14 +128,14 @@ async def test_a_worker_that_does_not_look_for_jobs_is_told_until_it_does(
 ) -> None:
     node, stuck, go_on = asked.node, asyncio.Event(), asyncio.Event()
 
-    async def hang() -> float:
+    async def hang() -> NextLook:
         stuck.set()
         await go_on.wait()
-        return 0.0
+        return NOW
 
     await asked.begin_work()
     await asked.until_ready()
-    monkeypatch.setattr(node.worker, "_look", hang)
+    monkeypatch.setattr(node.worker._claim_loop, "run_once", hang)
     node.worker._wake.set()
     async with asyncio.timeout(_PATIENCE_S):
         await stuck.wait()
@@ -171,3 +172,23 @@ async def test_a_request_that_is_under_way_for_too_long_is_told_until_it_ends(
     monkeypatch.undo()
     go_on.set()
     await asked.until_ready()
+
+
+async def test_a_handler_of_a_loaded_set_runs_no_more_jobs_at_a_time_than_it_may(asked: Asked) -> None:
+    loaded, running, most = HandlerSet(), 0, 0
+
+    @loaded.handles("narrow", concurrency=1)
+    async def work(context: JobContext) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(_STEP_S)
+        running -= 1
+
+    node = asked.node
+    manifests = [Manifest.of(kind="narrow", payload=number) for number in range(4)]
+    jobs = await node.jobs.schedule_all(manifests)
+    await NodeRun(asked.settings, None, 1.0)._start_work(node, Work(loaded, 4, 0.0))
+    for job in jobs:
+        assert (await node.jobs.wait(job, timeout=_PATIENCE_S)).state == "succeeded"
+    assert most == 1

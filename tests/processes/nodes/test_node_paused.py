@@ -128,7 +128,7 @@ async def test_a_replaced_node_that_wakes_up_writes_nothing_more(
         assert node is not None
         assert (node.incarnation, node.state) == (2, NodeState.LEFT)  # the new one's word, not the old one's
         assert node.pid != pid
-    assert "begun again elsewhere" in old.errors
+    assert "started again elsewhere" in old.errors
 
 
 def _stale(reports: list[dict[str, Any]]) -> int:

@@ -10,12 +10,16 @@ from proof.checkers.handouts import HANDOUT_CHECKS
 from proof.history import Step
 from proof.workloads.consumers import INBOX, PACE_NOTE
 from tests.proof.checkers.timed import Lines, did, faults, noted
+from vox_mesh.messages.claims import RELAYED_PREFIX
 
 _LEASE_S = 20.0
 
 
-def _handed(who: str, at: float, consumer: int = 1, left_s: float = _LEASE_S) -> Lines:
-    about = {"key": "m", "owner": f"{who}#1:x", "consumer": consumer}
+def _handed(
+    who: str, at: float, consumer: int = 1, left_s: float = _LEASE_S, *, is_relayed: bool = False
+) -> Lines:
+    prefix = RELAYED_PREFIX if is_relayed else ""
+    about = {"key": "m", "owner": f"{prefix}{who}#1:x", "consumer": consumer}
     return noted(who, "message.handed", at, **about, expires_ms=None, now_ms=0, left_s=left_s)
 
 
@@ -78,6 +82,14 @@ def test_a_message_that_comes_again_after_its_acknowledgement_is_found() -> None
     lost = noted("stage", "store.went_back", 3.0, kept_until=1.0, lost_at=2.9, back_at=3.0)
     again = _acked("ada", 2.0), _handed("bob", 4.0), _acked("bob", 5.0), _handed("bob", 4.5)
     assert faults(HANDOUT_CHECKS, "acked-stays", lost, *again) == []
+
+
+def test_a_message_may_come_again_if_it_was_sent_again_and_relayed() -> None:
+    acked, relayed = _acked("ada", 2.0), _handed("bob", 4.0, is_relayed=True)
+    assert faults(HANDOUT_CHECKS, "acked-stays", acked, _sent(3.0), relayed) == []
+    assert faults(HANDOUT_CHECKS, "acked-stays", acked, _sent(1.0), relayed)
+    assert faults(HANDOUT_CHECKS, "acked-stays", acked, _sent(3.0), _handed("bob", 4.0))
+    assert faults(HANDOUT_CHECKS, "acked-stays", acked, _sent(3.0), _handed("ada", 4.0, is_relayed=True))
 
 
 # --- in time ------------------------------------------------------------------------------------------

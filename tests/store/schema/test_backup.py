@@ -103,7 +103,7 @@ async def _all(ask: Ask) -> dict[str, list[tuple[Any, ...]]]:
     """Everything that must survive, from any database."""
     queries = {
         "fences": "SELECT scope_id, repository_id, generation FROM lock_generations ORDER BY repository_id",
-        "incarnations": "SELECT node_id, beats, incarnation FROM node_incarnations ORDER BY node_id",
+        "incarnations": "SELECT node_id, incarnation FROM node_incarnations ORDER BY node_id",
         "keys": "SELECT scope_id, repository_id, script_key, writer FROM script_results",
         "answers": "SELECT * FROM script_answers",
         "odd": 'SELECT _rowid_, * FROM "odd ""name"',
@@ -334,6 +334,13 @@ async def test_a_restore_brings_everything_back_and_raises_the_counters(empty: E
     done = await _restored(empty, backup)
     assert (done.fences_raised, done.incarnations_raised) == (3_000, 300)
     assert await _all(empty.query) == _with_raised_counters(await _all_in(backup))
+
+
+async def test_a_restore_marks_the_count_of_heartbeats_with_its_time(empty: Engine, backup: Path) -> None:
+    """So that two restores of one backup, which raise the incarnations alike, can be told apart."""
+    before = (await empty.query(Statement("SELECT unixepoch('now', '-1 second') * 1000 << 10"))).value
+    await _restored(empty, backup)
+    assert (await empty.query(Statement("SELECT min(beats) FROM node_incarnations"))).value > before
 
 
 async def test_a_restore_refuses_a_database_in_use_and_names_what_it_found(

@@ -26,8 +26,8 @@ async def ended(node: MeshNode, *jobs: Any) -> list[Job]:
 async def idle(node: MeshNode) -> None:
     """Wait until the node's worker has nothing in hand."""
     async with asyncio.timeout(PATIENCE_S):
-        while node.worker.in_hand:
-            await asyncio.wait(node.worker._running.values())
+        while node.worker.running_count:
+            await asyncio.wait(node.worker._executor.tasks)
 
 
 class Desk:

@@ -108,7 +108,7 @@ class Works:
             raise AssertionError(f"{shown} of {count} have ended\n{await self._story()}") from None
 
     async def _story(self) -> str:
-        jobs = await self.mesh.jobs.roster.listed(limit=_ALL)
+        jobs = await self.mesh.jobs.queries.listed(limit=_ALL)
         waiting = [job._replace(manifest="", seed="") for job in jobs if not job.has_ended]
         said = "\n---\n".join(f"{each._log.name}\n{each.errors[-1_500:]}" for each in self._started)
         return f"{waiting[:5]}\n{said}"
@@ -122,7 +122,7 @@ class Works:
         async for page in _committed(self.mesh):
             for entry in page:
                 history.add(entry)
-        jobs = await self.mesh.jobs.roster.find_all(job_ids, fresh=True)
+        jobs = await self.mesh.jobs.queries.find_all(job_ids, fresh=True)
         assert set(jobs) == set(job_ids) == set(history.stories)
         for job_id, job in jobs.items():
             history.stories[job_id].assert_told_of(job)

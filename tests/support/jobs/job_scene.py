@@ -58,7 +58,7 @@ def taken(reference: str) -> None:
     async def work(node: MeshNode) -> None:
         job = await node.jobs.find(reference)
         item = held(job.job_id, job.claim_token + 1)
-        await node.store.write(node.jobs.moves.claim([item], _LEASE_MS))
-        await node.store.write(node.jobs.moves.start([item]))
+        await node.store.write(node.jobs.transitions.claim([item], _LEASE_MS))
+        await node.store.write(node.jobs.transitions.start([item]))
 
     on_node(work)

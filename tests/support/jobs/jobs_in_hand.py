@@ -37,7 +37,7 @@ async def claim(mesh: Mesh, *references: Reference, lease_ms: int = LEASE_MS) ->
 async def claim_seen(mesh: Mesh, jobs: Sequence[Job], *, lease_ms: int = LEASE_MS) -> Outcome:
     """Claim jobs as they were seen."""
     items = [{"job_id": job.job_id, "claim_token": job.claim_token + 1} for job in jobs]
-    return await mesh.store.write(mesh.jobs.moves.claim(items, lease_ms))
+    return await mesh.store.write(mesh.jobs.transitions.claim(items, lease_ms))
 
 
 def moved(outcome: Outcome) -> list[str]:
@@ -49,8 +49,8 @@ def moved(outcome: Outcome) -> list[str]:
 async def complete(mesh: Mesh, *references: Reference, state: str = "succeeded") -> None:
     """Start and end jobs that the node has claimed."""
     items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in await found(mesh, *references)]
-    await mesh.store.write(mesh.jobs.moves.start(items))
-    await mesh.store.write(mesh.jobs.moves.complete([{**item, "state": state} for item in items]))
+    await mesh.store.write(mesh.jobs.transitions.start(items))
+    await mesh.store.write(mesh.jobs.transitions.complete([{**item, "state": state} for item in items]))
 
 
 async def lapse(mesh: Mesh, *references: Reference) -> None:

@@ -60,25 +60,25 @@ async def row_of(node: MeshNode, job_id: str) -> dict[str, Any] | None:
 async def schedule(node: MeshNode, **more: Any) -> str:
     """A new job; its id."""
     item = new_item(**more)
-    await node.store.write(node.jobs.moves.schedule([item]))
+    await node.store.write(node.jobs.transitions.schedule([item]))
     return str(item["job_id"])
 
 
 async def claim(node: MeshNode, job_id: str, token: int = 1) -> None:
     """Have the node claim a job."""
-    await node.store.write(node.jobs.moves.claim([held(job_id, token)], LEASE_MS))
+    await node.store.write(node.jobs.transitions.claim([held(job_id, token)], LEASE_MS))
 
 
 async def start(node: MeshNode, job_id: str, token: int = 1) -> None:
     """Have the node claim a job, and begin to work on it."""
     await claim(node, job_id, token)
-    await node.store.write(node.jobs.moves.start([held(job_id, token)]))
+    await node.store.write(node.jobs.transitions.start([held(job_id, token)]))
 
 
 async def end(node: MeshNode, job_id: str, state: JobState, token: int = 1) -> None:
     """Have the node do a job."""
     await start(node, job_id, token)
-    await node.store.write(node.jobs.moves.complete([held(job_id, token, state=state)]))
+    await node.store.write(node.jobs.transitions.complete([held(job_id, token, state=state)]))
 
 
 async def brought(node: MeshNode, state: JobState | None, **more: Any) -> Job | None:
@@ -86,7 +86,7 @@ async def brought(node: MeshNode, state: JobState | None, **more: Any) -> Job | 
     if state is None:
         return None
     job_id = await schedule(node, **more)
-    moves = node.jobs.moves
+    moves = node.jobs.transitions
     if state in (JobState.SUCCEEDED, JobState.FAILED):
         await end(node, job_id, state)
     elif state is JobState.CLAIMED:
@@ -94,7 +94,7 @@ async def brought(node: MeshNode, state: JobState | None, **more: Any) -> Job | 
     else:
         await start(node, job_id)
         if state is JobState.PENDING:
-            await node.store.write(moves.give_back([held(job_id, 1)]))
+            await node.store.write(moves.yield_jobs([held(job_id, 1)]))
         elif state is JobState.ABORTED:
             await node.store.write(moves.abort([{"job_id": job_id}], "test"))
     job = await node.jobs.find(job_id)
@@ -108,7 +108,7 @@ def _with_token(build: Callable[..., Script], by: int = 0, **more: Any) -> Calla
 
 def ways(node: MeshNode) -> Mapping[str, Callable[[str, int], Script]]:
     """All that can be tried on a job, given its id and its token."""
-    moves = node.jobs.moves
+    moves = node.jobs.transitions
 
     def claim(items: list[Item]) -> Script:
         return moves.claim(items, LEASE_MS)
@@ -117,7 +117,7 @@ def ways(node: MeshNode) -> Mapping[str, Callable[[str, int], Script]]:
         return moves.renew(items, LEASE_MS)
 
     def give_back(items: list[Item]) -> Script:
-        return moves.give_back(items, claimer=node.identity.node_id)
+        return moves.yield_jobs(items, claimer=node.identity.node_id)
 
     return {
         "claim": _with_token(claim, by=1),
@@ -126,7 +126,7 @@ def ways(node: MeshNode) -> Mapping[str, Callable[[str, int], Script]]:
         "succeed": _with_token(moves.complete, state="succeeded", exit_code=0, output_artifacts=[{"n": 1}]),
         "fail": _with_token(moves.complete, state="failed", exit_code=3, reason="broken"),
         "yield": _with_token(give_back, reason="later"),
-        "take back": _with_token(moves.give_back),
+        "take back": _with_token(moves.yield_jobs),
         "fail for now": _with_token(give_back, failed=True),
         "expire": _with_token(moves.expire),
         "abort": lambda job_id, _: moves.abort([{"job_id": job_id}], "test"),

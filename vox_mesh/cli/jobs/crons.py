@@ -15,7 +15,7 @@ from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.model.jobs.cron import iso
 from vox_mesh.model.jobs.manifest import EXEC
-from vox_mesh.views.crons import CronView, RemovedCronView
+from vox_mesh.views.jobs import CronView, RemovedCronView
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)

@@ -168,7 +168,7 @@ def yield_(reference: str, delay: float, reason: str, as_json: bool) -> None:
     """
 
     async def work(mesh: Mesh) -> Job:
-        return await batches.give_back(mesh.jobs, reference, timedelta(seconds=delay), reason)
+        return await batches.yield_job(mesh.jobs, reference, timedelta(seconds=delay), reason)
 
     job = run_command("job yield", work)
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)

@@ -13,7 +13,7 @@ from vox_mesh.cli.support.session import run_command
 from vox_mesh.jobs.kinds import KEEP, JobKinds
 from vox_mesh.jobs.queries import KindRules
 from vox_mesh.mesh import Mesh
-from vox_mesh.views.kinds import KindView, rules_of
+from vox_mesh.views.jobs import KindView, rules_of
 
 _KIND: Final = click.argument("kind")
 _NONE: Final = "none"

@@ -12,12 +12,12 @@ from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, sho
 from vox_mesh.cli.support.session import run_command, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.policy import ExecPolicy
-from vox_mesh.jobs.worker.handler_loading import load_handlers
-from vox_mesh.jobs.worker.worker import MAX_CONCURRENCY
+from vox_mesh.jobs.worker.capacity import MAX_CONCURRENCY
+from vox_mesh.jobs.worker.handlers import load_handlers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import EXEC
 from vox_mesh.runtime import loop
-from vox_mesh.views.workers import WorkerView, find_worker, workers
+from vox_mesh.views.jobs import WorkerView, find_worker, workers
 
 _LEAVING_S: Final = 8.0
 """How long stopping commands and leaving the mesh may take after the grace period."""
@@ -86,13 +86,13 @@ def run(
         raise click.UsageError("commands need --exec, and --kinds exec if --kinds is given")
     handlers = load_handlers(names)
     if kinds:
-        handlers.only(each for each in kinds if each != EXEC)
+        handlers.only(each for each in kinds if each != EXEC)  # report a wrong kind before anything starts
     if not handlers.patterns and not may_exec:
         raise click.UsageError("nothing to work on: pass --handlers, --exec or both")
     chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
     settings = settings.model_copy(update=chosen)
     ExecPolicy.parsed(settings.worker_exec_allow)  # report a wrong setting before anything starts
-    work = Work(handlers, concurrency or settings.worker_concurrency, grace)
+    work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds)
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())
 
 

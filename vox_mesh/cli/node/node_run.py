@@ -29,11 +29,12 @@ _KEEPALIVES: Final = 3
 
 
 class Work(NamedTuple):
-    """The jobs of a node: handlers, maximum number at a time, and grace period at shutdown."""
+    """The jobs of a node: handlers, concurrency, grace period at shutdown; all kinds by default."""
 
     handlers: HandlerSet
     concurrency: int
     grace_s: float
+    kinds: tuple[str, ...] = ()
 
 
 class NodeRun:
@@ -93,18 +94,18 @@ class NodeRun:
     async def _start_work(self, mesh: MeshNode, work: Work) -> None:
         """Start the worker. Raises what prevents its start; later failures restart it."""
         worker = mesh.worker
-        worker.handlers = work.handlers
+        worker.handlers.include(work.handlers)
 
         async def run() -> None:
             if not worker.is_running:
-                await worker.start(concurrency=work.concurrency)
+                await worker.start(concurrency=work.concurrency, kinds=work.kinds)
             try:
                 await worker.broken()
             finally:
                 await worker.stop(work.grace_s)
 
         mesh.health.is_beginning = True
-        await worker.start(concurrency=work.concurrency)
+        await worker.start(concurrency=work.concurrency, kinds=work.kinds)
         mesh.health.is_beginning, mesh.health.is_to_work = False, True
         mesh.supervisor.start(_WORKER, run)
         _log.info(
@@ -139,7 +140,7 @@ class NodeRun:
         if self._work is not None:
             _log.info(
                 "draining: %d jobs running, unfinished ones are released after the grace period",
-                mesh.worker.in_hand,
+                mesh.worker.running_count,
             )
 
     async def _wait_until_idle(self, mesh: MeshNode) -> None:

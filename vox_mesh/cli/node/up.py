@@ -12,8 +12,7 @@ from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.jobs.exec.policy import ExecPolicy
-from vox_mesh.jobs.worker.handler_loading import load_handlers
-from vox_mesh.jobs.worker.handlers import HandlerSet
+from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.model.base.homes import Home
 from vox_mesh.runtime import loop
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of

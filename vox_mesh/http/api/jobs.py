@@ -79,11 +79,11 @@ async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
         "kind": query.kind,
         "claimer": query.node,
     }
-    roster = mesh.jobs.roster
-    found = await roster.listed(**wanted, before=query.number, limit=query.limit)
+    queries = mesh.jobs.queries
+    found = await queries.listed(**wanted, before=query.number, limit=query.limit)
     goes_on = False
     if 0 < len(found) < query.limit:  # large jobs make a page shorter than its limit
-        goes_on = bool(await roster.listed(**wanted, before=found[-1].id, limit=1))
+        goes_on = bool(await queries.listed(**wanted, before=found[-1].id, limit=1))
     page = query.page(found, lambda job: job.id, goes_on=goes_on)
     return Page([JobView.of(job) for job in page.items], page.next)
 

@@ -12,9 +12,15 @@ from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.jobs.manifest_fields import Kind
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.crons import CronView, RemovedCronView
-from vox_mesh.views.kinds import KindView, rules_of
-from vox_mesh.views.workers import WorkerView, find_worker, workers
+from vox_mesh.views.jobs import (
+    CronView,
+    KindView,
+    RemovedCronView,
+    WorkerView,
+    find_worker,
+    rules_of,
+    workers,
+)
 
 CRONS: Final = Operations("crons")
 

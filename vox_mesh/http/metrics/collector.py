@@ -157,12 +157,12 @@ class MetricsCollector:
             {
                 "succeeded": stats.succeeded,
                 "failed": stats.failed,
-                "given_back": stats.given_back,
+                "given_back": stats.yielded,
                 "refused": stats.refused,
             },
         )
-        yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.in_hand)
-        yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.places)
+        yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.running_count)
+        yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.capacity)
         yield counter(
             "vox_lease_expired",
             "Jobs that this node released because their leases had expired.",

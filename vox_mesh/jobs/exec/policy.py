@@ -54,8 +54,8 @@ class ExecPolicy:
         for entry in sorted(self.allowed or ()):
             if not entry or ("/" in entry and not entry.startswith("/")):
                 raise BadSettings(
-                    f"VOX_WORKER_EXEC_ALLOW: {entry!r} is neither an absolute path nor a bare name",
-                    hint="write it like this: python3,/opt/tools/convert",
+                    f"VOX_WORKER_EXEC_ALLOW: each program must be a name or an absolute path, got {entry!r}",
+                    hint="list names and absolute paths, for example python3,/opt/tools/convert",
                 )
 
     @classmethod
@@ -74,14 +74,14 @@ class ExecPolicy:
             return program
         if loading := sorted(name for name in environment if name.startswith(_LOADER_PREFIXES)):
             raise CommandRefused(
-                f"the job sets {', '.join(loading)}, which could make any program of an allowed one",
-                hint="leave it out: this worker runs only programs of a list",
+                f"the job sets {', '.join(loading)}, which can make an allowed program run other code",
+                hint="remove it from the job's env: this worker runs only listed programs",
             )
         file = program.resolve()
         if not any(_is_entry_for(entry, program, file) for entry in self.allowed):
             raise CommandRefused(
-                f"{program} is not a program that this worker may run",
-                hint="name it in VOX_WORKER_EXEC_ALLOW, or route the job to another worker",
+                f"program {program} is not allowed on this worker",
+                hint="add it to VOX_WORKER_EXEC_ALLOW, or route the job to another worker",
             )
         return file
 

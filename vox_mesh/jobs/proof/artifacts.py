@@ -132,7 +132,7 @@ class ArtifactSink:
 
     def _refuse_if_closed(self) -> None:
         if not self._is_open:
-            raise BadValue(f"{self._output.name} was finished or discarded: nothing can be added to it")
+            raise BadValue(f"artifact {self._output.name} can't be extended: it was finished or discarded")
 
 
 class Artifacts:
@@ -171,7 +171,7 @@ class Artifacts:
             except OSError as error:
                 raise BadValue(f"the file {path} can't be read: {error.strerror}") from None
             if sink.cut:
-                raise BadValue(f"the file {path} is larger than {limit} bytes", hint="keep it in parts")
+                raise BadValue(f"the file {path} is larger than {limit} bytes", hint="store it in parts")
             return sink.finish_now()
 
     def sink(self, name: str, type: str, limit: int = MAX_STREAM) -> ArtifactSink:  # noqa: A002
@@ -231,9 +231,7 @@ class Artifacts:
     async def _inline(self, content_hash: str) -> bytes:
         row = await self._find(content_hash)
         if row is None:
-            raise ArtifactMissing(
-                f"no artifact {content_hash} is known", hint="it is known from when its job has ended"
-            )
+            raise ArtifactMissing(f"there is no artifact {content_hash}", hint="wait until its job has ended")
         if row["body"] is None:
             raise self._missing(content_hash, row)
         body = base64_content(row["body"])
@@ -250,12 +248,12 @@ class Artifacts:
             return ArtifactMissing(
                 f"the artifact {content_hash} was kept here, but its file is gone: {path}",
                 node_id=node_id,
-                hint="was VOX_MESH_HOME moved? a run of the same job makes it anew",
+                hint="check VOX_MESH_HOME, or retry its job to create it again",
             )
         return ArtifactMissing(
-            f"the artifact {content_hash} ({row['size']} bytes) is kept by the node {node_id}, and not here",
+            f"the artifact {content_hash} ({row['size']} bytes) is on node {node_id}, not here",
             node_id=node_id,
-            hint=f"ask for it where {node_id} runs",
+            hint=f"read it on {node_id}",
         )
 
     async def _find(self, content_hash: str) -> Row | None:

@@ -68,7 +68,7 @@ class BlobStore:
     def path_of(self, content_hash: str) -> Path:
         """Return the path of a blob, whether it exists or not."""
         if not is_hash(content_hash):
-            raise BadValue(f"{short(content_hash)} is no hash", hint=f"it is {HASH}")
+            raise BadValue(f"a hash must be {HASH}, got {short(content_hash)}")
         digits = content_hash.removeprefix(BLAKE3)
         return self.folder / digits[:2] / digits[2:]
 
@@ -123,9 +123,7 @@ class BlobStore:
         except OSError as error:
             raise _unreadable(path, error) from None
         if len(body) > limit:
-            raise BadValue(
-                f"{content_hash} is larger than {limit} bytes", hint="read its file piece by piece"
-            )
+            raise BadValue(f"{content_hash} is larger than {limit} bytes", hint="read its file in parts")
         if (actual := hash_of(body)) != content_hash:
             raise _damaged(path, actual)
         return body
@@ -176,7 +174,7 @@ def _remove_if_abandoned(draft: Path) -> bool:
 def _damaged(path: Path, actual: str) -> ArtifactDamaged:
     return ArtifactDamaged(
         f"the file {path} was damaged: its content is {actual} now",
-        hint="remove it; a run of the same job makes it anew",
+        hint="remove the file, and retry its job to create it again",
     )
 
 

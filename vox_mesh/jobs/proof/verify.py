@@ -81,7 +81,7 @@ class Verifier:
         faults += faults_of(proof, job_id=job.job_id, worker_key=key)
         if not faults:
             faults += _contradictions("the op", proof.envelope, {**item, "node_id": entry.node_id})
-            faults += _contradictions("the roster", proof.envelope, _row_of(job))
+            faults += _contradictions("the table of jobs", proof.envelope, _row_of(job))
         return faults
 
     # --- outputs ---------------------------------------------------------------------------------

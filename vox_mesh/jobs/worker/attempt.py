@@ -14,9 +14,10 @@ from vox_mesh.errors import MeshError
 from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.worker.completing import Ended
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
+from vox_mesh.jobs.worker.limits import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
@@ -30,10 +31,10 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
-class GiveBack(Exception):
+class Yield(Exception):
     """Raised by a handler to yield its job: it is retried after `delay` seconds, or after its backoff."""
 
-    def __init__(self, reason: str = "given back by its handler", delay: float | None = None) -> None:
+    def __init__(self, reason: str = "yielded by its handler", delay: float | None = None) -> None:
         super().__init__(reason)
         self.delay_ms = None if delay is None else round(delay * 1_000)
 
@@ -42,68 +43,61 @@ class GiveUp(Exception):
     """Raised by a handler to fail its job without another attempt."""
 
 
-Work = Callable[[JobContext], Any]
-
-
-async def attempt(
+async def run_attempt(
     context: JobContext,
     work: Work,
     clock: MeshClock,
     timeout_s: float | None,
     is_stopped: Callable[[], bool],
-) -> Ended:
+) -> AttemptResult:
     """Run the work and return its result, also if it fails.
 
     A cancellation by the worker (`is_stopped`) is raised; any other is the work's own and fails the attempt.
     """
     with tracing.running(context.job) as run:
-        ended = await _attempt(context, work, clock, timeout_s, is_stopped)
-        tracing.record_outcome(run, ended.state, ended.reason)
-    return ended
+        result = await _run(context, work, timeout_s, is_stopped)
+        result = result._replace(finished_ms=clock.now_ms, artifacts=context.kept)
+        tracing.record_outcome(run, result.state, result.reason)
+    return result
 
 
-async def _attempt(
-    context: JobContext,
-    work: Work,
-    clock: MeshClock,
-    timeout_s: float | None,
-    is_stopped: Callable[[], bool],
-) -> Ended:
-    job, failed = context.job, partial(Ended, context.job, JobState.FAILED)
+async def _run(
+    context: JobContext, work: Work, timeout_s: float | None, is_stopped: Callable[[], bool]
+) -> AttemptResult:
+    """Return the result of the work; what it raises becomes a result, too."""
+    job, failed = context.job, partial(AttemptResult, context.job, JobState.FAILED)
     limit = asyncio.timeout(timeout_s) if timeout_s else None
     try:
         async with limit or nullcontext():
-            ended = await _run_work(context, work)
+            return await _run_work(work)
     except TimeoutError as error:
         is_over = limit is not None and limit.expired()
-        ended = failed(f"it took longer than {timeout_s:g} s" if is_over else _describe(error))
+        return failed(f"it took longer than {timeout_s:g} s" if is_over else _describe(error))
     except asyncio.CancelledError as error:
         if is_cancelled() and is_stopped():
             raise
         _take_back_cancellation()
-        ended = failed(_describe(error))  # the work cancelled itself
-    except GiveBack as error:
+        return failed(_describe(error))  # the work cancelled itself
+    except Yield as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
-        ended = Ended(job, JobState.PENDING, str(error), delay_ms=delay_ms)
+        return AttemptResult(job, JobState.PENDING, str(error), delay_ms=delay_ms)
     except GiveUp as error:
-        ended = failed(_describe(error), may_retry=False)
+        return failed(_describe(error), may_retry=False)
     except MeshError as error:
-        ended = failed(error.line)
+        return failed(error.line)
     except BaseException as error:  # no exception of the work may end the worker
-        ended = failed(_describe(error))
+        return failed(_describe(error))
     finally:
         context.cancel()
-    return ended._replace(finished_ms=clock.now_ms, artifacts=context.kept)
 
 
-async def _run_work(context: JobContext, work: Work) -> Ended:
+async def _run_work(work: Work) -> AttemptResult:
     """Run the work, and deliver a cancellation that it requested itself and that is still pending.
 
     Otherwise the cancellation would be raised while the result of the attempt is written.
     """
     try:
-        ended: Ended = await work(context)
-        return ended
+        return await work()
     finally:
         if is_cancelled():
             await asyncio.sleep(0)
@@ -120,19 +114,10 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _call_in_thread(function: Function, context: JobContext) -> Any:
-    """Call a handler in a thread, replacing exceptions that a future can't carry."""
-    try:
-        return function(context)
-    except (StopIteration, asyncio.CancelledError) as error:
-        raise RuntimeError(_describe(error)) from error
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(_describe(error)) from error
+# --- work ----------------------------------------------------------------------------------------
 
 
-async def run_handler(context: JobContext, handler: Handler) -> Ended:
+async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
     if handler.is_async:
         result = await handler.function(context)
@@ -146,10 +131,22 @@ async def run_handler(context: JobContext, handler: Handler) -> Ended:
         result = await asyncio.shield(context.thread)
     if result is not None:
         await context.keep(_RESULT, canonical(result).encode(), _JSON)
-    return Ended(context.job, JobState.SUCCEEDED)
+    return AttemptResult(context.job, JobState.SUCCEEDED)
 
 
-async def run_job_command(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> Ended:
+def _call_in_thread(function: Function, context: JobContext) -> Any:
+    """Call a handler in a thread, replacing exceptions that a future can't carry."""
+    try:
+        return function(context)
+    except (StopIteration, asyncio.CancelledError) as error:
+        raise RuntimeError(_describe(error)) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(_describe(error)) from error
+
+
+async def run_job_command(context: JobContext, artifacts: Artifacts, policy: ExecPolicy) -> AttemptResult:
     """Run a job's command; its output becomes artifacts, cut at the maximum size."""
     job, core = context.job, context.core
     command = Command(
@@ -176,4 +173,4 @@ async def run_job_command(context: JobContext, artifacts: Artifacts, policy: Exe
         context.kept += [await stdout.finish(), await stderr.finish()]
     state = JobState.SUCCEEDED if result.is_success else JobState.FAILED
     reason = None if result.is_success else result.line
-    return Ended(job, state, reason, exit_code=result.exit_code)
+    return AttemptResult(job, state, reason, exit_code=result.exit_code)

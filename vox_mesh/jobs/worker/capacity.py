@@ -1,28 +1,77 @@
-"""Capacity: the number of jobs a worker may run, in total and per handler."""
+"""Capacity: which kinds of jobs a worker runs, and how many at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
+from vox_mesh.errors import BadValue
 from vox_mesh.heartbeat.presence import Activity
+from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
+from vox_mesh.model.jobs.records import EXEC
+
+DEFAULT_CONCURRENCY: Final = 8
+MAX_CONCURRENCY: Final = 1_000
 
 _MANY_DIVISOR: Final = 2  # "many" is at least one half of the total
 
 
 class Capacity:
-    """The capacity of one worker. The used part is the load that heartbeats report."""
+    """The capacity of one worker, in total and per handler. Heartbeats report it and its load."""
 
-    def __init__(self, handlers: HandlerSet, activity: Activity) -> None:
-        self._handlers = handlers
+    def __init__(self, activity: Activity, policy: ExecPolicy | None = None) -> None:
         self._activity = activity
+        self._node_policy = policy
         self._by_handler: dict[str, int] = {}
+        self.handlers = HandlerSet()
+        self.policy = policy
+        """The commands this worker runs, or `None` if it runs no commands."""
         self.total = 0
         """The maximum number of concurrent jobs, 0 while the worker is stopped."""
         self.taken = 0
         """The capacity used by running jobs, and by handler threads that outlast their attempts."""
+
+    def open(self, total: int, kinds: Iterable[str] = ()) -> None:
+        """Allow `total` concurrent jobs of `kinds`, or of every kind that has a handler.
+
+        Raises `BadValue` if a kind has no handler, or if nothing can run.
+        """
+        if not 1 <= total <= MAX_CONCURRENCY:
+            raise BadValue(f"concurrency must be between 1 and {MAX_CONCURRENCY}, got {total}")
+        wanted = list(kinds)
+        self.policy = self._node_policy if not wanted or EXEC in wanted else None
+        if wanted:
+            self.handlers.only(each for each in wanted if each != EXEC or self.policy is None)
+        if not self.kinds:
+            raise BadValue(
+                "the worker has no handlers and runs no commands",
+                hint="register a handler with @mesh.worker.handles(KIND), or pass --exec",
+            )
+        self.total = total
+
+    def close(self) -> None:
+        """Allow no more jobs."""
+        self.total = 0
+
+    # --- kinds -----------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> list[str]:
+        """Return the kind patterns that this worker handles."""
+        return self.handlers.patterns + ([EXEC] if self.policy is not None else [])
+
+    def handles(self, kind: str) -> bool:
+        """Return whether this worker handles a kind."""
+        return self.policy is not None if kind == EXEC else self.handlers.of(kind) is not None
+
+    def has_free(self, kind: str) -> bool:
+        """Return whether this worker handles a kind and its handler has free capacity."""
+        handler = self.handlers.of(kind)
+        return self.handles(kind) and (handler is None or self._free_of(handler) > 0)
+
+    # --- numbers ---------------------------------------------------------------------------------
 
     @property
     def free(self) -> int:
@@ -34,8 +83,7 @@ class Capacity:
         """Return whether enough capacity is free to be worth a claim request of its own."""
         return self.free * _MANY_DIVISOR >= self.total
 
-    def free_of(self, handler: Handler) -> int:
-        """Return how many more jobs a handler may run."""
+    def _free_of(self, handler: Handler) -> int:
         most = self.total if handler.concurrency is None else handler.concurrency
         return most - self._by_handler.get(handler.pattern, 0)
 
@@ -44,9 +92,9 @@ class Capacity:
         free: dict[str, int] = {}
         within = []
         for job in jobs:
-            handler = self._handlers.of(job.kind)
+            handler = self.handlers.of(job.kind)
             if handler is not None and handler.concurrency is not None:
-                left = free.setdefault(handler.pattern, self.free_of(handler))
+                left = free.setdefault(handler.pattern, self._free_of(handler))
                 if not left:
                     continue
                 free[handler.pattern] = left - 1
@@ -66,3 +114,8 @@ class Capacity:
             self._by_handler[handler.pattern] = self._by_handler.get(handler.pattern, 0) + change
         self.taken += change
         self._activity.load = self.taken
+
+    def update_activity(self) -> None:
+        """Set the kinds, capacity and load that the next heartbeat reports."""
+        self._activity.kinds = self.kinds if self.total else []
+        self._activity.capacity, self._activity.load = self.total, self.taken

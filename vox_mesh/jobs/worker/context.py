@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.jobs.worker.limits import AttemptLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.records import Job
@@ -19,9 +20,6 @@ from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Statement, guard
 from vox_mesh.store.store import Store
-
-if TYPE_CHECKING:
-    from vox_mesh.jobs.worker.limits import AttemptLimits
 
 T = TypeVar("T")
 
@@ -37,10 +35,18 @@ class JobContext:
     """
 
     def __init__(
-        self, job: Job, store: Store, clock: MeshClock, artifacts: Artifacts, resumed: Any = None
+        self,
+        job: Job,
+        core: Mapping[str, Any],
+        store: Store,
+        clock: MeshClock,
+        artifacts: Artifacts,
+        notebook: Notebook,
+        limits: AttemptLimits | None,
+        resumed: Any,
     ) -> None:
         self.job: Final = job
-        self.core: Final = job.core
+        self.core: Final = core
         """The core of the manifest, whose hash is the job's id."""
         self.payload: Final[Any] = self.core.get("payload")
         self.resumed: Final = resumed
@@ -49,9 +55,9 @@ class JobContext:
         self._store = store
         self._clock = clock
         self._artifacts = artifacts
-        self._notebook = Notebook(store, job)
+        self._notebook = notebook
         self._loop = asyncio.get_running_loop()
-        self.limits: AttemptLimits | None = None
+        self.limits: Final = limits
         """The score and budgets that limit the attempt."""
         self._is_cancelled = False
         self._cancellation: threading.Event | None = None  # set when a thread waits for it
@@ -68,7 +74,7 @@ class JobContext:
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         """Report the completed fraction, from 0 to 1, and a message."""
         if fraction is not None and not 0 <= fraction <= 1:
-            raise BadValue(f"progress is from 0 to 1, not {fraction}")
+            raise BadValue(f"progress must be between 0 and 1, got {fraction}")
         self._call_in_loop(self._notebook.progress, fraction, message)
 
     def log(self, text: str) -> None:
@@ -143,7 +149,7 @@ class JobContext:
 
     def _add(self, artifact: Artifact) -> Artifact:
         if len(self.kept) >= _MAX_ARTIFACTS:
-            raise BadValue(f"a job leaves at most {_MAX_ARTIFACTS} artifacts")
+            raise BadValue(f"artifacts of a job must be at most {_MAX_ARTIFACTS}")
         self.kept.append(artifact)
         return artifact
 

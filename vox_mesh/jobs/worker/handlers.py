@@ -1,12 +1,15 @@
-"""Handlers: the functions of this process that run jobs, by kind."""
+"""Handlers: the functions of this process that run jobs, by kind, and how they are loaded from modules."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadSettings, BadValue, MeshError
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import EXEC, check_pattern, matches, most_specific
 
@@ -64,17 +67,21 @@ class HandlerSet:
         """Add a handler. Raises `BadValue` if it is invalid or its pattern has one already."""
         pattern = check_pattern(handler.pattern)
         if pattern == EXEC:
-            raise BadValue(f"{EXEC} is the kind of commands, which need no handler", hint="name another kind")
+            raise BadValue(
+                f"{EXEC} can't have a handler: it is the kind of commands", hint="choose another kind"
+            )
         if not callable(handler.function):
-            raise BadValue(f"the handler for {pattern} is no function")
+            raise BadValue(
+                f"the handler for {pattern} must be callable, got {type(handler.function).__name__}"
+            )
         if handler.concurrency is not None and handler.concurrency < 1:
-            raise BadValue(f"the handler for {pattern} has no place", hint="a concurrency is at least 1")
+            raise BadValue(f"concurrency of {pattern} must be at least 1, got {handler.concurrency}")
         if handler.lease_ms is not None and handler.lease_ms < 1:
             raise BadValue(
-                f"the lease of the handler for {pattern} is over at once", hint="for example lease=60"
+                f"lease of {pattern} must be at least 1 ms, got {handler.lease_ms} ms", hint="try lease=60"
             )
         if pattern in self._by_pattern:
-            raise BadValue(f"there are two handlers for {pattern}")
+            raise BadValue(f"{pattern} has two handlers", hint="register one handler per pattern")
         self._by_pattern[pattern] = handler
         self._by_kind.clear()
 
@@ -113,8 +120,94 @@ class HandlerSet:
         if unknown := [each for each in wanted if not self._within(each)]:
             registered = ", ".join(sorted(self._by_pattern))
             raise BadValue(
-                f"no handler is for {', '.join(unknown)}",
-                hint=f"there is one for {registered}" if registered else "there are none at all",
+                f"no handler for {', '.join(unknown)}",
+                hint=f"choose among {registered}" if registered else "register a handler first",
             )
         self._only = wanted
         self._by_kind.clear()
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+def load_handlers(names: Iterable[str]) -> HandlerSet:
+    """Return all handlers of the objects named `module:object`; the current folder is searched too.
+
+    An object is a `HandlerSet`, or a function that takes one and registers its handlers.
+    Raises `BadSettings` for an object that can't be loaded or has no handlers.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    loaded = HandlerSet()
+    for name in names:
+        handlers = _load(name)
+        if not handlers.patterns:
+            raise BadSettings(f"{name} has no handlers", hint="register them with @handlers.handles(KIND)")
+        try:
+            loaded.include(handlers)
+        except MeshError as error:
+            raise BadSettings(f"{name}: {error}", hint="name each handler once") from None
+    return loaded
+
+
+def _load(name: str) -> HandlerSet:
+    target = _import_object(name)
+    if isinstance(target, HandlerSet):
+        return target
+    if not callable(target) or isinstance(target, type) or inspect.iscoroutinefunction(target):
+        raise BadSettings(
+            f"{name} must be a HandlerSet or a function, got {_describe_type(target)}",
+            hint="name a HandlerSet, or a function that takes one and registers its handlers",
+        )
+    handlers = HandlerSet()
+    try:
+        target(handlers)
+    except (Exception, SystemExit) as error:
+        raise BadSettings(
+            f"{name} failed: {_describe(error)}", hint="fix the function: it is called with a HandlerSet"
+        ) from error
+    return handlers
+
+
+def _import_object(name: str) -> Any:
+    module, _, path = name.partition(":")
+    if not all(each.isidentifier() for each in (*module.split("."), *path.split("."))):
+        raise BadSettings(
+            f"handlers must be given as module:object, got {name!r}", hint="for example my_handlers:handlers"
+        )
+    target: Any = _import_module(module)
+    for each in path.split("."):
+        try:
+            target = getattr(target, each)
+        except AttributeError:
+            raise BadSettings(f"module {module} has no {path}", hint="name one of its HandlerSets") from None
+    return target
+
+
+def _import_module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _import_failure(name, error) from error
+        raise BadSettings(f"module {error.name} not found", hint="add its folder to PYTHONPATH") from None
+    except (Exception, SystemExit) as error:
+        raise _import_failure(name, error) from error
+
+
+def _import_failure(name: str, error: BaseException) -> BadSettings:
+    return BadSettings(
+        f"module {name} can't be imported: {_describe(error)}",
+        hint="set VOX_DEBUG=1 to see the traceback",
+    )
+
+
+def _describe_type(target: Any) -> str:
+    if inspect.iscoroutinefunction(target):
+        return "an async function"
+    return "a class" if isinstance(target, type) else f"type {type(target).__name__}"
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

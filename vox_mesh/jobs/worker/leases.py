@@ -30,11 +30,12 @@ ToBoundary = Callable[[str, bool], int]
 """Return the ms until the current phase or bar ends or, if the flag is true, until the following one ends."""
 
 
-class _Held:
-    """A held job. Times are monotonic seconds, counted from when the claim was first sent."""
+class _Lease:
+    """The lease of a held job. Times are monotonic seconds, counted from when the claim was first sent."""
 
-    def __init__(self, job: Job, lease_s: float, sent: float) -> None:
+    def __init__(self, job: Job, lease_s: float, sent: float, on_lost: Callable[[], None]) -> None:
         self.job = job
+        self.on_lost = on_lost
         self.lease_s = lease_s
         self.alarm: asyncio.TimerHandle | None = None
         self.is_ending = False
@@ -64,13 +65,9 @@ class Leases:
         self._node_id = node_id
         self._monotonic = monotonic
         self._to_boundary = to_boundary
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _Lease] = {}
         self._wake = asyncio.Event()
         self._must_verify = False
-        self.cancelled: set[str] = set()
-        """The ids of jobs that are being stopped while still claimed."""
-        self.lost: Callable[[Job], None] = lambda job: None
-        """Called with each job whose claim is lost."""
         self.stale = 0
         """The number of renewals rejected because the claim was over."""
 
@@ -84,9 +81,12 @@ class Leases:
         until = job.held_until
         return None if until is None or self._to_boundary is None else self._to_boundary(until, following)
 
-    def hold(self, job: Job, sent: float, lease_ms: int) -> None:
-        """Track the lease of a claimed job, counted from the time the claim was sent."""
-        held = self._held[job.job_id] = _Held(job, lease_ms / 1_000, sent)
+    def hold(self, job: Job, sent: float, lease_ms: int, on_lost: Callable[[], None]) -> None:
+        """Track the lease of a claimed job, counted from the time the claim was sent.
+
+        `on_lost` is called when the lease expires or the claim is found to be over.
+        """
+        held = self._held[job.job_id] = _Lease(job, lease_ms / 1_000, sent, on_lost)
         self._set_alarm(held)
         self._wake.set()
 
@@ -103,7 +103,6 @@ class Leases:
         """Stop tracking the lease of a job."""
         if (held := self._held.pop(job.job_id, None)) is not None and held.alarm is not None:
             held.alarm.cancel()
-        self.cancelled.discard(job.job_id)
 
     def verify_soon(self) -> None:
         """Check soon whether a claim was lost, because something was committed."""
@@ -112,23 +111,23 @@ class Leases:
 
     # --- expiry ----------------------------------------------------------------------------------
 
-    def _set_alarm(self, held: _Held) -> None:
+    def _set_alarm(self, held: _Lease) -> None:
         """Stop the job when its lease expires, whatever else is being awaited."""
         if held.alarm is not None:
             held.alarm.cancel()
         left_s = max(0.0, held.until - self._monotonic())
         held.alarm = asyncio.get_running_loop().call_later(left_s, self._expire, held)
 
-    def _expire(self, held: _Held) -> None:
+    def _expire(self, held: _Lease) -> None:
         if held.until > self._monotonic():
             self._set_alarm(held)
         else:
             self._lose(held)
 
-    def _lose(self, held: _Held) -> None:
+    def _lose(self, held: _Lease) -> None:
         if self._held.get(held.job.job_id) is held and not held.is_ending:
             self.release(held.job)
-            self.lost(held.job)
+            held.on_lost()
 
     # --- renewal ---------------------------------------------------------------------------------
 
@@ -141,19 +140,25 @@ class Leases:
             except Exception as error:
                 self._store.faults.note("leases", error)
                 await asyncio.sleep(_RETRY_DELAY_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s()):
-                    await self._wake.wait()
-                    if self._held:
-                        await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
+            await self._wait()
 
-    def _pause_s(self) -> float | None:
-        renew_at = min((each.renew_at for each in self._held.values()), default=_NEVER)
-        return None if renew_at == _NEVER else max(_MIN_PAUSE_S, renew_at - self._monotonic())
+    @property
+    def _next_renewal(self) -> float:
+        return min((each.renew_at for each in self._held.values()), default=_NEVER)
+
+    async def _wait(self) -> None:
+        """Wait until a lease must be renewed or a change asks for a check."""
+        renew_at = self._next_renewal
+        pause_s = None if renew_at == _NEVER else max(_MIN_PAUSE_S, renew_at - self._monotonic())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+                if self._held:
+                    await asyncio.sleep(_DEBOUNCE_S)  # a busy mesh commits all the time
 
     async def _renew(self) -> None:
         now = self._monotonic()
-        groups: dict[float, list[_Held]] = {}
+        groups: dict[float, list[_Lease]] = {}
         for held in self._held.values():
             if held.renew_at <= now:
                 if (beats_ms := self.ms_to_boundary(held.job, following=True)) is not None:
@@ -161,7 +166,7 @@ class Leases:
                 groups.setdefault(held.lease_s, []).append(held)
         await asyncio.gather(*(self._renew_group(*each) for each in groups.items()))
 
-    async def _renew_group(self, lease_s: float, group: list[_Held]) -> None:
+    async def _renew_group(self, lease_s: float, group: list[_Lease]) -> None:
         items = [{"job_id": each.job.job_id, "claim_token": each.job.claim_token} for each in group]
         sent = self._monotonic()
         room_s = max(_DEBOUNCE_S, min(each.until for each in group) - sent)

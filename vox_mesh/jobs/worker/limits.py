@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.exec.process_group import ProcessGroup
-from vox_mesh.jobs.worker.completing import Ended
+from vox_mesh.jobs.progress import Notebook
+from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
@@ -23,10 +24,6 @@ from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key
 
-if TYPE_CHECKING:
-    from vox_mesh.jobs.worker.attempt import Work
-    from vox_mesh.jobs.worker.context import JobContext
-
 _log = logging.getLogger(__name__)
 
 _CHECK_PAUSES_MS: Final = (50, 500)  # doubles from the first to the second
@@ -34,6 +31,9 @@ _RECORD_TIMEOUT_S: Final = 2.0
 _JOB: Final = "the job"
 _WORK: Final = "work"
 _EXHAUSTED: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
+
+Work = Callable[[], Awaitable[AttemptResult]]
+"""The work of an attempt: it runs a handler or a command."""
 
 
 class ClaimBlock(NamedTuple):
@@ -67,9 +67,8 @@ class WorkerLimits:
         is_all = await self.budgets.is_exhausted(self.agent)
         return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
 
-    async def of(self, context: JobContext) -> AttemptLimits | None:
-        """Return the limits of an attempt, or `None` if it has none."""
-        core, job = context.core, context.job
+    async def of(self, job: Job, core: Mapping[str, Any], notebook: Notebook) -> AttemptLimits | None:
+        """Return the limits of an attempt, or `None` if it has none; `core` is its manifest's."""
         standings = await self.budgets.standings()
         if "score" not in core and "budget" not in core and agent_of(self.agent) not in standings:
             return None
@@ -80,7 +79,7 @@ class WorkerLimits:
         await self.budgets.charge_lost(job.job_id, fresh=is_repeated)
         if is_repeated:
             spent = await self.budgets.spent_on_job(job.job_id)
-        return AttemptLimits(self, context, score, budget, standings, *spent)
+        return AttemptLimits(self, job, notebook, score, budget, standings, *spent)
 
 
 class AttemptLimits:
@@ -89,7 +88,8 @@ class AttemptLimits:
     def __init__(
         self,
         worker_limits: WorkerLimits,
-        context: JobContext,
+        job: Job,
+        notebook: Notebook,
         score: Score | None,
         budget: Budget,
         standings: Mapping[str, BudgetStanding],
@@ -98,10 +98,11 @@ class AttemptLimits:
     ) -> None:
         self._worker_limits = worker_limits
         self._rhythm = worker_limits.rhythm
-        self._context = context
+        self._job = job
+        self._notebook = notebook
         self._score = score
         self._budget = budget
-        self._number = context.job.failures + 1  # an attempt lost with its worker counts as failed
+        self._number = job.failures + 1  # an attempt lost with its worker counts as failed
         self._phrase_id: Final = new_key()
         self._began_ms = self._rhythm.times.now_ms
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
@@ -134,11 +135,11 @@ class AttemptLimits:
 
     # --- enforcing -------------------------------------------------------------------------------
 
-    async def enforce(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
+    async def enforce(self, attempting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
         """Run an attempt within its limits, record its usage, and return its result."""
         if (why := self._exhausted_reason()) is not None:
             attempting.close()
-            failed = Ended(self._context.job, JobState.FAILED, why, finished_ms=self._began_ms)
+            failed = AttemptResult(self._job, JobState.FAILED, why, finished_ms=self._began_ms)
             return failed._replace(may_retry=False)
         self._worker_limits.shares.join(self._share)
         try:
@@ -157,11 +158,11 @@ class AttemptLimits:
             return _hard_end_reason(_JOB, budget)
         return None
 
-    async def _run_recorded(self, attempting: Coroutine[Any, Any, Ended]) -> Ended:
+    async def _run_recorded(self, attempting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
         watching = asyncio.create_task(self._watch(), name="vox-mesh-bounds")
         try:
             await self._record_begin()
-            ended = await attempting
+            result = await attempting
         except asyncio.CancelledError:
             attempting.close()  # it may not have been started
             watching.cancel()
@@ -169,19 +170,18 @@ class AttemptLimits:
             raise
         finally:
             watching.cancel()
-        ended = self._apply_limits(ended)
-        await self._record(ended)
-        return ended
+        result = self._apply_limits(result)
+        await self._record(result)
+        return result
 
-    async def within(self, work: Work, context: JobContext) -> Ended:
+    async def within(self, work: Work) -> AttemptResult:
         """Run the work; raise the limit's error if it is stopped."""
         self._timeout = limit = asyncio.timeout(None)
         try:
             async with limit:
                 if self._stop_error is not None:
                     raise self._stop_error
-                ended: Ended = await work(context)
-                return ended
+                return await work()
         except TimeoutError:
             if self._stop_error is None or not limit.expired():
                 raise
@@ -196,8 +196,8 @@ class AttemptLimits:
         if self._stop_error is not None or (self._group is not None and self._group.has_ended):
             return
         self._stop_error = why
-        _log.warning("job limit exceeded: job_id=%s: %s", self._context.job.job_id, why.line)
-        self._context.log(f"cut off: {why.line}")
+        _log.warning("job limit exceeded: job_id=%s: %s", self._job.job_id, why.line)
+        self._notebook.log("log", f"cut off: {why.line}\n")
         if self._group is not None:
             self._group.end()  # keeps its output
         elif self._timeout is not None:
@@ -207,7 +207,7 @@ class AttemptLimits:
         try:
             await self._watch_limits()
         except Exception:
-            _log.exception("job limits not enforceable: job_id=%s", self._context.job.job_id)
+            _log.exception("job limits not enforceable: job_id=%s", self._job.job_id)
             self._stop(OverBudget("its worker could not keep its bounds"))
 
     async def _watch_limits(self) -> None:
@@ -273,8 +273,8 @@ class AttemptLimits:
             self._stop(OverBudget(line))
         elif outcome is not Verdict.OK and subject not in self._warned:
             self._warned.add(subject)
-            _log.warning("job budget nearly used: job_id=%s: %s", self._context.job.job_id, line)
-            self._context.log(line)
+            _log.warning("job budget nearly used: job_id=%s: %s", self._job.job_id, line)
+            self._notebook.log("log", f"{line}\n")
 
     def _overrun_error(self) -> MeshError:
         phase, beats = list(self._phases)[-1], sum(self._phases.values())
@@ -289,7 +289,7 @@ class AttemptLimits:
 
     async def _record_begin(self) -> None:
         """Record the start of the phrase, so that another node can charge it if this worker dies."""
-        job = self._context.job
+        job = self._job
         begin = PhraseBegin(
             phrase_id=self._phrase_id,
             job_id=job.job_id,
@@ -306,30 +306,30 @@ class AttemptLimits:
         except MeshError as error:
             _log.warning("phrase start not recorded: job_id=%s: %s", job.job_id, error.line)
 
-    def _apply_limits(self, ended: Ended) -> Ended:
+    def _apply_limits(self, result: AttemptResult) -> AttemptResult:
         """Return the result as failed if a limit stopped it, and without a retry if none is left."""
         if self._stop_error is not None:
-            ended = ended._replace(state=JobState.FAILED, reason=self._stop_error.line, delay_ms=None)
-        may_retry = ended.may_retry and not isinstance(self._stop_error, OverBudget)
+            result = result._replace(state=JobState.FAILED, reason=self._stop_error.line, delay_ms=None)
+        may_retry = result.may_retry and not isinstance(self._stop_error, OverBudget)
         if self._score is not None:
             defers = DEFER in self._score.escalation.on_overrun or self._stop_error is None
             may_retry = may_retry and defers and self._number < self._score.retry.max_phrases
         if verdict(self._own_standing.bu + self.beats, self._budget) in _EXHAUSTED:
             may_retry = False
-        return ended._replace(may_retry=may_retry)
+        return result._replace(may_retry=may_retry)
 
-    async def _record(self, ended: Ended | None) -> None:
-        """Record the usage; `ended` is `None` if the job was released or its claim lost."""
+    async def _record(self, result: AttemptResult | None) -> None:
+        """Record the usage; `result` is `None` if the job was released or its claim lost."""
         await asyncio.to_thread(self.meter.sample)
-        rhythm, job = self._rhythm, self._context.job
+        rhythm, job = self._rhythm, self._job
         now_ms = max(self._began_ms, rhythm.times.now_ms)
-        is_done = ended is not None and ended.state is JobState.SUCCEEDED
+        is_done = result is not None and result.state is JobState.SUCCEEDED
         end = PhraseEnd(
             phrase_id=self._phrase_id,
             agent_id=self._worker_limits.agent,
             task_id=job.job_id,
             job_id=job.job_id,
-            outcome=_outcome_of(ended),
+            outcome=_outcome_of(result),
             began_ms=self._began_ms,
             ended_ms=now_ms,
             beats=_by_phase(self._phases, rhythm.timeline.beats_between(self._began_ms, now_ms)),
@@ -339,11 +339,11 @@ class AttemptLimits:
             resources=self.meter.used,
             account=self._budget.charge_to or "",
             role=job.kind,
-            note="it was stopped" if ended is None else ended.reason or "",
+            note="it was stopped" if result is None else result.reason or "",
         )
         script = Script(self._worker_limits.budgets.record(end), appendable=True)
         try:
-            await rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S if ended is None else None)
+            await rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S if result is None else None)
         except MeshError as error:
             _log.error("job usage not recorded: job_id=%s: %s", job.job_id, error.line)
 
@@ -370,7 +370,7 @@ def _by_phase(phases: Mapping[str, float], beats: float) -> dict[str, float]:
     return used | {last: used.get(last, 0.0) + beats}
 
 
-def _outcome_of(ended: Ended | None) -> PhraseOutcome:
-    if ended is None or ended.goes_back:
+def _outcome_of(result: AttemptResult | None) -> PhraseOutcome:
+    if result is None or result.is_requeued:
         return PhraseOutcome.DEFERRED
-    return PhraseOutcome.DONE if ended.state is JobState.SUCCEEDED else PhraseOutcome.FAILED
+    return PhraseOutcome.DONE if result.state is JobState.SUCCEEDED else PhraseOutcome.FAILED

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from vox_mesh.errors import BadDocument
-from vox_mesh.model.documents.documents import Document, DocumentFault, Path, field_text
+from vox_mesh.model.documents.documents import Document, DocumentFault, Path, field_text, is_unicode
 
 Flaw = tuple[Path, str]
 """The path of a fault, and its text."""
@@ -38,6 +38,22 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 def flaw(wrong: str, *at: str | int) -> PydanticCustomError:
     """Return the error that a check raises."""
     return PydanticCustomError(FLAW, "{wrong}", {"wrong": wrong, "at": at})
+
+
+def check_text(text: str) -> str:
+    """Return the text if it can be stored and hashed."""
+    if "\0" in text:
+        raise flaw("has a NUL character")
+    if not is_unicode(text):
+        raise flaw("has half a surrogate pair, which is no character")
+    return text
+
+
+FROM_LIST: Final = BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
+"""Accepts a list for a tuple: documents have arrays, and models must not change."""
+
+Text = Annotated[str, AfterValidator(check_text)]
+Texts = Annotated[tuple[Text, ...], FROM_LIST]
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,16 @@ from pydantic_core import PydanticCustomError
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.model.base.canonical import content_id, parse
 from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, Path, field_text
-from vox_mesh.model.documents.validation import Flaw, faults_of, flaws_of, in_words, named, nulls, shortened
+from vox_mesh.model.documents.validation import (
+    Flaw,
+    Texts,
+    faults_of,
+    flaws_of,
+    in_words,
+    named,
+    nulls,
+    shortened,
+)
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
 from vox_mesh.model.rhythm.tempo import Until
@@ -55,7 +64,7 @@ class Manifest(BaseModel):
     command: manifest_fields.Command | None = Field(
         None, description="a non-empty array of texts, the program first"
     )
-    args: manifest_fields.Texts | None = Field(None, description="an array of texts")
+    args: Texts | None = Field(None, description="an array of texts")
     timeout: manifest_fields.Timeout | None = Field(
         None, description="whole seconds up to 30 days, as 90, 90s, 5m or PT1M30S; 0 for no limit"
     )

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     Field,
     PlainValidator,
     StringConstraints,
@@ -22,8 +21,17 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.documents.documents import Path, is_unicode
-from vox_mesh.model.documents.validation import flaw, flaws_of, named, shown
+from vox_mesh.model.documents.documents import Path
+from vox_mesh.model.documents.validation import (
+    FROM_LIST,
+    Text,
+    Texts,
+    check_text,
+    flaw,
+    flaws_of,
+    named,
+    shown,
+)
 from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
@@ -74,18 +82,6 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
-def _array(value: Any) -> Any:
-    return tuple(value) if type(value) is list else value
-
-
-def _text(text: str) -> str:
-    if "\0" in text:
-        raise flaw("has a NUL character")
-    if not is_unicode(text):
-        raise flaw("has half a surrogate pair, which is no character")
-    return text
-
-
 def _program(command: tuple[str, ...]) -> tuple[str, ...]:
     if not command:
         raise flaw("must not be empty")
@@ -97,13 +93,13 @@ def _program(command: tuple[str, ...]) -> tuple[str, ...]:
 def _variable(name: str) -> str:
     if not name or "=" in name:
         raise flaw(f"{shown(name)} is no name of a variable")
-    return _text(name)
+    return check_text(name)
 
 
 def _absolute(path: str) -> str:
     if not path.startswith("/"):
         raise flaw(f"{shown(path)} is not an absolute path")
-    return _text(path)
+    return check_text(path)
 
 
 def _ulid(text: str) -> str:
@@ -259,20 +255,17 @@ def _validate_map(model: type[BaseModel], value: Any) -> dict[str, Any]:
     return copy
 
 
-_Array: Final = BeforeValidator(_array)
-Text = Annotated[str, AfterValidator(_text)]
-Texts = Annotated[tuple[Text, ...], _Array]
 Command = Annotated[Texts, AfterValidator(_program)]
 Timeout = Annotated[int, PlainValidator(_timeout)]
 Variables = dict[Annotated[str, AfterValidator(_variable)], Text]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 Json = Annotated[Any, AfterValidator(_json)]
-Inputs = Annotated[tuple[dict[str, Any], ...], _Array, AfterValidator(_inputs)]
+Inputs = Annotated[tuple[dict[str, Any], ...], FROM_LIST, AfterValidator(_inputs)]
 PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Ulid = Annotated[str, AfterValidator(_ulid)]
 Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*$", max_length=128)]
 Predecessors = Annotated[
-    tuple[Annotated[After, PlainValidator(_after)], ...], _Array, AfterValidator(_check_unique)
+    tuple[Annotated[After, PlainValidator(_after)], ...], FROM_LIST, AfterValidator(_check_unique)
 ]
 Priority = Annotated[int, Field(ge=0, le=3)]
 Moment = Annotated[datetime, PlainValidator(_moment)]

@@ -174,7 +174,8 @@ def check_pattern(pattern: str) -> str:
     """
     if not _PATTERN.fullmatch(pattern) or len(pattern) > _MAX_PATTERN:
         raise BadValue(
-            f"{pattern!r} is no kind of job", hint="for example cortex.extract, cortex.extract.* or *"
+            f"a kind must be a name or a prefix pattern, got {pattern!r}",
+            hint="for example cortex.extract, cortex.extract.* or *",
         )
     return pattern
 

@@ -96,7 +96,7 @@ class JobReplay:
             CLAIM: self._claim,
             START: self._start,
             COMPLETE: self._complete,
-            YIELD: self._give_back,
+            YIELD: self._yield,
             EXPIRE: self._expire,
             ABORT: self._abort,
         }
@@ -214,7 +214,7 @@ class JobReplay:
             )
         self._follow_up(op)
 
-    def _give_back(self, op: _Op) -> None:
+    def _yield(self, op: _Op) -> None:
         def can_go_back(row: Row, item: Item) -> bool:
             return _is_current(row, item) and row["failures"] + _failure_count(item) < row["max_attempts"]
 

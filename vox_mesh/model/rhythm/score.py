@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from vox_mesh.errors import BadAddress, BadScore, BadValue
-from vox_mesh.model.documents.validation import build_model, flaw, flaws_of, read_model, shown
-from vox_mesh.model.jobs.manifest_fields import Texts
+from vox_mesh.model.documents.validation import Texts, build_model, flaw, flaws_of, read_model, shown
 from vox_mesh.model.rhythm import ucxl
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.policy import DEFAULT_BAR, PHASES, STRICT, divide_beats

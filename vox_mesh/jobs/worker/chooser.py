@@ -24,10 +24,10 @@ _LIVE: Final = frozenset({NodeState.ALIVE, NodeState.WARN})
 
 
 class ClaimChoice(NamedTuple):
-    """The jobs to claim now, and the time in ms at which to look again."""
+    """The jobs to claim now, and when to look again, in ms."""
 
     take: list[Claimable]
-    again_ms: int | None
+    retry_at_ms: int | None
 
 
 class Chooser:
@@ -59,13 +59,13 @@ class Chooser:
         self._now = Situation([], frozenset(), {}, {}, None)
         self._rankings: dict[str, Ranking] = {}
 
-    async def look(self) -> list[str]:
+    async def read_situation(self) -> list[str]:
         """Read the current situation and return the kinds that have unfinished jobs."""
         self._now = await self._queries.situation()
         if not self._known.issuperset(self._now.places):
             self.invalidate_membership()
         if self._is_membership_stale:
-            await self.look_around()
+            await self.refresh_membership()
             # A node that left with jobs invalidates the membership only once.
             self._known = self._known.union(self._now.places)
         if self._now.routed != self._routed:
@@ -73,7 +73,7 @@ class Chooser:
         self._rankings = {}
         return self._now.kinds
 
-    async def look_around(self) -> None:
+    async def refresh_membership(self) -> None:
         """Read the other nodes again if the last reading is too old."""
         now = self._monotonic()
         if now - self._seen_s >= (_STALE_MEMBERSHIP_S if self._is_membership_stale else _MEMBERSHIP_S):
@@ -83,7 +83,7 @@ class Chooser:
             self._seen_s = now
 
     def invalidate_membership(self) -> None:
-        """Read the other nodes again at the next look, because an unknown one may claim jobs."""
+        """Read the other nodes again the next time, because an unknown one may claim jobs."""
         self._is_membership_stale = True
 
     def _is_other(self, node: Node) -> bool:

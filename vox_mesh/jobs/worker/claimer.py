@@ -1,16 +1,18 @@
-"""Claiming: claim and start jobs in one request, and skip for a while the ones that were not claimed."""
+"""Claiming: claim and start jobs in one request, and reconcile claims whose outcome is unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
-from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.queries import Claimable, JobQueries
 from vox_mesh.jobs.transitions import JobTransitions
-from vox_mesh.jobs.worker.choosing import Chooser
+from vox_mesh.jobs.worker.chooser import Chooser
+from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import next_token
@@ -19,7 +21,7 @@ from vox_mesh.observability import tracing
 from vox_mesh.store.store import Store
 from vox_mesh.store.write.request import Verdict
 
-REST_S: Final = 0.25
+THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""
 
 _SKIP_S: Final = 1.0
@@ -35,14 +37,61 @@ class Claimed(NamedTuple):
     lease_ms: int
 
 
+class ClaimReconciler:
+    """Releases jobs that the database shows as claimed by this node but that do not run here.
+
+    Either the previous incarnation held them, or the answer to a claim was lost.
+    """
+
+    def __init__(self, queries: JobQueries, finisher: Finisher, node_id: str) -> None:
+        self._queries = queries
+        self._finisher = finisher
+        self._node_id = node_id
+        self._requested = 1  # the first run is for the previous incarnation
+        self._served = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether such jobs may exist."""
+        return self._served < self._requested
+
+    @property
+    def has_run(self) -> bool:
+        """Return whether the jobs of the previous incarnation are released."""
+        return self._served > 0
+
+    def request(self) -> None:
+        """Ask for a run, because such jobs may exist."""
+        self._requested += 1
+
+    async def run_once(self, running: Collection[str]) -> None:
+        """Release the claimed jobs that are not among the running ones.
+
+        A job of the previous incarnation counts as failed, since it may have crashed it; its last attempt is
+        left to its lease.
+        """
+        requested = self._requested
+        held = await self._queries.held_by(self._node_id, fresh=True)
+        results = [self._release(job) for job in held if job.job_id not in running]
+        await asyncio.gather(*(self._finisher.finish(each) for each in results if each is not None))
+        self._served = requested
+
+    def _release(self, job: Job) -> AttemptResult | None:
+        if self.has_run:
+            return AttemptResult(job, JobState.PENDING, "its worker had no answer", delay_ms=job.backoff_ms)
+        result = AttemptResult(job, JobState.FAILED, "its worker was gone")
+        return result if result.is_requeued else None
+
+
 class JobClaimer:
-    """Claims jobs for one worker."""
+    """Claims jobs for one worker, and skips for a while the ones that were not claimed."""
 
     def __init__(
         self,
         store: Store,
         transitions: JobTransitions,
         chooser: Chooser,
+        reconciler: ClaimReconciler,
         clock: MeshClock,
         node_id: str,
         monotonic: Callable[[], float],
@@ -50,6 +99,7 @@ class JobClaimer:
         self._store = store
         self._transitions = transitions
         self._chooser = chooser
+        self._reconciler = reconciler
         self._clock = clock
         self._node_id = node_id
         self._monotonic = monotonic
@@ -57,8 +107,6 @@ class JobClaimer:
         self._throttled_until: Recent[str, float] = Recent(1_024)
         self.sent = 0
         """The number of claim requests sent."""
-        self.is_unsure = True
-        """Whether the database may show jobs as claimed by this node that do not run here."""
 
     def is_new(self, job: Claimable) -> bool:
         """Return whether no claim of the job has just failed; the replica may lag behind."""
@@ -95,16 +143,18 @@ class JobClaimer:
             else (transitions.claim(items, lease_ms), transitions.start(starts))
         )
         self.sent += 1
-        was_unsure, self.is_unsure = self.is_unsure, True  # until the answer arrives
-        claim, start = await self._store.write_all(scripts)
-        if isinstance(claim, MeshError) and not isinstance(claim, Refused):
-            raise claim
-        self.is_unsure = was_unsure
+        try:
+            claim, start = await self._store.write_all(scripts)
+            if isinstance(claim, MeshError) and not isinstance(claim, Refused):
+                raise claim
+        except BaseException:  # the outcome is unknown
+            self._reconciler.request()
+            raise
         is_slow = self._monotonic() - sent > _SLOW_S
         if short and isinstance(claim, Refused) and (len(jobs) > 1 or is_slow):
             return None
         if isinstance(start, MeshError) and not isinstance(claim, MeshError):
-            self.is_unsure = True
+            self._reconciler.request()
         claimed = _moved_jobs(claim, jobs) & _moved_jobs(start, jobs)
         if len(claimed) < len(jobs):
             self._chooser.invalidate_membership()
@@ -127,7 +177,7 @@ class JobClaimer:
         rules = self._chooser.rules_of(job.kind)
         has_limit = rules.max_running is not None or rules.rate is not None
         if has_limit or (isinstance(verdict, Refused) and verdict.reason == _HELD_BACK):
-            self._throttled_until[job.kind] = self._monotonic() + REST_S
+            self._throttled_until[job.kind] = self._monotonic() + THROTTLE_S
         else:
             self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _SKIP_S
 

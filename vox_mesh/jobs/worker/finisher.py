@@ -1,4 +1,4 @@
-"""Completing: write the results of attempts in batches, each with its proof."""
+"""Completing: the results of attempts, and how they are written in batches, each with its proof."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_RECORDED: Final = "inference_not_recorded"
 _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
 
-class Ended(NamedTuple):
+class AttemptResult(NamedTuple):
     """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed."""
 
     job: Job
@@ -53,7 +53,7 @@ class Ended(NamedTuple):
     delay_ms: int | None = None
 
     @property
-    def goes_back(self) -> bool:
+    def is_requeued(self) -> bool:
         """Return whether the job returns to the queue."""
         if self.delay_ms is not None:
             return True
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
         return self.state is JobState.FAILED and has_another
 
 
-_Entry = tuple[Ended, "asyncio.Future[Ended | None]"]
+_Entry = tuple[AttemptResult, "asyncio.Future[AttemptResult | None]"]
 
 
 class Finisher:
@@ -91,24 +91,24 @@ class Finisher:
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
 
-    async def finish(self, ended: Ended) -> Ended | None:
+    async def finish(self, result: AttemptResult) -> AttemptResult | None:
         """Write a result. Return the result that was written, or `None` if the claim was lost."""
         loop, began = asyncio.get_running_loop(), tracing.began()
-        written: asyncio.Future[Ended | None] = loop.create_future()
-        self._waiting.append((ended, written))
+        written: asyncio.Future[AttemptResult | None] = loop.create_future()
+        self._waiting.append((result, written))
         if len(self._waiting) == 1:
             # After all results of this loop iteration.
             loop.call_soon(self._start_writes, context=detached_context())
         accepted = await written
         if began:
-            self._trace(ended, accepted, began)
+            self._trace(result, accepted, began)
         return accepted
 
-    def _trace(self, ended: Ended, accepted: Ended | None, began: int) -> None:
-        result = accepted or ended
-        name = "job yield" if result.goes_back else "job complete"
+    def _trace(self, sent: AttemptResult, accepted: AttemptResult | None, began: int) -> None:
+        result = accepted or sent
+        name = "job yield" if result.is_requeued else "job complete"
         attributes = {"vox.job.state": result.state.value, "vox.job.accepted": accepted is not None}
-        tracing.record_jobs(name, [tracing.about(ended.job, **attributes)], began)
+        tracing.record_jobs(name, [tracing.about(result.job, **attributes)], began)
 
     def _start_writes(self) -> None:
         """Start writing batches, up to the maximum in flight."""
@@ -124,8 +124,8 @@ class Finisher:
     def _next_batch(self) -> list[_Entry]:
         """Remove and return the waiting results that fit into one request."""
         count = size = 0
-        for ended, _ in self._waiting[:_MAX_BATCH]:
-            size += _RESULT_BYTES + sum(artifact.weight for artifact in ended.artifacts)
+        for result, _ in self._waiting[:_MAX_BATCH]:
+            size += _RESULT_BYTES + sum(artifact.weight for artifact in result.artifacts)
             if count and size > _MAX_BATCH_BYTES:
                 break
             count += 1
@@ -135,7 +135,7 @@ class Finisher:
     async def _write(self, batch: Sequence[_Entry]) -> None:
         groups: dict[bool, list[_Entry]] = {}
         for each in batch:
-            groups.setdefault(each[0].goes_back, []).append(each)
+            groups.setdefault(each[0].is_requeued, []).append(each)
         try:
             await asyncio.gather(*(self._write_group(group) for group in groups.values()))
         except Exception as error:  # every waiting caller must get an answer
@@ -144,7 +144,7 @@ class Finisher:
                     written.set_exception(error)
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
-        failure = await self._try([ended for ended, _ in group])
+        failure = await self._try([result for result, _ in group])
         if isinstance(failure, DatabaseUnavailable) and len(group) > 1:
             await asyncio.gather(*(self._write_group([each]) for each in group))
             return
@@ -153,15 +153,15 @@ class Finisher:
                 for each in group:  # at least one claim is lost: write them one by one
                     await self._write_group([each])
                 return
-            ended, written = group[0]
-            if (fallback := _fallback(ended, failure)) is not None:
+            result, written = group[0]
+            if (fallback := _fallback(result, failure)) is not None:
                 await self._write_group([(fallback, written)])
                 return
         self.stale += isinstance(failure, StaleClaim)
-        for ended, written in group:
-            _settle(ended, written, failure)
+        for each in group:
+            _settle(each, failure)
 
-    async def _try(self, group: Sequence[Ended]) -> MeshError | None:
+    async def _try(self, group: Sequence[AttemptResult]) -> MeshError | None:
         """Write results, in the short form if no other jobs wait for them.
 
         While the database is unavailable, only a single result in the long form may be spooled: if a spooled
@@ -178,12 +178,12 @@ class Finisher:
         except MeshError as error:
             return error
 
-    async def _is_plain(self, group: Sequence[Ended]) -> bool:
+    async def _is_plain(self, group: Sequence[AttemptResult]) -> bool:
         """Return whether, according to the replica, no other jobs wait for these."""
-        if group[0].goes_back:
+        if group[0].is_requeued:
             return False
         with suppress(DatabaseUnavailable):
-            return not await self._queries.successors([ended.job.job_id for ended in group])
+            return not await self._queries.successors([result.job.job_id for result in group])
         return False
 
     async def _send(self, script: Script, *, can_spool: bool) -> MeshError | None:
@@ -203,53 +203,53 @@ class Finisher:
                 return None
         return failure
 
-    def _script(self, group: Sequence[Ended], *, short: bool) -> Script:
-        if group[0].goes_back:
+    def _script(self, group: Sequence[AttemptResult], *, short: bool) -> Script:
+        if group[0].is_requeued:
             items = [self._yield_item(each) for each in group]
-            return self._transitions.give_back(items, claimer=self._writer.identity.node_id)
+            return self._transitions.yield_jobs(items, claimer=self._writer.identity.node_id)
         artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
         pairs = [self._complete_item(each) for each in group]
         items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
         transition = self._transitions.finish if short else self._transitions.complete
         return transition(items, *([artifacts] if artifacts else []), proofs=proofs)
 
-    def _yield_item(self, ended: Ended) -> Item:
-        job, now_ms = ended.job, self._clock.now_ms
+    def _yield_item(self, result: AttemptResult) -> Item:
+        job, now_ms = result.job, self._clock.now_ms
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
-        if ended.reason is not None:
-            item["reason"] = sanitize_error(ended.reason)
-        if ended.delay_ms is not None:
-            return {**item, "not_before_ms": now_ms + ended.delay_ms}
+        if result.reason is not None:
+            item["reason"] = sanitize_error(result.reason)
+        if result.delay_ms is not None:
+            return {**item, "not_before_ms": now_ms + result.delay_ms}
         wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
         return {**item, "not_before_ms": now_ms + wait_ms, "failed": 1}
 
-    def _complete_item(self, ended: Ended) -> tuple[Item, Item]:
+    def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
         """Return the entry of a completion in its op, and its proof."""
-        job, key = ended.job, self._writer.identity.key
+        job, key = result.job, self._writer.identity.key
         envelope = Envelope(
             job_id=job.job_id,
             runner=_runner(),
             worker_id=key.public,
             node_id=self._writer.identity.node_id,
             attempt=job.claim_token,
-            started_ms=job.started_ms or ended.finished_ms,
-            finished_ms=ended.finished_ms,
-            state=ended.state.value,
+            started_ms=job.started_ms or result.finished_ms,
+            finished_ms=result.finished_ms,
+            state=result.state.value,
             attest_program=_program(),
-            exit=ended.exit_code,
-            error=ended.reason,
-            outputs=[artifact.output for artifact in ended.artifacts],
+            exit=result.exit_code,
+            error=result.reason,
+            outputs=[artifact.output for artifact in result.artifacts],
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,
-            "state": ended.state.value,
+            "state": result.state.value,
             "output_artifacts": proof.envelope["outputs"],
         }
-        if ended.exit_code is not None:
-            item["exit_code"] = ended.exit_code
-        if ended.reason is not None:
+        if result.exit_code is not None:
+            item["exit_code"] = result.exit_code
+        if result.reason is not None:
             item["reason"] = proof.envelope["error"]
         return item, {"envelope": embedded(text), "signature": proof.signature}
 
@@ -259,26 +259,27 @@ class Finisher:
             await (asyncio.wait(self._writing) if self._writing else asyncio.sleep(0))
 
 
-def _fallback(ended: Ended, failure: MeshError) -> Ended | None:
+def _fallback(result: AttemptResult, failure: MeshError) -> AttemptResult | None:
     """Return a failed result that can be written instead of a rejected one, or `None` if there is none."""
     if isinstance(failure, Refused):
         if failure.reason != _NOT_RECORDED:
             return None
-        return ended._replace(
+        return result._replace(
             state=JobState.FAILED, reason="its kind is audited, and it recorded no inference"
         )
-    if not ended.artifacts:
+    if not result.artifacts:
         return None
-    return ended._replace(state=JobState.FAILED, reason=failure.line, artifacts=())
+    return result._replace(state=JobState.FAILED, reason=failure.line, artifacts=())
 
 
-def _settle(ended: Ended, written: asyncio.Future[Ended | None], failure: MeshError | None) -> None:
+def _settle(entry: _Entry, failure: MeshError | None) -> None:
+    result, written = entry
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
-        with job_scope(ended.job):
-            _log.log(level, "job result rejected: job_id=%s: %s", ended.job.job_id, failure.line)
+        with job_scope(result.job):
+            _log.log(level, "job result rejected: job_id=%s: %s", result.job.job_id, failure.line)
     if not written.done():
-        written.set_result(ended if failure is None else None)
+        written.set_result(result if failure is None else None)
 
 
 @cache

@@ -1,0 +1,210 @@
+"""The claim loop: looks for claimable jobs, claims the ones that are this node's turn, and starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.worker.capacity import Capacity
+from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
+from vox_mesh.jobs.worker.claimer import THROTTLE_S, ClaimReconciler, JobClaimer
+from vox_mesh.jobs.worker.executor import Executor
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
+from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_CLAIM: Final = 100
+_MIN_WINDOW: Final = 16
+_MAX_WINDOW: Final = 512  # ready jobs read per look
+_RETRY_DELAY_S: Final = 1.0
+_IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a multiple of its duration
+_GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
+_MAX_PAUSE_S: Final = 0.03
+
+
+class NextLook(NamedTuple):
+    """When to look for jobs again: after a change or, if `delay_s` is given, at the latest then."""
+
+    delay_s: float | None = None
+
+    @property
+    def is_now(self) -> bool:
+        """Return whether there is no reason to wait."""
+        return self.delay_s == 0.0
+
+
+AFTER_CHANGE: Final = NextLook()
+NOW: Final = NextLook(0.0)
+
+
+class Survey(NamedTuple):
+    """The jobs that are ready for this node, and what keeps others from being claimed."""
+
+    at_ms: int
+    kinds: Sequence[str]
+    """The kinds that this node may claim."""
+    jobs: Sequence[Claimable]
+    is_deep: bool
+    """Whether more jobs are ready than were read."""
+    has_skipped: bool
+    """Whether jobs were left out for a moment because a claim has just failed."""
+    blocked: ClaimBlock
+
+
+class ClaimLoop:
+    """Claims jobs for one worker while it has free capacity."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        presence: Presence,
+        capacity: Capacity,
+        limits: WorkerLimits,
+        leases: Leases,
+        chooser: Chooser,
+        claimer: JobClaimer,
+        reconciler: ClaimReconciler,
+        executor: Executor,
+        wake: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._queries = jobs.queries
+        self._clock = jobs.clock
+        self._presence = presence
+        self._capacity = capacity
+        self._limits = limits
+        self._leases = leases
+        self._chooser = chooser
+        self._claimer = claimer
+        self._reconciler = reconciler
+        self._executor = executor
+        self._wake = wake
+
+    async def run(self) -> None:
+        """Look for jobs until the capacity is closed. Raises only what a node can't continue after."""
+        while self._capacity.total:
+            self._wake.clear()
+            began = self._leases.now
+            next_look = await self._look()
+            took_s = self._leases.now - began
+            if next_look.is_now:
+                await self._gather_capacity(min(_GATHER_FACTOR * took_s, _MAX_PAUSE_S))
+            else:
+                await self._wait(next_look, min(_IDLE_PAUSE_FACTOR * took_s, _MAX_PAUSE_S))
+
+    async def _look(self) -> NextLook:
+        try:
+            return await self.run_once()
+        except (StaleIncarnation, StoreClosed) as error:
+            _log.error("worker stopped claiming: %s", error.line)
+            raise
+        except MeshError as error:
+            _log.warning("worker cannot claim: %s", error.line)
+        except Exception as error:
+            self._store.faults.note("worker", error)
+        self._reconciler.request()
+        return NextLook(_RETRY_DELAY_S)
+
+    async def _wait(self, next_look: NextLook, least_s: float) -> None:
+        """Wait for the next look, at least for a moment: a busy mesh commits all the time."""
+        until = self._leases.now + least_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(next_look.delay_s):
+                await self._wake.wait()
+        await asyncio.sleep(max(0.0, until - self._leases.now))
+
+    async def _gather_capacity(self, most_s: float) -> None:
+        """Wait briefly for more free capacity while other nodes claim too: a small claim costs as much."""
+        until = self._leases.now + most_s
+        while self._chooser.count > 1 and not self._capacity.has_many_free and self._leases.now < until:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(until - self._leases.now):
+                    await self._wake.wait()
+
+    # --- one look --------------------------------------------------------------------------------
+
+    async def run_once(self) -> NextLook:
+        """Survey the queue, select the jobs that are this node's turn, claim and start them."""
+        if self._reconciler.is_due and not self._store.is_spooling:  # the spool may hold completions
+            await self._reconciler.run_once(self._executor.running)
+        free = min(self._capacity.free, _MAX_CLAIM)
+        if free <= 0:
+            return AFTER_CHANGE
+        if not self._clock.can_author:
+            return NextLook(_RETRY_DELAY_S)
+        self._presence.consumed()
+        kinds = [kind for kind in await self._chooser.read_situation() if self._capacity.has_free(kind)]
+        if not kinds:
+            await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
+            return AFTER_CHANGE
+        survey = await self._survey(kinds, free)
+        choice = self._select(survey, free)
+        if choice.take:
+            await self._claim_and_start(choice.take)
+        await self._chooser.refresh_membership()
+        return NOW if choice.take else await self._next_look(survey, choice)
+
+    async def _survey(self, kinds: Sequence[str], free: int) -> Survey:
+        """Read the ready jobs of these kinds, as many as it takes to fill the free capacity of all nodes."""
+        blocked = await self._limits.blocked_claims()
+        kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
+        unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
+        window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
+        at_ms = self._clock.now_ms
+        ready = await self._queries.claimable(unthrottled, window, at_ms=at_ms, but_of=blocked.accounts)
+        running = self._executor.running
+        jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
+        has_skipped = len(jobs) < len(ready) or len(unthrottled) < len(kinds)
+        return Survey(at_ms, kinds, jobs, len(ready) == window, has_skipped, blocked)
+
+    def _select(self, survey: Survey, free: int) -> ClaimChoice:
+        """Choose the jobs that are this node's turn and fit into the free capacity of their handlers."""
+        total = self._capacity.total
+        choice = self._chooser.choose(survey.jobs, total, free, is_deep=survey.is_deep)
+        return choice._replace(take=self._capacity.within_limits(choice.take))
+
+    async def _claim_and_start(self, chosen: Sequence[Claimable]) -> None:
+        """Claim the chosen jobs that are still claimable, and start each that was claimed."""
+        jobs = await self._queries.still_claimable(chosen)
+        if len(jobs) < len(chosen):
+            self._chooser.invalidate_membership()
+        if not self._capacity.total:  # the worker was stopped meanwhile
+            return
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(self._lease_of(job), []).append(job)
+        for lease_ms, group in groups.items():
+            for claimed in await self._claimer.claim(group, lease_ms):
+                self._executor.start(claimed)
+
+    def _lease_of(self, job: Job) -> int:
+        handler = self._capacity.handlers.of(job.kind)
+        own = None if handler is None else handler.lease_ms
+        usual = own or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+        return self._leases.ms_to_boundary(job) or job.lease_ms or usual
+
+    async def _next_look(self, survey: Survey, choice: ClaimChoice) -> NextLook:
+        """Return when to look again after a look that chose nothing."""
+        if survey.has_skipped:
+            return NextLook(THROTTLE_S)
+        retry_at_ms = choice.retry_at_ms
+        if not survey.is_deep:
+            # Due after the time of the survey, so that no job falls between the two reads.
+            due_ms = await self._queries.next_due_ms(survey.kinds, at_ms=survey.at_ms)
+            moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms)
+            retry_at_ms = min((each for each in moments if each is not None), default=None)
+        if retry_at_ms is None:
+            return AFTER_CHANGE
+        return NextLook(max(0.0, (retry_at_ms - self._clock.now_ms) / 1_000))

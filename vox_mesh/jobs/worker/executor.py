@@ -1,0 +1,235 @@
+"""Executor: takes each claimed job through one attempt: start, run, complete."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import orjson
+
+from vox_mesh.errors import AWAY
+from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.progress import Notebook
+from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
+from vox_mesh.jobs.worker.capacity import Capacity
+from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
+from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.handlers import Handler
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import Work, WorkerLimits
+from vox_mesh.model.base.histogram import LONG_S, Histogram
+from vox_mesh.model.jobs.records import EXEC, Job, JobState
+from vox_mesh.observability.log_context import job_context, job_scope
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """The counters of a worker since its process started."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    yielded: int = 0
+    refused: int = 0
+    queued: Histogram = field(default_factory=lambda: Histogram(LONG_S))
+    """Seconds from when a job was ready until it started."""
+    ran: Histogram = field(default_factory=lambda: Histogram(LONG_S))
+    """Seconds per attempt, whatever its result."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt at a job, from its claim to its written result."""
+
+    job: Job
+    handler: Handler | None
+    """The handler of the job's kind; commands have none."""
+    task: asyncio.Task[None] = field(init=False)
+    context: JobContext | None = None
+    is_released: bool = False
+    """Whether the worker stops the attempt and returns the job to the queue."""
+
+    @property
+    def thread(self) -> asyncio.Future[Any] | None:
+        """Return the call of a handler in a thread, which can't be stopped."""
+        return None if self.context is None else self.context.thread
+
+
+class Executor:
+    """Runs the attempts of one worker, each in a task of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        artifacts: Artifacts,
+        presence: Presence,
+        capacity: Capacity,
+        limits: WorkerLimits,
+        leases: Leases,
+        finisher: Finisher,
+        reconciler: ClaimReconciler,
+        on_free: Callable[[], None],
+        is_process_ending: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._artifacts = artifacts
+        self._presence = presence
+        self._capacity = capacity
+        self._limits = limits
+        self._leases = leases
+        self._finisher = finisher
+        self._reconciler = reconciler
+        self._on_free = on_free
+        self._is_process_ending = is_process_ending
+        self._running: dict[str, Attempt] = {}
+        self.stats = WorkerStats()
+
+    @property
+    def running(self) -> Collection[str]:
+        """Return the ids of the running jobs."""
+        return self._running.keys()
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return the tasks of the running attempts."""
+        return [each.task for each in self._running.values()]
+
+    # --- one attempt -----------------------------------------------------------------------------
+
+    def start(self, claimed: Claimed) -> None:
+        """Start an attempt at a claimed job."""
+        job = claimed.job
+        attempt = Attempt(job, self._capacity.handlers.of(job.kind))
+        self.stats.claimed += 1
+        self.stats.queued.observe(((job.started_ms or 0) - job.not_before_ms) / 1_000)
+        self._leases.hold(*claimed, on_lost=partial(self._lose, attempt))
+        self._running[job.job_id] = attempt
+        self._capacity.take(attempt.handler)
+        context, name = job_context(job), f"vox-mesh-job-{job.job_id[:8]}"
+        attempt.task = asyncio.create_task(self.execute(attempt), name=name, context=context)
+        attempt.task.add_done_callback(partial(self._end, attempt), context=context)
+
+    async def execute(self, attempt: Attempt) -> None:
+        """Run an attempt and complete its job with the result."""
+        result = await self._run(attempt)
+        written = await self._complete(result)
+        self._count(written)
+
+    async def _run(self, attempt: Attempt) -> AttemptResult:
+        """Return the result of an attempt, also if it could not start or was stopped by this worker."""
+        job, began = attempt.job, self._leases.now
+        try:
+            return await self._run_with_context(attempt)
+        except asyncio.CancelledError:
+            if not attempt.is_released:
+                raise
+            return AttemptResult(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+        except AWAY as error:  # raised before the work; `run_attempt` handles the errors of the work
+            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+        except Exception as error:
+            _log.exception("job not started: job_id=%s", job.job_id)
+            return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
+        finally:
+            self.stats.ran.observe(self._leases.now - began)
+
+    async def _run_with_context(self, attempt: Attempt) -> AttemptResult:
+        attempt.context = context = await self._prepare(attempt.job)
+        try:
+            return await self._run_within_limits(attempt, context)
+        finally:
+            context.cancel()
+            await context.close()
+
+    async def _prepare(self, job: Job) -> JobContext:
+        """Return the context of an attempt, with its limits and the checkpoint of an earlier attempt."""
+        core, notebook, resumed = job.core, Notebook(self._store, job), None
+        if job.attempts > 1:
+            checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
+            resumed = None if checkpoint is None else orjson.loads(checkpoint)
+        limits = await self._limits.of(job, core, notebook)
+        store, clock = self._store, self._jobs.clock
+        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed)
+
+    def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
+        policy, handler, limits = self._capacity.policy, attempt.handler, context.limits
+        work: Work
+        if attempt.job.kind == EXEC and policy is not None:
+            work, timeout_s = partial(run_job_command, context, self._artifacts, policy), None
+        else:
+            assert handler is not None
+            work, timeout_s = partial(run_handler, context, handler), context.core.get("timeout")
+        if limits is not None:
+            work = partial(limits.within, work)
+        run = run_attempt(context, work, self._jobs.clock, timeout_s, partial(self._is_stopped, attempt))
+        return run if limits is None else limits.enforce(run)
+
+    def _complete(self, result: AttemptResult) -> Awaitable[AttemptResult | None]:
+        """Write the result of an attempt. Return it as written, or `None` if the claim was lost."""
+        self._leases.mark_ending(result.job)
+        return self._finisher.finish(result)
+
+    def _count(self, written: AttemptResult | None) -> None:
+        if written is None:
+            self.stats.refused += 1
+        elif written.state is JobState.SUCCEEDED:
+            self.stats.succeeded += 1
+        elif written.state is JobState.FAILED:
+            self.stats.failed += 1
+        else:
+            self.stats.yielded += 1
+        self._presence.progressed()
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def _end(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        job, thread = attempt.job, attempt.thread
+        del self._running[job.job_id]
+        self._leases.release(job)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job task failed: job_id=%s", job.job_id, exc_info=error)
+            self._reconciler.request()
+        if thread is None or thread.done():
+            self._free_capacity(attempt.handler)
+        else:  # a thread can't be stopped: it uses capacity until it ends
+            thread.add_done_callback(lambda _: self._free_capacity(attempt.handler))
+
+    def _free_capacity(self, handler: Handler | None) -> None:
+        self._capacity.release(handler)
+        self._on_free()
+
+    def _lose(self, attempt: Attempt) -> None:
+        """Stop an attempt whose claim is lost."""
+        if self._running.get(attempt.job.job_id) is attempt:
+            with job_scope(attempt.job):
+                _log.warning("job stopped: job_id=%s, claim lost", attempt.job.job_id)
+            attempt.task.cancel()
+
+    def _is_stopped(self, attempt: Attempt) -> bool:
+        """Return whether the worker stops the attempt, or the process ends all its tasks."""
+        return attempt.is_released or not self._leases.holds(attempt.job) or self._is_process_ending()
+
+    # --- all attempts ----------------------------------------------------------------------------
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the attempts that run now have ended, or for `timeout_s` seconds."""
+        if tasks := self.tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    def release_all(self) -> None:
+        """Stop all attempts and return their jobs to the queue."""
+        for attempt in list(self._running.values()):
+            attempt.is_released = True
+            attempt.task.cancel()
