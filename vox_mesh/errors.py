@@ -15,7 +15,7 @@ from vox_mesh.base_errors import BadSettings as BadSettings
 from vox_mesh.base_errors import BadValue as BadValue
 from vox_mesh.base_errors import MeshError as MeshError
 
-# --- what a script can end in -------------------------------------------------------------------
+# --- results of a script -------------------------------------------------------------------------
 
 
 class ScriptFailed(MeshError):
@@ -29,7 +29,7 @@ class ScriptFailed(MeshError):
 
 
 class ConstraintFailed(ScriptFailed):
-    """A constraint of the schema said no."""
+    """A constraint of the schema failed."""
 
     code = "constraint_failed"
 
@@ -57,17 +57,17 @@ class Refused(ScriptFailed):
 
 
 class StaleFence(Refused):
-    """The hold that a write was made under is over, or somebody else's by now: nothing was written."""
+    """The fencing token is stale: its lock expired or has another holder. Nothing was written."""
 
     code = "stale_fence"
 
     def __init__(self, reason: str = code, *, statement: int = 0) -> None:
         super().__init__(reason, statement=statement)
-        self.hint = "acquire the lock again, and look at what it protects before writing"
+        self.hint = "acquire the lock again, and check what it protects before writing"
 
 
 class StaleClaim(Refused):
-    """The claim that a job was worked on under is over, or was never made: nothing was written."""
+    """The claim token of the job is stale or unknown: nothing was written."""
 
     code = "stale_claim"
 
@@ -84,12 +84,12 @@ _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
 
 
 def refused(reason: str, *, statement: int) -> Refused:
-    """The error for a guard's reason: a class of its own, where callers want to tell it from others."""
+    """Return the error for a guard's reason: a subclass of `Refused` where callers distinguish it."""
     return _KINDS_OF_REFUSAL.get(reason, Refused)(reason, statement=statement)
 
 
 class RowMoved(ScriptFailed):
-    """The row is no longer the one that was decided on. `now` is what it is; `None`: it is gone."""
+    """The row has changed since it was read. `now` is its current content; `None` if it was deleted."""
 
     code = "row_moved"
 
@@ -99,13 +99,13 @@ class RowMoved(ScriptFailed):
 
 
 class AlreadyResolved(ScriptFailed):
-    """Somebody has resolved this conflict before."""
+    """The conflict is already resolved."""
 
     code = "already_resolved"
 
 
 class Contended(MeshError):
-    """Others wrote the row each time this was tried: it has no effect."""
+    """Every attempt lost to a concurrent write of the row: it has no effect."""
 
     code = "contended"
     retryable = True
@@ -122,9 +122,9 @@ class MergeClash(MeshError):
 
 
 class OutcomeUnknown(MeshError):
-    """It may or may not have taken effect: no answer came in time, or the disk failed in the commit.
+    """The write may or may not have been applied: no answer came in time, or the disk failed at the commit.
 
-    Sending the same script again, under the same `key`, is safe and tells which.
+    Sending the same script again, under the same `key`, is safe and returns its outcome.
     """
 
     code = "outcome_unknown"
@@ -142,7 +142,7 @@ class Overloaded(MeshError):
     retryable = True
 
 
-# --- what can be wrong with the database --------------------------------------------------------
+# --- faults of the database -----------------------------------------------------------------------
 
 
 class DatabaseUnavailable(MeshError):
@@ -171,7 +171,7 @@ class UpgradeRefused(MeshError):
 
 
 class NoAnswer(DatabaseUnavailable):
-    """A request was sent and its answer did not come: its effect is unknown until it is sent again."""
+    """No answer came to a request: its outcome is unknown until it is sent again."""
 
     code = "no_answer"
 
@@ -201,13 +201,13 @@ class Unauthorized(MeshError):
 
 
 class SyncRefused(MeshError):
-    """The server does not push its log, so that no replica of ours can follow it."""
+    """The server does not push its log, so no replica can follow it."""
 
     code = "sync_refused"
 
 
 class ReplicaOff(MeshError):
-    """The replica can't be used here: its file is not ours, in use, or the disk is full."""
+    """The replica can't be used: its file belongs to another database or is in use, or the disk is full."""
 
     code = "replica_off"
 
@@ -219,7 +219,7 @@ class SchemaTooNew(MeshError):
 
 
 class SchemaDiffers(MeshError):
-    """The database lacks something that its schema version stands for, or has it in another shape."""
+    """The database does not match its schema version: an object is missing or differs."""
 
     code = "schema_differs"
 
@@ -229,51 +229,51 @@ class SchemaDiffers(MeshError):
 
 
 class WrongHome(MeshError):
-    """The file at `VOX_DB_PATH` is not a database that this home may use."""
+    """The file at `VOX_DB_PATH` is not a database that this backend may use."""
 
     code = "wrong_home"
 
 
 class SpoolFull(MeshError):
-    """The database is away and the local spool has reached its bound: the write was not kept."""
+    """The database is unreachable and the spool is full: the write was not stored."""
 
     code = "spool_full"
     retryable = True
 
 
 class NodeInUse(MeshError):
-    """Another live process, in another place, is this node."""
+    """Another live process, with another folder, is this node."""
 
     code = "node_in_use"
 
 
 class KeyRefused(MeshError):
-    """This node is known with another key."""
+    """This node is registered with another key."""
 
     code = "key_refused"
 
 
 class StaleIncarnation(MeshError):
-    """A newer process has become this node: nothing that this one writes is accepted any more."""
+    """This incarnation was superseded: its writes are rejected."""
 
     code = "stale_incarnation"
 
 
 class ChainBroken(MeshError):
-    """This node's log is not as it left it: entries are gone, or there is one that it did not write."""
+    """This node's log was changed: entries are missing, or there is one that it did not write."""
 
     code = "chain_broken"
 
 
 class ClockOff(MeshError):
-    """This machine's clock is so far from the database's that nothing new may be authored by it."""
+    """This machine's clock is too far from the database's clock: it may not author ops."""
 
     code = "clock_off"
     retryable = True
 
 
 class DatabaseClockJumped(DatabaseUnavailable):
-    """The database's clock was set: nothing is granted or expires until the nodes have agreed on that."""
+    """The database's clock jumped: no lease is granted or expires until the nodes agree on the jump."""
 
     code = "database_clock_jumped"
 
@@ -295,7 +295,7 @@ class ArtifactMissing(NotKnown):
 
 
 class ArtifactDamaged(MeshError):
-    """What is kept as an artifact is not the content that its hash says."""
+    """The stored content of an artifact does not match its hash."""
 
     code = "artifact_damaged"
 
@@ -307,7 +307,7 @@ class ArtifactNotKept(MeshError):
 
 
 class LockHeld(MeshError):
-    """The lock was not acquired: somebody else holds it, or waits for it before us.
+    """The lock was not acquired: another agent holds it, or waits for it ahead of this one.
 
     `holders` are records of those who do hold it.
     """
@@ -321,13 +321,13 @@ class LockHeld(MeshError):
 
 
 class LockLost(MeshError):
-    """The lease of a lock ended while it was needed: whatever it protects may be another's by now."""
+    """The lease of a held lock ended: another holder may be using what it protects."""
 
     code = "lock_lost"
 
 
 class NotHolder(MeshError):
-    """The message is not ours to acknowledge or give back: its lease is over, or it is another's by now."""
+    """The message can't be acknowledged or rejected: its lease ended, or another consumer has it."""
 
     code = "not_holder"
 
@@ -339,19 +339,19 @@ class MessageTaken(MeshError):
 
 
 class SenderRefused(MeshError):
-    """A message is not from the node that it names, or no key is known of that node."""
+    """The signature of a message is not by the node that it names, or no key of that node is known."""
 
     code = "sender_refused"
 
 
 class MessageExpired(MeshError):
-    """A message came when it was of no use any more: its time is over, or it was sent long ago."""
+    """A message arrived after it expired, or was sent too long ago."""
 
     code = "message_expired"
 
 
 class ThreadClosed(MeshError):
-    """Nothing more is said in a thread of help. `state` is what came of it; `on_fail` what to do instead."""
+    """The help thread is closed. `state` is its final state; `on_fail` is what to do instead."""
 
     code = "thread_closed"
 
@@ -361,13 +361,13 @@ class ThreadClosed(MeshError):
 
 
 class NotHelper(MeshError):
-    """Who speaks is not who has promised help in this thread."""
+    """The sender is not the agent that promised help in this thread."""
 
     code = "not_helper"
 
 
 class WaitExhausted(MeshError):
-    """A phrase has waited all the beats that it may. `fallback` is what its score says to do instead."""
+    """A phrase has used up its wait budget. `fallback` is what its score says to do instead."""
 
     code = "wait_exhausted"
 
@@ -377,7 +377,7 @@ class WaitExhausted(MeshError):
 
 
 class PhaseOverrun(MeshError):
-    """A phase has taken all its beats."""
+    """A phase has used up its beats."""
 
     code = "phase_overrun"
 
@@ -387,27 +387,27 @@ class PhaseOverrun(MeshError):
 
 
 class PhraseDeferred(PhaseOverrun):
-    """The same, but the task goes on in another phrase."""
+    """A phase has used up its beats, and the task continues in another phrase."""
 
     code = "phrase_deferred"
     retryable = True
 
 
 class OverBudget(MeshError):
-    """The work has used all that its budget allows."""
+    """The work has used up its budget."""
 
     code = "over_budget"
 
 
 class RelayFailed(MeshError):
-    """A node could not be reached over HTTP, or could not take a message now."""
+    """A node could not be reached over HTTP, or could not accept a message for now."""
 
     code = "relay_failed"
     retryable = True
 
 
 class RelayRefused(MeshError):
-    """A node does not take a message that was brought over HTTP, and will not another time."""
+    """A node rejects a relayed message for good."""
 
     code = "relay_refused"
 
@@ -431,7 +431,7 @@ class StoreClosed(MeshError):
 
 
 class WrongThread(MeshError):
-    """A call that blocks was made in the thread of the event loop that it would wait for."""
+    """A blocking call was made in the thread of the event loop that it would wait for."""
 
     code = "wrong_thread"
 

@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
+        raise ValueError("must be 1 to 64 letters, digits, dots, dashes and underscores")
     return value
 
 
@@ -30,23 +30,23 @@ def _database_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme == "file":
         if not _path_of(value):
-            raise ValueError("a file: URL needs a path")
+            raise ValueError("a file: URL must have a path")
         return value
     if parts.scheme not in _REMOTE_SCHEMES:
         allowed = ", ".join(f"{scheme}://" for scheme in _REMOTE_SCHEMES)
-        raise ValueError(f"the scheme {parts.scheme!r} is not known (use {allowed} or file:)")
+        raise ValueError(f"the scheme must be {allowed} or file:, got {parts.scheme!r}")
     if not parts.hostname:
-        raise ValueError("the host is missing")
+        raise ValueError("the URL must have a host")
     if parts.username or parts.password or "authtoken" in parts.query.lower():
-        raise ValueError("the token does not belong in the URL (put it in VOX_DB_TOKEN)")
+        raise ValueError("the URL must not hold the token: set VOX_DB_TOKEN")
     if parts.query not in ("", "tls=0", "tls=1"):
-        raise ValueError("the query is not known (only ?tls=0 is)")  # it may hold a secret: not shown
+        raise ValueError("the query of the URL must be ?tls=0 or ?tls=1")  # it may hold a secret: not shown
     _check_port(parts)
     return value
 
 
 def _path_of(file_url: str) -> str:
-    """The path in a `file:` URL, with or without slashes for the absent host."""
+    """Return the path in a `file:` URL, with or without slashes for the absent host."""
     parts = urlsplit(file_url)
     if parts.netloc not in ("", "localhost"):
         return unquote(parts.netloc + parts.path)
@@ -56,9 +56,9 @@ def _path_of(file_url: str) -> str:
 def _control_address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("this is not http://HOST:PORT or https://HOST")
+        raise ValueError("must be http://HOST:PORT or https://HOST")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("nothing but a host, a port and a path belongs there")
+        raise ValueError("must have nothing but a host, a port and a path")
     _check_port(parts)
     return value.rstrip("/")
 
@@ -67,14 +67,14 @@ def _bind_address(value: str) -> str:
     parts = urlsplit(f"//{value}")
     _check_port(parts)
     if not parts.hostname or parts.port is None or parts.path or parts.username:
-        raise ValueError("this is not HOST:PORT")
+        raise ValueError("must be HOST:PORT")
     return value
 
 
 def _token(value: SecretStr) -> SecretStr:
     secret = value.get_secret_value()
     if not secret.isascii() or not secret.isprintable() or not secret or " " in secret:
-        raise ValueError("use letters, digits and signs of ASCII, and no spaces: it travels in a header")
+        raise ValueError("must be printable ASCII without spaces")
     return value
 
 
@@ -82,7 +82,7 @@ def _check_port(parts: SplitResult) -> None:
     try:
         _ = parts.port
     except ValueError:
-        raise ValueError("the port is not a number from 0 to 65535") from None
+        raise ValueError("the port must be a number from 0 to 65535") from None
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -95,7 +95,7 @@ Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(t
 
 
 class Settings(BaseSettings):
-    """All that can be set. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
+    """The settings of a process. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
 
     model_config = SettingsConfigDict(
         env_file=".env",
@@ -149,7 +149,7 @@ class Settings(BaseSettings):
 
     @property
     def home(self) -> Home:
-        """Which of the three homes these settings choose."""
+        """Return the backend that these settings choose."""
         if not self.enabled:
             return Home.MEMORY
         if self.db_url is None or self.db_url.startswith("file:"):
@@ -158,14 +158,14 @@ class Settings(BaseSettings):
 
     @property
     def file_path(self) -> Path:
-        """The database file of the file home."""
+        """Return the database file of the file backend."""
         if self.db_url is not None and self.db_url.startswith("file:"):
             return Path(_path_of(self.db_url))
         return self.db_path
 
     @property
     def endpoint(self) -> str:
-        """The server's address as `http(s)://host[:port]`; only on the mesh home."""
+        """Return the server's address as `http(s)://host[:port]`; only of the server backend."""
         if self.home is not Home.MESH or self.db_url is None:
             raise BadSettings("VOX_DB_URL is not set", hint="set VOX_DB_URL=libsql://my-db.turso.io")
         parts = urlsplit(self.db_url)
@@ -174,7 +174,7 @@ class Settings(BaseSettings):
 
     @property
     def is_database_elsewhere(self) -> bool:
-        """Whether the database is on another machine, with a clock of its own."""
+        """Return whether the database is on another machine, with its own clock."""
         return self.home is Home.MESH and not is_loopback(urlsplit(self.endpoint).hostname or "")
 
 
@@ -225,7 +225,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def variable_of(field: str) -> str:
-    """The (first) variable that sets a field."""
+    """Return the first variable that sets a field."""
     alias = Settings.model_fields[field].validation_alias
     return str(alias.choices[0]) if isinstance(alias, AliasChoices) else str(alias)
 
@@ -243,7 +243,7 @@ def _explained(error: ValidationError) -> BadSettings:
 
 
 def _name_in_use(variable: str) -> str:
-    """The variable, or its second name if that is the one which is set."""
+    """Return the variable, or its second name if only that is set."""
     second = {"VOX_DB_URL": "TURSO_DATABASE_URL", "VOX_DB_TOKEN": "TURSO_AUTH_TOKEN"}.get(variable)
     return second if second and second in os.environ and variable not in os.environ else variable
 
@@ -254,6 +254,6 @@ def _refuse_plaintext_token(settings: Settings) -> None:
     endpoint = urlsplit(settings.endpoint)
     if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or ""):
         raise BadSettings(
-            f"VOX_DB_URL: the token would travel unencrypted to {endpoint.hostname}",
+            f"VOX_DB_URL: the token would be sent unencrypted to {endpoint.hostname}",
             hint="for example VOX_DB_URL=libsql://my-db.turso.io, or set VOX_DB_ALLOW_PLAINTEXT=1",
         )

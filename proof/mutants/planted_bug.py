@@ -89,7 +89,9 @@ class Sql:
         """Replace the statement with the changed one."""
         named, changed = statements.named(self.noun), self.changed()
         assert isinstance(named, dict)
-        if any(named[self.name] in (each.answer, each.lone, *each.statements) for each in _shapes()):
+        if any(
+            named[self.name] in (each.answer, each.single_statement, *each.statements) for each in _shapes()
+        ):
             raise PlaceNotFound(f"{self.name} is in use already: plant it before what uses it is loaded")
         named[self.name] = changed
 

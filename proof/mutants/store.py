@@ -6,13 +6,13 @@ from typing import Final
 
 from proof.mutants.planted_bug import Code, PlantedBug
 
-_REQUEST: Final = "vox_mesh.store.write.request"
+_BATCH: Final = "vox_mesh.store.write.script_batch"
 
 STORE_PLANTS: Final = (
     PlantedBug(
         "retried-without-key",
         "a request without a response is sent again, and takes effect again",
-        (Code(f"{_REQUEST}:OptimisticRequest._remember", "scripts = self._scripts", "scripts = ()"),),
+        (Code(f"{_BATCH}:OptimisticBatch._store_keys", "scripts = self._scripts", "scripts = ()"),),
         ("effect-once", "counters-linearizable", "no-lost-update"),
         ("effects", "counters"),
     ),
@@ -34,11 +34,11 @@ STORE_PLANTS: Final = (
         "callers are answered when the request is sent, not when it is committed",
         (
             Code(
-                "vox_mesh.store.write.dispatcher:Sender._send_request",
+                "vox_mesh.store.write.sender:Sender._run_batch",
                 "            in_flight.fault = fault\n            if",
                 "            in_flight.fault = fault\n"
-                "            return [Outcome(each.key) for entry in in_flight.entries for each in "
-                "entry.scripts]\n"
+                "            return [Outcome(each.key) for write in in_flight.writes for each in "
+                "write.scripts]\n"
                 "            if",
             ),
         ),
@@ -50,7 +50,7 @@ STORE_PLANTS: Final = (
         "the second script of a batch is left out",
         (
             Code(
-                f"{_REQUEST}:_runs",
+                f"{_BATCH}:_runs",
                 "if script.statements or script.answer is not None:",
                 "if index != 1 and (script.statements or script.answer is not None):",
             ),

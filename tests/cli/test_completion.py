@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vox
-from vox_mesh.cli import COMPLETE, app
+from vox_mesh.cli import app
+from vox_mesh.cli.support import COMPLETE
 
 _SHELLS = ("bash", "zsh", "fish")
 

@@ -12,7 +12,7 @@ from tests.support.oplog.authoring import Scene
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, NoAnswer, StaleIncarnation, StoreClosed
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Verdict
 
 
 @pytest.mark.parametrize("is_node", [True, False], ids=["a node", "a command"])

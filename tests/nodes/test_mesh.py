@@ -32,7 +32,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import place_of
 from vox_mesh.store.slots import take_slot
-from vox_mesh.store.write.journal import DirectDatabase
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 _PATIENCE_S: Final = 30.0
 _SLOW: Final = "1h"

@@ -30,7 +30,7 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import machine_id, temporary_identity
 from vox_mesh.nodes.nodes import STALE_MS, Node
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.write.journal import DirectDatabase
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 _PATIENCE_S: Final = 30.0
 _TICK_MS: Final = 3_600_000

@@ -68,7 +68,6 @@ _UPWARDS: Final = {
 
 _CYCLES: Final = (
     {"vox_mesh.mesh", "vox_mesh.node"},
-    {"vox_mesh.cli", "vox_mesh.cli.completion"},
     {"vox_mesh.rhythm.phrases.phrase"},
 )
 """Modules that import each other, lazily or for their types. None is to be added."""

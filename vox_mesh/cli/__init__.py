@@ -7,10 +7,8 @@ import os
 import sys
 from typing import Final
 
+from vox_mesh.cli.support import COMPLETE
 from vox_mesh.cli.support.early_signals import handle_early_signals
-
-COMPLETE: Final = "_VOX_MESH_COMPLETE"
-"""Set by a shell that asks for completions; the value names the shell."""
 
 _GC_THRESHOLD: Final = 20_000
 _INTERRUPTED: Final = 130

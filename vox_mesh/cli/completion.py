@@ -8,7 +8,7 @@ from typing import Final
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from vox_mesh.cli import COMPLETE
+from vox_mesh.cli.support import COMPLETE
 from vox_mesh.cli.support.exit_codes import ExitCode
 
 _SHELLS: Final = ("bash", "zsh", "fish")

@@ -20,9 +20,8 @@ from vox_mesh.nodes.identity import Identity, key_refused, machine_id
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Script, Statement, new_key
-from vox_mesh.store.write.journal import DirectDatabase
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.script import Answer, Script, Statement, Tenant, new_key
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 _SQL: Final = named("nodes")
 _CLOCK: Final = named("database_clock")

@@ -38,7 +38,7 @@ from vox_mesh.observability import tracing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
-from vox_mesh.store.watch.endings import Endings
+from vox_mesh.store.watch.end_watch import EndWatch
 
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
@@ -87,7 +87,7 @@ class Jobs:
         self.queries = JobQueries(store, clock)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
-        self._endings = Endings(store, self.queries.still_open)
+        self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0
         """The number of jobs this process returned to the queue because their leases had expired."""
 

@@ -33,9 +33,8 @@ from vox_mesh.locks.wait_queue import LockQueue, Waiter
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Row
-from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.script import Outcome, Script, Statement, Verdict
 from vox_mesh.store.store import Store
-from vox_mesh.store.write.request import Verdict
 
 _log = logging.getLogger(__name__)
 

@@ -52,8 +52,8 @@ _TAKE: Final = Shape(
     columns=("fence_token", "expires_at"),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    lone=_SQL["take_fast"],
-    lone_values=("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
+    single_statement=_SQL["take_fast"],
+    single_statement_values=("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
 )
 _RELEASE: Final = Shape(
     "locks.release",
@@ -62,8 +62,8 @@ _RELEASE: Final = Shape(
     columns=(),
     subject=lambda item: item["lock_key"],
     repeatable=True,
-    lone=_SQL["release_fast"],
-    lone_values=("lock_key", "fence_token", "request_id"),
+    single_statement=_SQL["release_fast"],
+    single_statement_values=("lock_key", "fence_token", "request_id"),
 )
 
 

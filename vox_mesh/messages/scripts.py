@@ -37,8 +37,8 @@ _SEND: Final = Shape(
     columns=("message_uuid",),
     subject=_message_id,
     repeatable=True,
-    lone=sql("send_one"),
-    lone_values=WIRE_FIELDS,
+    single_statement=sql("send_one"),
+    single_statement_values=WIRE_FIELDS,
 )
 _ACK: Final = Shape(
     "messages.ack",
@@ -47,8 +47,8 @@ _ACK: Final = Shape(
     columns=("message_uuid",),
     subject=_message_id,
     repeatable=True,
-    lone=sql("ack_one"),
-    lone_values=("message_uuid", "claim_owner"),
+    single_statement=sql("ack_one"),
+    single_statement_values=("message_uuid", "claim_owner"),
 )
 _ACK_ON_ARRIVAL: Final = Shape(
     "messages.ack_on_arrival",

@@ -23,7 +23,7 @@ from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
-from vox_mesh.store.write.journal import DirectDatabase
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from vox_mesh.model.oplog import chain
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
-from vox_mesh.store.script import Op, Script
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.script import Op, Script, Tenant
 
 _NO_OP: Final = Op("", "")
 

@@ -18,9 +18,8 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, new_key
-from vox_mesh.store.write.journal import DirectDatabase
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.script import Op, Script, Statement, Tenant, new_key
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 _log = logging.getLogger(__name__)
 

@@ -35,10 +35,10 @@ from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_WRAPPER, RequestWrapper
-from vox_mesh.store.write.journal import DirectDatabase
-from vox_mesh.store.write.request import Tenant, Verdict, answered_rows, by_key
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.write.interceptor import DirectDatabase
+from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
+from vox_mesh.store.write.script_statements import answered_rows, by_key
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class OpLogWriter:
         self._acknowledged: End | None = None  # the chain was not read yet
         self._sealing = Sealing()
         self._bound: list[EntryValues] = []
-        self._guard: RequestWrapper | None = None
+        self._guard: BatchWrapper | None = None
         self._guard_for: StoreMemory | None = None
         self._guarded_at = 0.0
         self._started = 0.0
@@ -126,7 +126,7 @@ class OpLogWriter:
 
     # --- the write interceptor -------------------------------------------------------------------
 
-    def bind(self, scripts: Sequence[Script]) -> RequestWrapper | None:
+    def bind(self, scripts: Sequence[Script]) -> BatchWrapper | None:
         """Return the wrapper of a request with these scripts, or `None` if `prepare` must be called first."""
         if self._bound:
             self._end, self._bound = None, []  # its outcome is unknown
@@ -195,7 +195,7 @@ class OpLogWriter:
 
     # --- binding ---------------------------------------------------------------------------------
 
-    def _guard_wrapper(self) -> RequestWrapper:
+    def _guard_wrapper(self) -> BatchWrapper:
         """Return the wrapper of a request without ops; it is reused until something new is acknowledged."""
         self._started = now = self._clock.started()
         seen = self.witness.seen
@@ -204,16 +204,16 @@ class OpLogWriter:
             self._guard, self._guard_for, self._guarded_at = self._new_guard(), seen, now
         return self._guard
 
-    def _new_guard(self) -> RequestWrapper:
+    def _new_guard(self) -> BatchWrapper:
         window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is not None:
             writer = self._writer_values
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
-            return RequestWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
+            return BatchWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
         if not self._clock.is_set:
             return NO_WRAPPER
         guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return RequestWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
+        return BatchWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
 
     @property
     def _writer_values(self) -> Sequence[Value]:
@@ -221,7 +221,7 @@ class OpLogWriter:
         seen = self.witness.seen
         return (self.identity.chain, self.incarnation, seen.beats, seen.last_id)
 
-    def _append_wrapper(self, end: End, entries: list[EntryValues]) -> RequestWrapper:
+    def _append_wrapper(self, end: End, entries: list[EntryValues]) -> BatchWrapper:
         author = self.identity
         last = end.hash if end.seq else None
         self._bound = entries
@@ -247,7 +247,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return RequestWrapper(preface, accepted, verdicts)
+        return BatchWrapper(preface, accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 

@@ -15,11 +15,11 @@ from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.replica.copy import Copy
-from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pushed import PushedReplica
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement

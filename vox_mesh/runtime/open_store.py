@@ -15,20 +15,19 @@ from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
-from vox_mesh.store.replica.floor import ReadWatermark
 from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Replica
-from vox_mesh.store.script import new_key
+from vox_mesh.store.script import Tenant, new_key
 from vox_mesh.store.slots import Slot, take_slot
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import Spool
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.listening import Listener, WalListener
+from vox_mesh.store.watch.listeners import Listener, WalListener
 from vox_mesh.store.write.breaker import Breaker
-from vox_mesh.store.write.journal import WriteInterceptor
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.write.interceptor import WriteInterceptor
 
 if TYPE_CHECKING:
     from vox_mesh.store.replica.log import PrimaryLog

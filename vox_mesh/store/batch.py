@@ -165,13 +165,6 @@ class Batch:
         self.encoded: bytes | None = None
         self.scripts = 1
 
-    @classmethod
-    def single_statement(cls, sql: str, params: Sequence[Value]) -> Batch:
-        """Create a batch of one statement that is a transaction by itself."""
-        batch = cls()
-        batch.steps = [BatchStep(sql, params, wants_rows=True)]
-        return batch
-
     @property
     def is_single_statement(self) -> bool:
         """Return whether the batch is one statement, without `BEGIN` and `COMMIT`."""

@@ -1,4 +1,4 @@
-"""Describe one atomic change as a script: guarded statements under an idempotency key."""
+"""Describe one write request as a script: guarded statements under an idempotency key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.ulid import UlidSource, is_ulid
 from vox_mesh.store.rows import NO_ROWS, Rows, Value, check_values
 
@@ -35,6 +35,14 @@ def new_key() -> str:
 def keys_from(source: Keys) -> None:
     """Take new keys from this source, in this context and in all tasks started in it."""
     _keys.set(source)
+
+
+class Tenant(NamedTuple):
+    """The mesh that scripts belong to, and the writer that sends them."""
+
+    scope_id: str
+    repository_id: str
+    writer: str
 
 
 class Statement:
@@ -94,12 +102,12 @@ class Op(NamedTuple):
 
 
 class Script:
-    """Statements applied atomically and once, under an idempotency key; an op adds an entry to the log.
+    """A write request: statements applied atomically and once, under an idempotency key.
 
-    `appendable` scripts only add rows and need no answer: while the database is unreachable they are spooled
-    and replayed later. `repeatable` scripts are idempotent by themselves, so their keys are not stored, and
-    their answer may be a statement that changes rows and returns them. A script that is both has no answer
-    if it was spooled.
+    An op adds an entry to the log. `appendable` scripts only add rows and need no answer: while the database
+    is unreachable they are spooled and replayed later. `repeatable` scripts are idempotent by themselves, so
+    their keys are not stored, and their answer may be a statement that changes rows and returns them. A
+    script that is both has no answer if it was spooled.
     """
 
     __slots__ = (
@@ -175,11 +183,6 @@ class Script:
         return cls(shape=shape, item=item, key=key, appendable=appendable, op=op)
 
     @property
-    def is_single_statement(self) -> bool:
-        """Return whether the script can be sent as a single statement, without a transaction around it."""
-        return self.shape is not None and self.shape.lone is not None
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the answer's columns."""
         if self.shape is not None:
@@ -215,9 +218,10 @@ class Shape:
     script finds its shape again.
 
     Statements of `repeatable` scripts also get the scope as `?2` and the repository as `?3`; their rows begin
-    with the subject instead of the key. `lone` has the same effect for one script that is sent as a single
-    statement, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
-    for the guard of the request, and from `?7` on come the item's `lone_values`, of which `key` is one.
+    with the subject instead of the key. `single_statement` has the same effect for one script that is
+    sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
+    for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
+    one.
     """
 
     name: str
@@ -227,8 +231,8 @@ class Shape:
     refusals: Mapping[int, str] = field(default_factory=dict)
     subject: Callable[[Item], Hashable] | None = None
     repeatable: bool = False
-    lone: str | None = None
-    lone_values: tuple[str, ...] = ()
+    single_statement: str | None = None
+    single_statement_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):
@@ -261,6 +265,10 @@ class Outcome(NamedTuple):
     rows: Rows = NO_ROWS
     spooled: bool = False
     repeated: bool = False
+
+
+Verdict = Outcome | MeshError
+"""The result of a script. An error other than `ScriptFailed` means that it was not tried."""
 
 
 def _check_item(item: Item) -> int:

@@ -15,8 +15,7 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, Engine, EngineFacts
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Statement
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Statement, Verdict
 
 PING: Final = Statement(named("probe")["ping"])
 """The cheapest query."""
@@ -29,7 +28,7 @@ class StoreStats:
     requests: Counts = field(default_factory=Counts)
     """Requests to a server, by purpose."""
     batches: Histogram = field(default_factory=lambda: Histogram(FEW))
-    """The number of scripts per request."""
+    """The number of scripts per batch."""
     answered: int = 0
     """Scripts that the database has applied or refused."""
     refusals: Counts = field(default_factory=Counts)
@@ -42,7 +41,7 @@ class StoreStats:
     """Unexpected exceptions of this process's background tasks."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Count the answers to a request."""
+        """Count the answers to a batch."""
         self.answered += len(verdicts)
         self.unwritable_since = None
         for verdict in verdicts:

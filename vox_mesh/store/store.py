@@ -19,24 +19,23 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
-from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
-from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement
+from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Tenant, Verdict
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
 from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
-from vox_mesh.store.watch.listening import Listener, ServerPoll
+from vox_mesh.store.watch.listeners import Listener, ServerPoll
 from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.combiner import Combiner
-from vox_mesh.store.write.dispatcher import Sender
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
-from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
-from vox_mesh.store.write.request import Tenant, Verdict
+from vox_mesh.store.write.interceptor import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.retry import RetryingCaller
+from vox_mesh.store.write.sender import Sender
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 _RETRY_DELAY_S: Final = 1.0
@@ -135,7 +134,7 @@ class Store:
         self._refuse_if_closed()
         if script.op is not None:
             self._refuse_without_log()
-        (verdict,) = await self._submit((script,), timeout)
+        (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
         return verdict
@@ -155,14 +154,7 @@ class Store:
                 f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
                 hint="write them in parts",
             )
-        return await self._submit(scripts, timeout)
-
-    async def _submit(self, scripts: Sequence[Script], timeout: float | None) -> list[Verdict]:
-        try:
-            return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
-        except MeshError:
-            self.traffic.failures += len(scripts)
-            raise
+        return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     def _refuse_without_log(self) -> None:
         if not self._keeps_log:

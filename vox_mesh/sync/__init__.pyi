@@ -83,13 +83,12 @@ from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.watch.changes import Change, ChangeLoop
-from vox_mesh.store.write.journal import DirectDatabase
-from vox_mesh.store.write.request import Tenant, Verdict
+from vox_mesh.store.write.interceptor import DirectDatabase
 
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
 def timeout(seconds: float | None) -> AbstractContextManager[None]: ...

@@ -20,7 +20,7 @@ from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, open_store
 from vox_mesh.runtime import open_store as opening
 from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listening import FileEvents, NoEvents, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, NoEvents, WalListener
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 200

@@ -21,8 +21,8 @@ from vox_mesh import Statement
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.replica import copy as copying
 from vox_mesh.store.replica.copy import Copy
-from vox_mesh.store.replica.interruptions import Incomplete, Restarted
 from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.replica import Incomplete, Restarted
 from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 _PATIENCE_S = 30.0

@@ -16,8 +16,8 @@ from tools.sqld import Server, free_port
 from vox_mesh import Statement
 from vox_mesh.errors import MeshError, NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.store.engines.hrana.http import HttpEngine
-from vox_mesh.store.replica.interruptions import Interrupted, NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.log import PrimaryLog
+from vox_mesh.store.replica.replica import Interrupted, NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.wire import WalFrame
 from vox_mesh.store.script import new_key
 

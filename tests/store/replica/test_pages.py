@@ -18,7 +18,7 @@ from tests.store.replica.owner import FILES, MANY, NAME, THREE, State, Transacti
 from tests.support.running.examples import many
 from tests.support.running.lengths import SOAK
 from vox_mesh.store.replica import pages
-from vox_mesh.store.replica.interruptions import Incomplete
+from vox_mesh.store.replica.replica import Incomplete
 from vox_mesh.store.replica.wire import PAGE
 
 

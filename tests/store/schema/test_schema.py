@@ -18,7 +18,7 @@ from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import VERSION, ensure_schema
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.script import Tenant
 
 
 @pytest.fixture(params=["memory", "file", "mesh"])

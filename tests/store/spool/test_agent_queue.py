@@ -22,10 +22,10 @@ from vox_mesh import Outcome, Script, Statement, Store
 from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, OutcomeUnknown, SpoolFull, Unreachable
 from vox_mesh.model.base.homes import Home
 from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.script import Tenant, Verdict
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import Spool
 from vox_mesh.store.write.breaker import Breaker
-from vox_mesh.store.write.request import Tenant, Verdict
 
 SHORT_S = 0.05
 

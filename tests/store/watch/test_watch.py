@@ -20,8 +20,8 @@ from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
 from vox_mesh.model.base.homes import Home
 from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.script import Tenant
 from vox_mesh.store.watch.changes import Change, Changes
-from vox_mesh.store.write.request import Tenant
 
 _PATIENCE_S: Final = 30.0
 _WRITES: Final = 60

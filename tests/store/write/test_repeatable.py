@@ -20,7 +20,7 @@ from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Shape, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, BadValue, ConstraintFailed, NoAnswer, Refused
 from vox_mesh.store import Op, guard, new_key
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Verdict
 
 
 def put(table: str, number: int, value: str, *, key: str | None = None) -> Script:

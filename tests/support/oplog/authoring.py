@@ -24,12 +24,11 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.script import Op, Script, Statement, Tenant
 from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import Spool
 from vox_mesh.store.store import Store
 from vox_mesh.store.write.breaker import Breaker
-from vox_mesh.store.write.request import Tenant
 
 NOTE: Final = "note"
 NOTE_KIND: Final = OpKind(NOTE, appendable=True)

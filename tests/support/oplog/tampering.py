@@ -23,7 +23,7 @@ from vox_mesh.nodes.identity import COMMANDS, Identity
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
-from vox_mesh.store.write.request import Tenant
+from vox_mesh.store.script import Tenant
 
 NOTE: Final = OpKind("test.note")
 """An op that does nothing."""

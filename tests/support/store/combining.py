@@ -15,11 +15,11 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import ensure_schema
+from vox_mesh.store.script import Tenant, Verdict
 from vox_mesh.store.write.combiner import Combiner
-from vox_mesh.store.write.dispatcher import Sender
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
-from vox_mesh.store.write.request import Tenant, Verdict
 from vox_mesh.store.write.retry import RetryingCaller
+from vox_mesh.store.write.sender import Sender
 
 LONG_S = 30.0
 """A deadline that no test waits for."""

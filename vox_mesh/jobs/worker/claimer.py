@@ -18,8 +18,8 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import next_token
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
+from vox_mesh.store.script import Verdict
 from vox_mesh.store.store import Store
-from vox_mesh.store.write.request import Verdict
 
 THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""

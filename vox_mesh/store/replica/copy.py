@@ -12,10 +12,10 @@ from vox_mesh.errors import NoAnswer
 from vox_mesh.store.engines.reader import QUICK_S, SLOW_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 from vox_mesh.store.replica.gate import Gate
-from vox_mesh.store.replica.interruptions import Restarted, Spoiled
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
+from vox_mesh.store.replica.replica import Restarted, Spoiled
 from vox_mesh.store.replica.wire import WalFrame
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement

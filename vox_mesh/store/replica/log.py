@@ -14,7 +14,7 @@ import aiohttp
 from vox_mesh.errors import NoAnswer, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.replica import wire
-from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, SessionOver
+from vox_mesh.store.replica.replica import NeedsSnapshot, NoSnapshot, SessionOver
 from vox_mesh.store.replica.wire import Hello, Trailers, WalFrame
 
 _SERVICE: Final = "wal_log.ReplicationLog"

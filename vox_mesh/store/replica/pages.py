@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.store.replica.interruptions import Incomplete, Spoiled
 from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.replica import Incomplete, Spoiled
 from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 _HEADER: Final = struct.Struct("<8s36sQQIIQQ")

@@ -12,11 +12,11 @@ from typing import Final
 from vox_mesh.errors import NoAnswer, SyncRefused
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.replica.copy import Copy
-from vox_mesh.store.replica.floor import ReadWatermark
-from vox_mesh.store.replica.following import CopyState, ReplicaFollower
-from vox_mesh.store.replica.interruptions import NeedsSnapshot, NoSnapshot, Restarted, SessionOver
+from vox_mesh.store.replica.follower import CopyState, ReplicaFollower
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
+from vox_mesh.store.replica.replica import NeedsSnapshot, NoSnapshot, Restarted, SessionOver
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement

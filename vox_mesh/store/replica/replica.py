@@ -76,3 +76,31 @@ class Replica(Protocol):
 
     async def close(self) -> None:
         """Stop following."""
+
+
+class Interrupted(Exception):
+    """The session with the primary can't continue; a new one follows after a pause."""
+
+
+class Restarted(Interrupted):
+    """The primary has a different log, or the file was changed: everything is fetched again, at once."""
+
+
+class Spoiled(Restarted):
+    """Another process changed the files during a change."""
+
+
+class NeedsSnapshot(Interrupted):
+    """The requested frame is no longer in the log: a snapshot has its content."""
+
+
+class NoSnapshot(Interrupted):
+    """The primary has no snapshot from that frame on, or not yet."""
+
+
+class Incomplete(Interrupted):
+    """A first snapshot lacks pages."""
+
+
+class SessionOver(Interrupted):
+    """The primary does not know the session: it has restarted since the hello."""

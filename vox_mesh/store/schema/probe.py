@@ -11,11 +11,10 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.tables import TableColumns, mesh_tables
-from vox_mesh.store.script import Statement
+from vox_mesh.store.script import Statement, Tenant
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool.spool import SpoolStatus, status_of
 from vox_mesh.store.store import Store
-from vox_mesh.store.write.request import Tenant
 
 _SQL: Final = named("probe")
 _CLOCK: Final = named("database_clock")

@@ -12,10 +12,9 @@ from typing import Final, Protocol
 
 from vox_mesh.errors import MeshError, OutcomeUnknown, ScriptFailed
 from vox_mesh.store.engines.thread import SerialThread
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, Verdict
 from vox_mesh.store.spool.spool import Spool, SpoolStatus
 from vox_mesh.store.write.in_flight import PendingWrite
-from vox_mesh.store.write.request import Verdict
 from vox_mesh.store.write.retry import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class Submit(Protocol):
     def __call__(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool
     ) -> Awaitable[list[Verdict]]:
-        """Send the scripts in one request."""
+        """Send the scripts in one batch."""
 
 
 class AgentQueue:
@@ -57,7 +56,7 @@ class AgentQueue:
         self._timeout = timeout
         self._max_scripts = max_scripts
         self._chunk = max_scripts
-        """The number of scripts per request. It is halved while answers come too late."""
+        """The number of scripts per batch. It is halved while answers come too late."""
         self._wait = wait
         self._chance = chance
         self._disk = SerialThread("vox-mesh-spool")
@@ -80,17 +79,17 @@ class AgentQueue:
         """Return the contents of the spool."""
         return await self._disk.do(self._spool.status)
 
-    def take(self, entries: Sequence[PendingWrite]) -> None:
+    def take(self, writes: Sequence[PendingWrite]) -> None:
         """Spool the writes in this order, and answer each caller when its scripts are on disk."""
         if self.is_empty:
             _log.warning("database unreachable: appendable writes are spooled")
         self._filled.set()
         self._emptied.clear()
-        for entry in entries:
-            storing = self._disk.do(partial(self._spool.keep, entry.scripts))
+        for write in writes:
+            storing = self._disk.do(partial(self._spool.keep, write.scripts))
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)
-            storing.add_done_callback(partial(_answer_caller, entry))
+            storing.add_done_callback(partial(_answer_caller, write))
 
     def nudge(self) -> None:
         """End the pause before the next replay: the database has answered."""
@@ -170,8 +169,8 @@ class AgentQueue:
         await self._disk.stop()
 
 
-def _answer_caller(entry: PendingWrite, storing: asyncio.Future[None]) -> None:
+def _answer_caller(write: PendingWrite, storing: asyncio.Future[None]) -> None:
     error = storing.exception()
     if error is not None and not isinstance(error, MeshError):
         error = MeshError(f"the spool failed: {error}")
-    entry.settle_spooled(error)
+    write.settle_spooled(error)

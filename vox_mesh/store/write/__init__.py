@@ -1,1 +1,1 @@
-"""The write path: idempotent requests, group commit, retries, circuit breaker."""
+"""The write path: idempotency keys, group commit, retries, circuit breaker."""

@@ -1,11 +1,11 @@
-"""Combine concurrent writes (group commit): one request in flight, all queued writes share the next."""
+"""Combine concurrent writes (group commit): one batch in flight, all queued writes share the next."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from vox_mesh.errors import (
@@ -17,13 +17,13 @@ from vox_mesh.errors import (
     StoreClosed,
     Unreachable,
 )
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, Verdict
 from vox_mesh.store.stats import StoreStats
-from vox_mesh.store.write.dispatcher import Sender
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
-from vox_mesh.store.write.in_flight import InFlightRequest, PendingWrite
-from vox_mesh.store.write.request import CommitFailed, StorageFault, Verdict
+from vox_mesh.store.write.in_flight import InFlightBatch, PendingWrite
 from vox_mesh.store.write.retry import RetryingCaller
+from vox_mesh.store.write.script_batch import CommitFailed, StorageFault
+from vox_mesh.store.write.sender import Sender
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _RETRY_DELAY_S: Final = 0.1
 class SpoolSink(Protocol):
     """Stores appendable scripts while the database is unreachable."""
 
-    def take(self, entries: Sequence[PendingWrite]) -> None:
+    def take(self, writes: Sequence[PendingWrite]) -> None:
         """Store the writes in this order, and answer their callers."""
 
     @property
@@ -50,9 +50,9 @@ class SpoolSink(Protocol):
 
 
 class Combiner:
-    """Takes scripts from any number of callers and sends them in order, many per request.
+    """Takes scripts from any number of callers and sends them in order, many per batch.
 
-    There is no timer and no added delay. A caller that is the only writer sends its own request from its own
+    There is no timer and no added delay. A caller that is the only writer sends its own batch from its own
     task; with several callers, the combiner's task sends for all of them.
     """
 
@@ -81,11 +81,11 @@ class Combiner:
         self._room: deque[asyncio.Future[None]] = deque()
         self._granted = 0  # places granted to callers that have not queued their write yet
         self._work = asyncio.Event()
-        self._in_flight: InFlightRequest | None = None
+        self._in_flight: InFlightBatch | None = None
         self._began = 0.0
-        self._is_quiet = True  # the last request had a single caller
-        self._returning = 0  # callers of the last request that may write again
-        self._fastest_s = float("inf")  # approximate minimum duration of a request
+        self._is_quiet = True  # the last batch had a single caller
+        self._returning = 0  # callers of the last batch that may write again
+        self._fastest_s = float("inf")  # approximate minimum duration of a batch
         self._alarm: asyncio.Handle | None = None
         self._alarm_at = 0.0  # uvloop's handles do not have `when()`
         self._is_giving_up = False
@@ -101,60 +101,65 @@ class Combiner:
     @property
     def scripts_waiting(self) -> int:
         """Return the number of queued scripts."""
-        return sum(len(entry.scripts) for entry in self._queue)
+        return sum(len(write.scripts) for write in self._queue)
 
     @property
     def under_way_s(self) -> float:
-        """Return the seconds since the request in flight was sent; 0 without one."""
+        """Return the seconds since the batch in flight was sent; 0 without one."""
         return 0.0 if self._in_flight is None else self._monotonic() - self._began
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a request is in flight or a write is queued."""
+        """Return whether a batch is in flight or a write is queued."""
         return self._in_flight is not None or bool(self._queue)
 
     async def submit(
         self, scripts: Sequence[Script], timeout: float, *, is_replay: bool = False
     ) -> list[Verdict]:
-        """Send the scripts in one request, in this order, and return each one's verdict."""
+        """Send the scripts in one batch, in this order, and return each one's verdict."""
         if self._closing is not None:
             raise StoreClosed("the store is closed")
         deadline = self._loop.time() + timeout
-        entry = PendingWrite(scripts, deadline, self._loop.create_future(), is_replay)
-        obstacle = self._circuit_refusal()
-        if obstacle is None and self._is_full:
-            obstacle = await self._wait_for_room(deadline)
-        if self._spool_sink is not None and (obstacle or not self._spool_sink.is_empty) and entry.can_spool:
-            self._spool_sink.take((entry,))  # behind the writes already spooled
-        elif obstacle is not None:
-            raise obstacle
-        else:
-            self._watch_deadline(deadline)
-            if self._is_quiet and self._in_flight is None and not self._queue:
-                await self._send_alone(entry)
+        write = PendingWrite(scripts, deadline, self._loop.create_future(), is_replay)
+        try:
+            obstacle = self._circuit_refusal()
+            if obstacle is None and self._is_full:
+                obstacle = await self._wait_for_room(deadline)
+            sink = self._spool_sink
+            if sink is not None and (obstacle or not sink.is_empty) and write.can_spool:
+                sink.take((write,))  # behind the writes already spooled
+            elif obstacle is not None:
+                raise obstacle
             else:
-                self._queue.append(entry)
-                self._returning -= 1
-                if self._in_flight is None:
-                    self._work.set()
-        return await entry.future
+                self._watch_deadline(deadline)
+                if self._is_quiet and self._in_flight is None and not self._queue:
+                    await self._send_alone(write)
+                else:
+                    self._queue.append(write)
+                    self._returning -= 1
+                    if self._in_flight is None:
+                        self._work.set()
+            return await write.future
+        except MeshError:
+            self._stats.failures += 0 if is_replay else len(scripts)
+            raise
 
-    async def _send_alone(self, entry: PendingWrite) -> None:
-        """Send one caller's request from its own task. If cancelled, its outcome is unknown."""
+    async def _send_alone(self, write: PendingWrite) -> None:
+        """Send one caller's batch from its own task. If cancelled, its outcome is unknown."""
         task = asyncio.current_task()
         assert task is not None
         self._sending_task = task
         try:
-            await self._send(InFlightRequest((entry,)))
+            await self._send(InFlightBatch((write,)))
         except BaseException:
-            entry.leave()
+            write.leave()
             raise
         finally:
             self._sending_task = self._task
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """Wake the task after a request if writes are queued; otherwise wake `close`."""
+        """Wake the task after a batch if writes are queued; otherwise wake `close`."""
         self._admit()
         if self._queue:
             self._work.set()
@@ -214,19 +219,19 @@ class Combiner:
             self._work.clear()
             if self._in_flight is None:  # otherwise a caller is sending alone and will wake this task
                 try:
-                    if entries := self._take():
-                        await self._send(InFlightRequest(entries))
+                    if writes := self._take():
+                        await self._send(InFlightBatch(writes))
                 except Exception as error:
                     self._stats.faults.note("combiner", error)
                     await asyncio.sleep(_RETRY_DELAY_S)
                 self._wake_next()
 
     def _take(self) -> list[PendingWrite]:
-        """Remove the writes of the next request from the queue: the oldest, as many as fit.
+        """Remove the writes of the next batch from the queue: the oldest, as many as fit.
 
-        With many callers, preparing their next writes can take longer than a request. In that case a request
+        With many callers, preparing their next writes can take longer than a batch. In that case a batch
         takes half of all callers, including those just answered: one half prepares its next writes while the
-        request of the other half is in flight.
+        batch of the other half is in flight.
         """
         taken: list[PendingWrite] = []
         scripts = weight = 0
@@ -234,34 +239,37 @@ class Combiner:
         is_split = callers >= _MIN_CALLERS_TO_SPLIT and callers * _CALLER_TURNAROUND_S > self._fastest_s
         limit = (callers + 1) // 2 if is_split else callers
         while self._queue and len(taken) < limit:
-            entry = self._queue[0]
-            if not entry.future.done():
-                scripts += len(entry.scripts)
-                weight += entry.weight
+            write = self._queue[0]
+            if not write.future.done():
+                scripts += len(write.scripts)
+                weight += write.weight
                 if taken and (scripts > self._max_scripts or weight > _MAX_REQUEST_BYTES):
                     break
-                taken.append(entry)
+                taken.append(write)
             self._queue.popleft()
         self._admit()
         return taken
 
-    async def _send(self, in_flight: InFlightRequest) -> None:
+    async def _send(self, in_flight: InFlightBatch) -> None:
         self._in_flight = in_flight
         self._began = began = self._monotonic()
         try:
-            verdicts = await self._send_scripts(in_flight)
+            scripts = [script for write in in_flight.writes for script in write.scripts]
+            self._stats.batches.observe(len(scripts))
+            may_prune_all = self._spool_sink is None or self._spool_sink.is_empty
+            verdicts = await self._sender.send(scripts, in_flight, may_prune_all=may_prune_all)
             self._fastest_s = min(self._monotonic() - began, self._fastest_s * _FASTEST_DECAY)
             self._settle(in_flight, verdicts)
         except CircuitOpen as error:
             self._reject_all(in_flight, error)
         except StorageFault as error:
             self._stats.unwritable_since = self._stats.unwritable_since or self._monotonic()
-            self.divert_to_spool(in_flight.entries)
-            for entry in in_flight.entries:
-                entry.fail(_error_for_caller(error, entry, in_flight))
+            self.divert_to_spool(in_flight.writes)
+            for write in in_flight.writes:
+                write.fail(_error_for_caller(error, write, in_flight))
         except MeshError as error:
-            for entry in in_flight.entries:
-                entry.fail(_error_for_caller(error, entry, in_flight))
+            for write in in_flight.writes:
+                write.fail(_error_for_caller(error, write, in_flight))
         except asyncio.CancelledError:
             if not self._is_giving_up:
                 raise
@@ -270,29 +278,23 @@ class Combiner:
                 raise
         except Exception as error:
             _log.exception("write request failed unexpectedly")
-            for entry in in_flight.entries:
-                entry.fail(_error_for_caller(MeshError(f"an unexpected fault: {error}"), entry, in_flight))
+            for write in in_flight.writes:
+                write.fail(_error_for_caller(MeshError(f"an unexpected fault: {error}"), write, in_flight))
         finally:
             self._in_flight = None
-            self._returning = len(in_flight.entries)
-            self._is_quiet = len(in_flight.entries) == 1
+            self._returning = len(in_flight.writes)
+            self._is_quiet = len(in_flight.writes) == 1
 
-    def _send_scripts(self, in_flight: InFlightRequest) -> Awaitable[list[Verdict]]:
-        scripts = [script for entry in in_flight.entries for script in entry.scripts]
-        self._stats.batches.observe(len(scripts))
-        may_prune_all = self._spool_sink is None or self._spool_sink.is_empty
-        return self._sender.send(scripts, in_flight, may_prune_all=may_prune_all)
-
-    def _settle(self, in_flight: InFlightRequest, verdicts: list[Verdict]) -> None:
+    def _settle(self, in_flight: InFlightBatch, verdicts: list[Verdict]) -> None:
         self._stats.answer(verdicts)
         start = 0
         answered: list[str] = []
         with_rows: list[str] = []
-        for entry in in_flight.entries:
-            end = start + len(entry.scripts)
+        for write in in_flight.writes:
+            end = start + len(write.scripts)
             # A caller that got no answer, or the spool, may send the same keys again: keep those.
-            if entry.settle(verdicts[start:end]):
-                for script in entry.scripts:
+            if write.settle(verdicts[start:end]):
+                for script in write.scripts:
                     if script.leaves_key and not script.may_come_again:
                         answered.append(script.key)
                         if script.has_answer:
@@ -304,31 +306,31 @@ class Combiner:
 
     # --- when the database is unreachable --------------------------------------------------------
 
-    def _reject_all(self, in_flight: InFlightRequest, error: CircuitOpen) -> None:
+    def _reject_all(self, in_flight: InFlightBatch, error: CircuitOpen) -> None:
         """Spool the appendable writes and fail all others, because the circuit opened."""
-        self.divert_to_spool(in_flight.entries)
-        for entry in (*in_flight.entries, *self._queue):
-            entry.fail(_error_for_caller(error, entry, in_flight if entry in in_flight.entries else None))
+        self.divert_to_spool(in_flight.writes)
+        for write in (*in_flight.writes, *self._queue):
+            write.fail(_error_for_caller(error, write, in_flight if write in in_flight.writes else None))
 
     def divert_to_spool(self, under_way: Sequence[PendingWrite] | None = None) -> None:
         """Move all appendable writes to the spool, in order."""
         if self._spool_sink is None:
             return
         if under_way is None:
-            under_way = self._in_flight.entries if self._in_flight else ()
-        leaving = [entry for entry in under_way if entry.can_spool and entry.is_waiting]
-        is_continuing = any(entry.is_waiting and not entry.can_spool for entry in under_way)
+            under_way = self._in_flight.writes if self._in_flight else ()
+        leaving = [write for write in under_way if write.can_spool and write.is_waiting]
+        is_continuing = any(write.is_waiting and not write.can_spool for write in under_way)
         is_outcome_unknown = self._in_flight is not None and (
             self._in_flight.may_take_effect or is_continuing
         )
-        for entry in leaving:
-            entry.is_outcome_unknown = is_outcome_unknown
+        for write in leaving:
+            write.is_outcome_unknown = is_outcome_unknown
         staying: deque[PendingWrite] = deque()
-        for entry in self._queue:
-            (leaving if entry.can_spool and entry.is_waiting else staying).append(entry)
+        for write in self._queue:
+            (leaving if write.can_spool and write.is_waiting else staying).append(write)
         self._queue = staying
-        for entry in leaving:
-            entry.is_spooled = True
+        for write in leaving:
+            write.is_spooled = True
         if leaving:
             self._spool_sink.take(leaving)
 
@@ -343,20 +345,24 @@ class Combiner:
         self._alarm = None
         now = self._loop.time()
         in_flight = self._in_flight
-        under_way = in_flight.entries if in_flight is not None else ()
-        late = [e for e in (*under_way, *self._queue) if e.deadline <= now and e.is_waiting]
-        if any(entry.can_spool for entry in late):
+        under_way = in_flight.writes if in_flight is not None else ()
+        late = [write for write in (*under_way, *self._queue) if write.deadline <= now and write.is_waiting]
+        if any(write.can_spool for write in late):
             self.divert_to_spool()
-        for entry in late:
-            entry.fail(self._deadline_error(entry, in_flight if entry in under_way else None, now))
+        for write in late:
+            write.fail(self._deadline_error(write, in_flight if write in under_way else None, now))
         if in_flight is not None and not in_flight.is_wanted:
             self._give_up()
-        deadlines = [e.deadline for e in (*under_way, *self._queue) if e.is_waiting and e.deadline > now]
+        deadlines = [
+            write.deadline
+            for write in (*under_way, *self._queue)
+            if write.is_waiting and write.deadline > now
+        ]
         if deadlines:
             self._watch_deadline(min(deadlines))
 
     def _give_up(self) -> None:
-        """Cancel the request in flight: no caller waits for it any more."""
+        """Cancel the batch in flight: no caller waits for it any more."""
         if self._is_giving_up or self._in_flight is None:
             return
         if self._in_flight.is_out:
@@ -364,14 +370,12 @@ class Combiner:
         self._is_giving_up = True
         self._sending_task.cancel()
 
-    def _deadline_error(
-        self, entry: PendingWrite, in_flight: InFlightRequest | None, now: float
-    ) -> MeshError:
-        # A request that continues for other callers still contains this caller's scripts.
+    def _deadline_error(self, write: PendingWrite, in_flight: InFlightBatch | None, now: float) -> MeshError:
+        # A batch that continues for other callers still contains this caller's scripts.
         if in_flight is not None and (in_flight.may_take_effect or in_flight.outlives(now)):
-            return _outcome_unknown(entry)
+            return _outcome_unknown(write)
         if self._in_flight is not None and self._in_flight.fault is not None:
-            # Its own request, or the one ahead of it, does not reach the database.
+            # Its own batch, or the one ahead of it, does not reach the database.
             return Unreachable(f"the database could not be reached in time: {self._in_flight.fault}")
         return Overloaded(
             "the write was still queued at its deadline", hint="write less at once, or raise VOX_DB_DEADLINE"
@@ -393,29 +397,29 @@ class Combiner:
             self._alarm.cancel()
         self.divert_to_spool()
         if self._in_flight is not None:
-            for entry in self._in_flight.entries:
-                entry.fail(_outcome_unknown(entry))
+            for write in self._in_flight.writes:
+                write.fail(_outcome_unknown(write))
             self._give_up()
-        for entry in self._queue:
-            entry.fail(StoreClosed("the store was closed"))
+        for write in self._queue:
+            write.fail(StoreClosed("the store was closed"))
         self._max_queued += len(self._room)
         self._admit()  # they find the combiner closed
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _error_for_caller(error: MeshError, entry: PendingWrite, in_flight: InFlightRequest | None) -> MeshError:
+def _error_for_caller(error: MeshError, write: PendingWrite, in_flight: InFlightBatch | None) -> MeshError:
     """Return the caller's error: `OutcomeUnknown` if its scripts may have been applied."""
-    return _outcome_unknown(entry, error) if in_flight is not None and in_flight.may_be_applied else error
+    return _outcome_unknown(write, error) if in_flight is not None and in_flight.may_be_applied else error
 
 
-def _outcome_unknown(entry: PendingWrite, error: MeshError | None = None) -> OutcomeUnknown:
+def _outcome_unknown(write: PendingWrite, error: MeshError | None = None) -> OutcomeUnknown:
     if error is None:
         reason = "no answer came before the deadline"
     elif isinstance(error, CommitFailed):
         reason = error.line
     else:
         reason = f"an answer got lost, and then: {error}"
-    unknown = OutcomeUnknown(reason, key=entry.scripts[0].key)
+    unknown = OutcomeUnknown(reason, key=write.scripts[0].key)
     unknown.__cause__ = error
     return unknown

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from vox_mesh.store.write.request import NOTHING_TO_PRUNE, Pruning
+from vox_mesh.store.write.script_batch import NOTHING_TO_PRUNE, Pruning
 
 _RETENTION_S: Final = 60.0
 _MAX_KEYS: Final = 16_384
-_CHUNK: Final = 256  # fewer are not worth two more statements in a request
+_CHUNK: Final = 256  # fewer are not worth two more statements in a batch
 _UNANSWERED_RETENTION_S: Final = 86_400
 _FULL_PRUNE_INTERVAL_S: Final = 3_600.0
 
 
 class IdempotencyKeyPruner:
-    """Chooses the keys that the next request may prune.
+    """Chooses the keys that the next batch may prune.
 
     A key that was sent once and answered is pruned a minute later, or after 16,384 newer keys. A copy of a
     retried key may still arrive: the database keeps it for a day.
@@ -37,7 +37,7 @@ class IdempotencyKeyPruner:
             self._with_rows.update(with_rows)
 
     def due(self, *, may_prune_all: bool) -> Pruning:
-        """Return what the next request may prune. `may_prune_all`: no key of this writer is in a spool."""
+        """Return what the next batch may prune. `may_prune_all`: no key of this writer is in a spool."""
         now = self._monotonic()
         count = self._due_count(now)
         is_full = may_prune_all and now - self._fully_pruned_at >= _FULL_PRUNE_INTERVAL_S
@@ -57,7 +57,7 @@ class IdempotencyKeyPruner:
         return 0
 
     def note_pruned(self, pruning: Pruning) -> None:
-        """Record that a request with this pruning was applied."""
+        """Record that a batch with this pruning was applied."""
         for _ in pruning.keys:
             self._answered.popleft()
         self._with_rows.difference_update(pruning.with_rows)

@@ -1,4 +1,4 @@
-"""Track pending writes and the request in flight that contains them."""
+"""Track pending writes and the batch in flight that contains them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown
-from vox_mesh.store.script import Outcome, Script
-from vox_mesh.store.write.request import Verdict
+from vox_mesh.store.script import Outcome, Script, Verdict
 
 
 class PendingWrite:
-    """The scripts of one caller, sent in one request, and the future that the caller waits for."""
+    """The scripts of one caller, sent in one batch, and the future that the caller waits for."""
 
     __slots__ = ("deadline", "future", "is_outcome_unknown", "is_replay", "is_spooled", "scripts", "weight")
 
@@ -28,7 +27,7 @@ class PendingWrite:
         self.future = future
         self.is_replay = is_replay
         self.is_spooled = False
-        self.is_outcome_unknown = False  # it was spooled while a request that contains it may be applied
+        self.is_outcome_unknown = False  # it was spooled while a batch that contains it may be applied
 
     @property
     def can_spool(self) -> bool:
@@ -37,7 +36,7 @@ class PendingWrite:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a request must still answer this caller; the spool answers spooled writes."""
+        """Return whether a batch must still answer this caller; the spool answers spooled writes."""
         return not (self.is_spooled or self.future.done())
 
     def settle(self, verdicts: list[Verdict]) -> bool:
@@ -70,11 +69,11 @@ class PendingWrite:
             self.future.set_exception(error)
 
 
-class InFlightRequest:
-    """The request that is being sent."""
+class InFlightBatch:
+    """The batch that is being sent."""
 
-    def __init__(self, entries: Sequence[PendingWrite]) -> None:
-        self.entries = entries
+    def __init__(self, writes: Sequence[PendingWrite]) -> None:
+        self.writes = writes
         self.is_out = False
         self.is_outcome_unknown = False
         """Whether an answer got lost, so that it may have been applied. Set by `mark_outcome_unknown`."""
@@ -85,14 +84,14 @@ class InFlightRequest:
     def mark_outcome_unknown(self) -> None:
         """Record that an answer got lost: copies of these scripts may reach the database at any time."""
         self.is_outcome_unknown = True
-        for entry in self.entries:
-            for script in entry.scripts:
+        for write in self.writes:
+            for script in write.scripts:
                 script.may_come_again = True
 
     @property
     def is_wanted(self) -> bool:
         """Return whether any caller still waits for it."""
-        return any(entry.is_waiting for entry in self.entries)
+        return any(write.is_waiting for write in self.writes)
 
     @property
     def may_take_effect(self) -> bool:
@@ -106,4 +105,4 @@ class InFlightRequest:
 
     def outlives(self, now: float) -> bool:
         """Return whether it continues, and may be retried, for callers whose deadline is after `now`."""
-        return any(entry.is_waiting and entry.deadline > now for entry in self.entries)
+        return any(write.is_waiting and write.deadline > now for write in self.writes)

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 
 from vox_mesh.errors import MeshError, StoreClosed
+from vox_mesh.model.base.access_tokens import is_read_only
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.engines.hrana.connection import ConnectionClosed, HranaConnection
-from vox_mesh.store.engines.hrana.token import is_read_only
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 

@@ -11,22 +11,22 @@ from tests.support.store.tables import make_table
 from vox_mesh import Outcome, Script, Statement, Store, guard
 from vox_mesh.errors import Refused
 from vox_mesh.store.rows import Value
-from vox_mesh.store.script import Op, Shape, new_key
+from vox_mesh.store.script import Op, Shape, Verdict, new_key
 from vox_mesh.store.spool.spool import Spool, decode, encode
-from vox_mesh.store.write.envelope import RequestWrapper, StaleWrapper
-from vox_mesh.store.write.request import (
-    IsolatedRequest,
-    OptimisticRequest,
+from vox_mesh.store.write.script_batch import (
+    BatchWrapper,
+    IsolatedBatch,
+    OptimisticBatch,
     Pruning,
-    Request,
     RolledBack,
-    Verdict,
+    ScriptBatch,
+    StaleWrapper,
 )
 
-WAYS: Final = pytest.mark.parametrize("way", [OptimisticRequest, IsolatedRequest])
+WAYS: Final = pytest.mark.parametrize("way", [OptimisticBatch, IsolatedBatch])
 REFUSE: Final = Statement("INSERT INTO refusals (reason) VALUES ('refused')")
 
-Way = type[OptimisticRequest] | type[IsolatedRequest]
+Way = type[OptimisticBatch] | type[IsolatedBatch]
 
 
 class Bench:
@@ -40,17 +40,17 @@ class Bench:
         """Adds a row."""
         return Statement(f"INSERT INTO {self.table} (a) VALUES (?) RETURNING a", (text,))
 
-    def frame(self, *preface: Statement, entries: Statement) -> RequestWrapper:
+    def frame(self, *preface: Statement, entries: Statement) -> BatchWrapper:
         """A frame whose entries are the same whatever became of the scripts."""
-        return RequestWrapper(preface, entries, lambda: entries)
+        return BatchWrapper(preface, entries, lambda: entries)
 
-    def request(self, way: Way, frame: RequestWrapper, *scripts: Script) -> Request:
+    def request(self, way: Way, frame: BatchWrapper, *scripts: Script) -> ScriptBatch:
         """A request with a frame."""
         return way(self.store.tenant, scripts, Pruning(), frame)
 
-    async def send(self, request: Request) -> tuple[list[Verdict], list[list[Value]]]:
+    async def send(self, request: ScriptBatch) -> tuple[list[Verdict], list[list[Value]]]:
         """Send it; what became of the scripts, and the rows of the entries."""
-        result = await self.store._engine.run(request.batch)
+        result = await self.store._engine.run(request)
         return request.verdicts(result), [list(row) for row in request.entries(result)]
 
     async def rows(self) -> list[Value]:
@@ -108,7 +108,7 @@ async def test_a_script_that_fails_rolls_back_an_optimistic_request_with_its_fra
     frame = bench.frame(bench.adding("preface"), entries=bench.adding("entry"))
     scripts = Script(bench.adding("one")), Script(guard("0", refusal="closed"))
     with pytest.raises(RolledBack):
-        await bench.send(bench.request(OptimisticRequest, frame, *scripts))
+        await bench.send(bench.request(OptimisticBatch, frame, *scripts))
     assert await bench.rows() == []
 
 
@@ -124,8 +124,8 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
         (bench.store.tenant.scope_id, *keys),
     )
-    frame = RequestWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
-    verdicts, entries = await bench.send(bench.request(IsolatedRequest, frame, *scripts))
+    frame = BatchWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
+    verdicts, entries = await bench.send(bench.request(IsolatedBatch, frame, *scripts))
     assert [isinstance(verdict, Refused) for verdict in verdicts] == [False, True, False]
     assert entries == [[None], [1], [None]]
     assert await bench.rows() == ["preface", "one", "two", "entry", "entry", "entry"]
@@ -135,10 +135,8 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
 async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> None:
     script = Script(bench.adding("one"))
     with pytest.raises(StaleWrapper):
-        await bench.send(bench.request(way, RequestWrapper((REFUSE,)), script))
-    verdicts, entries = await bench.send(
-        bench.request(way, RequestWrapper((bench.adding("preface"),)), script)
-    )
+        await bench.send(bench.request(way, BatchWrapper((REFUSE,)), script))
+    verdicts, entries = await bench.send(bench.request(way, BatchWrapper((bench.adding("preface"),)), script))
     assert isinstance(verdicts[0], Outcome)
     assert entries == []
     assert await bench.rows() == ["preface", "one"]
@@ -147,7 +145,7 @@ async def test_nothing_but_a_preface_is_a_frame_too(bench: Bench, way: Way) -> N
 async def test_a_key_that_is_twice_in_an_optimistic_request_fails_it_also_with_an_op(bench: Bench) -> None:
     script = Script(bench.adding("one"), op=Op("note", "{}"))
     with pytest.raises(RolledBack):
-        await bench.send(bench.request(OptimisticRequest, RequestWrapper(), script, script))
+        await bench.send(bench.request(OptimisticBatch, BatchWrapper(), script, script))
     assert await bench.rows() == []
 
 

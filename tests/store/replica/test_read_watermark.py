@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.nodes.clocks import Clock
 from tests.support.running.examples import many
-from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 
 _STEPS = 120
 

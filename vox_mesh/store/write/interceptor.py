@@ -1,4 +1,4 @@
-"""Intercept write requests, to log the verdict of each script in the transaction that applies it."""
+"""Intercept batches, to log the verdict of each script in the transaction that applies it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Protocol
 
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement
-from vox_mesh.store.write.envelope import RequestWrapper
-from vox_mesh.store.write.request import Tenant, Verdict, apply_alone
+from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.write.script_batch import BatchWrapper, apply_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,16 @@ class DirectDatabase:
         return await self.engine.query(statement)
 
     async def apply(self, script: Script) -> Outcome:
-        """Apply a script in its own request."""
+        """Apply a script in its own batch."""
         await self.prepare()
         return await apply_alone(self.engine, self.tenant, script)
 
 
 class WriteInterceptor(Protocol):
-    """Wraps each request with its log entries. Called for one request at a time."""
+    """Wraps each batch with its log entries. Called for one batch at a time."""
 
-    def bind(self, scripts: Sequence[Script]) -> RequestWrapper | None:
-        """Return the wrapper of a request with these scripts; `None` if `prepare` must be called first.
+    def bind(self, scripts: Sequence[Script]) -> BatchWrapper | None:
+        """Return the wrapper of a batch with these scripts; `None` if `prepare` must be called first.
 
         It stays bound until `settled` is called.
         """
@@ -47,7 +46,7 @@ class WriteInterceptor(Protocol):
         """Load from the database what `bind` needs."""
 
     def settled(self, rows: Sequence[Sequence[Value]]) -> None:
-        """Record that the request bound last was applied; its log entries returned these rows."""
+        """Record that the batch bound last was applied; its log entries returned these rows."""
 
     async def recall(self, scripts: Sequence[Script], database: DirectDatabase) -> Mapping[str, Verdict]:
         """Return the verdicts of those scripts that are already in the log, by script key."""

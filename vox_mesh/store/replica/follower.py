@@ -15,10 +15,9 @@ from typing import ClassVar, Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, ReplicaOff, SyncRefused, Unauthorized, Unreachable
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.replica.floor import ReadWatermark
-from vox_mesh.store.replica.interruptions import Interrupted, Restarted
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.replica import Progress, ReplicaState, ReplicaStatus
+from vox_mesh.store.replica.read_watermark import ReadWatermark
+from vox_mesh.store.replica.replica import Interrupted, Progress, ReplicaState, ReplicaStatus, Restarted
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 from vox_mesh.store.watch.changes import Changes

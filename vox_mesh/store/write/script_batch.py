@@ -1,15 +1,15 @@
 """Turn many scripts into one batch, and the batch's result into a verdict for each script.
 
-An *optimistic* request has no savepoints: it is cheaper, and if anything in it fails, all of it is rolled
-back. An *isolated* request gives each script its own savepoint, so that a failing script does not affect the
-others. A *single-statement* request needs no transaction at all.
+An *optimistic* batch has no savepoints: it is cheaper, and if anything in it fails, all of it is rolled
+back. An *isolated* batch gives each script its own savepoint, so that a failing script does not affect the
+others. A *single-statement* batch needs no transaction at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -38,26 +38,20 @@ from vox_mesh.store.batch import (
     StepRows,
 )
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.rows import NO_ROWS, Rows, Value
+from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Outcome, Script, Shape, Statement
-from vox_mesh.store.write.envelope import CONDITION_VALUES, NO_WRAPPER, RequestWrapper, StaleWrapper
-from vox_mesh.store.write.insert_merging import merge_inserts, plain_insert
+from vox_mesh.store.script import Outcome, Script, Shape, Statement, Tenant, Verdict
+from vox_mesh.store.write.script_statements import (
+    add_statements,
+    answered_rows,
+    by_key,
+    plain_insert,
+    split_rows,
+)
 
 _SQL: Final = named("scripts")
 _ONE_RUN: Final = ([0],)
 _NO_ROOM: Final = "make room on the disk of the database"
-
-Verdict = Outcome | MeshError
-"""The result of a script. An error other than `ScriptFailed` means that it was not tried."""
-
-
-class Tenant(NamedTuple):
-    """The mesh that scripts belong to, and the writer that sends them."""
-
-    scope_id: str
-    repository_id: str
-    writer: str
 
 
 class Pruning(NamedTuple):
@@ -74,6 +68,33 @@ class Pruning(NamedTuple):
 NOTHING_TO_PRUNE: Final = Pruning()
 
 
+CONDITION_VALUES: Final = 4
+"""The number of values that a wrapper's condition takes."""
+
+
+class BatchWrapper(NamedTuple):
+    """Statements around the scripts of a batch.
+
+    `preface` runs before the scripts: if it fails, nothing is applied. The log entries run after them,
+    outside their savepoints, and record each script's verdict; their rows are returned to the interceptor:
+    `accepted` is used if all scripts have succeeded by then, `verdicts` if some may have failed. `condition`
+    is the equivalent of the preface for a batch of a single statement; its values are `?3` to `?6` and the
+    two times that `EARLIEST` and `LATEST` stand for.
+    """
+
+    preface: tuple[Statement, ...] = ()
+    accepted: Statement | None = None
+    verdicts: Callable[[], Statement | None] = lambda: None
+    condition: Statement | None = None
+
+
+NO_WRAPPER: Final = BatchWrapper()
+
+
+class StaleWrapper(Exception):
+    """The wrapper no longer matches the database. Nothing was applied; the batch must be bound again."""
+
+
 class StorageFault(DatabaseFault):
     """The disk of the database is full or failing: nothing can be written for now."""
 
@@ -87,7 +108,7 @@ class CommitNotStored(CommitFailed, StorageFault):
 
 
 class RolledBack(Exception):
-    """Part of an optimistic request failed, so none of it was applied.
+    """Part of an optimistic batch failed, so none of it was applied.
 
     `knew_keys`: one of its keys was already stored, as if a copy of it had been applied.
     """
@@ -97,35 +118,30 @@ class RolledBack(Exception):
         self.knew_keys = knew_keys
 
 
-class Request(Protocol):
-    """A batch and the interpretation of its result."""
+class ScriptBatch(Batch):
+    """The batch of one or more scripts, and what its result means for each of them.
 
-    batch: Batch
+    The preface of its wrapper runs before the scripts, the log entries after them.
+    """
+
+    __slots__ = ("_entries", "_scripts", "_wrapper")
+
+    def __init__(self, scripts: Sequence[Script], wrapper: BatchWrapper) -> None:
+        super().__init__()
+        self._scripts = scripts
+        self._wrapper = wrapper
+        self._entries: int | None = None
+        for statement in wrapper.preface:
+            self.add(statement.sql, statement.params)
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of each script, in order.
 
         Raises:
+            RolledBack: An optimistic batch failed; nothing was applied.
             StaleWrapper: The wrapper does not match the database; nothing was applied.
         """
-
-    def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
-        """Return the rows of the wrapper's log entries."""
-
-
-class _WrappedRequest:
-    """A batch with a wrapper: its preface before the scripts, its log entries after them."""
-
-    def __init__(self, wrapper: RequestWrapper) -> None:
-        self._wrapper = wrapper
-        self._entries: int | None = None
-        self.batch = Batch()
-        if wrapper is not NO_WRAPPER:
-            for statement in wrapper.preface:
-                self.batch.add(statement.sql, statement.params)
-
-    def _add_entries(self, entries: Statement, after: Condition | None = None) -> None:
-        self._entries = self.batch.add(entries.sql, entries.params, after=after, wants_rows=True)
+        raise NotImplementedError
 
     def entries(self, result: BatchResult) -> Sequence[Sequence[Value]]:
         """Return the rows of the wrapper's log entries."""
@@ -142,32 +158,33 @@ class _WrappedRequest:
             raise StaleWrapper(result.error.message if result.error else "")
 
 
-class OptimisticRequest(_WrappedRequest):
+class OptimisticBatch(ScriptBatch):
     """All scripts without savepoints; `verdicts` raises `RolledBack` if any of them failed."""
+
+    __slots__ = ("_answers", "_keys_step")
 
     def __init__(
         self,
         tenant: Tenant,
         scripts: Sequence[Script],
         pruning: Pruning,
-        wrapper: RequestWrapper = NO_WRAPPER,
+        wrapper: BatchWrapper = NO_WRAPPER,
     ) -> None:
-        super().__init__(wrapper)
-        self._scripts = scripts
+        super().__init__(scripts, wrapper)
+        self.scripts = len(scripts)
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
-        batch = self.batch
-        batch.scripts = len(scripts)
-        _add_pruning(batch, tenant, pruning)
-        self._remembered = self._remember(tenant)
+        if pruning is not NOTHING_TO_PRUNE:
+            _add_pruning(self, tenant, pruning)
+        self._keys_step = self._store_keys(tenant)
         for run in _runs(scripts) if len(scripts) > 1 else _ONE_RUN:
-            answer = _add_statements(batch, tenant, [scripts[index] for index in run])
+            answer = add_statements(self, tenant, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
-        if wrapper.accepted is not None:
-            self._add_entries(wrapper.accepted)
-        batch.seal()
+        if (accepted := wrapper.accepted) is not None:
+            self._entries = self.add(accepted.sql, accepted.params, wants_rows=True)
+        self.seal()
 
-    def _remember(self, tenant: Tenant) -> int | None:
+    def _store_keys(self, tenant: Tenant) -> int | None:
         """Add the step that stores the keys, and return its index. The log itself stores the keys of ops."""
         scripts = self._scripts
         if len(scripts) == 1:
@@ -175,52 +192,55 @@ class OptimisticRequest(_WrappedRequest):
             if not script.leaves_key:
                 return None
             scope_id, repository_id, writer = tenant
-            return self.batch.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
-        # An op that is in the request twice would take effect twice.
+            return self.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
+        # An op that is in the batch twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
         keys = [
             script.key for script in scripts if script.leaves_key or (is_doubled and not script.repeatable)
         ]
         if not keys:
             return None
-        return self.batch.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
+        return self.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of each script. If this raises, nothing was applied."""
         if not result.committed:
             _raise_if_down(result)
             self._raise_if_stale(result)
-            step = self._remembered
+            step = self._keys_step
             raise RolledBack(knew_keys=step is not None and isinstance(result.steps[step], StepError))
         scripts = self._scripts
         verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]
         for step, run in self._answers:
             answered = result.steps[step]
             assert isinstance(answered, StepRows)
-            dealt = _split_rows([scripts[index] for index in run], answered.rows)
-            for index, rows in zip(run, dealt, strict=True):
+            split = split_rows([scripts[index] for index in run], answered.rows)
+            for index, rows in zip(run, split, strict=True):
                 verdicts[index] = Outcome(scripts[index].key, rows)
         return verdicts
 
 
-class SingleStatementRequest:
+class SingleStatementBatch(ScriptBatch):
     """One repeatable script as one statement, without a transaction or a step for the guard.
 
     If the guard does not hold, it changes nothing and returns no rows.
     """
 
-    def __init__(self, tenant: Tenant, script: Script, wrapper: RequestWrapper) -> None:
+    __slots__ = ()
+
+    def __init__(self, tenant: Tenant, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
-        assert shape.lone is not None
+        assert shape.single_statement is not None
         item = {**script.item, "key": script.key}
         given = (None,) * CONDITION_VALUES if condition is None else condition.params
         who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
-        values = (*tenant[:2], *who, *[item[name] for name in shape.lone_values], *window)
+        values = (*tenant[:2], *who, *[item[name] for name in shape.single_statement_values], *window)
         text = "true" if condition is None else condition.sql
-        sql = _guarded_sql(shape.lone, text, len(values) - 1)
-        self._script = script
-        self.batch = Batch.single_statement(sql, values)
+        super().__init__((script,), NO_WRAPPER)
+        self.steps = [
+            BatchStep(_guarded_sql(shape.single_statement, text, len(values) - 1), values, wants_rows=True)
+        ]
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of the script. If this raises, nothing was applied."""
@@ -228,62 +248,67 @@ class SingleStatementRequest:
         if not isinstance(answered, StepRows):
             _raise_if_down(result)
             raise RolledBack
-        (rows,) = _split_rows([self._script], answered.rows)
-        return [Outcome(self._script.key, rows)]
-
-    def entries(self, _: BatchResult) -> Sequence[Sequence[Value]]:
-        """Return no rows: there are no log entries."""
-        return ()
+        (rows,) = split_rows(self._scripts, answered.rows)
+        return [Outcome(self._scripts[0].key, rows)]
 
 
-class IsolatedRequest(_WrappedRequest):
+@cache
+def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
+    """Return a single statement that does nothing unless the condition holds.
+
+    `earliest` is the number of the parameter with the earliest time that the batch expects.
+    """
+    timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
+    return sql.replace("IS_CURRENT", timed)
+
+
+class IsolatedBatch(ScriptBatch):
     """Each script in its own savepoint, with its outcome or failure stored under its key.
 
     Verdicts are read from what is stored, so a script that ran before returns its original answer.
     """
+
+    __slots__ = ("_ends", "_taken")
 
     def __init__(
         self,
         tenant: Tenant,
         scripts: Sequence[Script],
         pruning: Pruning,
-        wrapper: RequestWrapper = NO_WRAPPER,
+        wrapper: BatchWrapper = NO_WRAPPER,
     ) -> None:
-        super().__init__(wrapper)
-        self._scripts = scripts
-        batch = self.batch
-        _add_pruning(batch, tenant, pruning)
+        super().__init__(scripts, wrapper)
+        _add_pruning(self, tenant, pruning)
         self._taken: list[int] = []  # the step before each script's statements, which stores the key
         self._ends: list[int] = []  # the step that releases each script's savepoint
-        closed: Condition = Ok(len(batch.steps) - 1)
+        closed: Condition = Ok(len(self.steps) - 1)
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
         if (entries := wrapper.verdicts()) is not None:
-            self._add_entries(entries, after=closed)
+            self._entries = self.add(entries.sql, entries.params, after=closed, wants_rows=True)
         keys = orjson.dumps([script.key for script in scripts]).decode()
         recorded = closed if self._entries is None else Ok(self._entries)
-        batch.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
-        batch.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
-        batch.seal()
+        self.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
+        self.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
+        self.seal()
 
     def _isolate(self, tenant: Tenant, script: Script, closed: Condition) -> Condition:
-        batch = self.batch
-        taken = opened = batch.add("SAVEPOINT script", after=closed)
+        taken = opened = self.add("SAVEPOINT script", after=closed)
         if not script.repeatable:
-            taken = batch.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
+            taken = self.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
         self._taken.append(taken)
-        _add_statements(batch, tenant, [script])
-        last = len(batch.steps) - 1
-        kept = batch.add("RELEASE script")
+        add_statements(self, tenant, [script])
+        last = len(self.steps) - 1
+        kept = self.add("RELEASE script")
         self._ends.append(kept)
-        undone = batch.add("ROLLBACK TO script", after=All((Ok(opened), Not(Ok(kept)))))
+        undone = self.add("ROLLBACK TO script", after=All((Ok(opened), Not(Ok(kept)))))
         for statement in range(0 if script.repeatable else last - taken):
-            batch.add(
+            self.add(
                 _SQL["remember_failure"],
                 (*tenant[:2], script.key, tenant.writer, statement),
                 after=All((Failed(taken + 1 + statement), Ok(undone))),
             )
-        dropped = batch.add("RELEASE script", after=Ok(undone))
+        dropped = self.add("RELEASE script", after=Ok(undone))
         return AnyOf((Ok(kept), Ok(dropped)))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
@@ -321,14 +346,14 @@ def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
     answered = steps[-1]
     if not script.has_answer or not isinstance(answered, StepRows):
         return Outcome(script.key)
-    (rows,) = _split_rows([script], answered.rows)
+    (rows,) = split_rows([script], answered.rows)
     return Outcome(script.key, rows)
 
 
 async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
-    """Apply one script in its own request, bypassing the queue."""
-    request = IsolatedRequest(tenant, [script], Pruning())
-    (verdict,) = request.verdicts(await engine.run(request.batch))
+    """Apply one script in its own batch, bypassing the queue."""
+    batch = IsolatedBatch(tenant, [script], NOTHING_TO_PRUNE)
+    (verdict,) = batch.verdicts(await engine.run(batch))
     if isinstance(verdict, MeshError):
         raise verdict
     return verdict
@@ -356,109 +381,6 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         subjects.add(subject)
     if run:
         yield run
-
-
-def _add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
-    """Add the statements of one script or of a run. Return the step that answers, if any."""
-    script = run[0]
-    if script.shape is not None:
-        return _add_merged(batch, tenant, script.shape, run)
-    if len(run) > 1:
-        rows = [each.params for script in run for each in script.statements]
-        batch.steps += [
-            BatchStep(sql, values) for sql, values in merge_inserts(script.statements[0].sql, rows)
-        ]
-        return None
-    batch.steps += [BatchStep(each.sql, each.params) for each in script.statements]
-    answer = script.answer
-    if answer is None:
-        return None
-    if script.repeatable:
-        return batch.add(answer.sql, answer.params, wants_rows=True)
-    sql = _answer_sql(answer.sql, len(answer.columns))
-    return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
-
-
-def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
-    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
-    values = (items, *tenant[:2]) if shape.repeatable else (items,)
-    for sql in shape.statements:
-        batch.add(sql, values)
-    if shape.answer is None:
-        return None
-    if shape.repeatable:
-        return batch.add(shape.answer, values, wants_rows=True)
-    sql = _merged_answer_sql(shape.answer, len(shape.columns))
-    return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
-
-
-@cache
-def _guarded_sql(sql: str, condition: str, earliest: int) -> str:
-    """Return a single statement that does nothing unless the condition holds.
-
-    `earliest` is the number of the parameter with the earliest time that the request expects.
-    """
-    timed = condition.replace("EARLIEST", f"?{earliest}").replace("LATEST", f"?{earliest + 1}")
-    return sql.replace("IS_CURRENT", timed)
-
-
-@cache
-def _answer_sql(query: str, width: int) -> str:
-    """Wrap the query so that its rows are stored under a script's key, and returned."""
-    columns = ", ".join(f"c{index}" for index in range(width))
-    return _storing_sql(query, columns, columns, "?, ?, ?")
-
-
-@cache
-def _merged_answer_sql(query: str, width: int) -> str:
-    """Wrap a query whose rows begin with their script's key so that they are stored, and returned."""
-    columns = ", ".join(f"c{index}" for index in range(width))
-    return _storing_sql(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
-
-
-def _storing_sql(query: str, answered: str, columns: str, owner: str) -> str:
-    return (
-        f"WITH answer ({answered}) AS ({query}) "
-        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
-        f"SELECT {owner}, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
-    )
-
-
-def _split_rows(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
-    """Split the rows that answer a run into those of each script."""
-    script = run[0]
-    if not script.repeatable:
-        kept = by_key(sorted(rows, key=_number))
-        return [answered_rows(script, kept) for script in run]
-    columns, shape = script.columns, script.shape
-    if shape is None or shape.subject is None:
-        return [Rows(columns, rows)]
-    found = by_key(rows)
-    return [
-        Rows(columns, [row[1:] for row in found[subject]]) if subject in found else NO_ROWS
-        for subject in (shape.subject(script.item) for script in run)
-    ]
-
-
-def _number(row: Sequence[Value]) -> int:
-    number = row[1]
-    assert isinstance(number, int)
-    return number
-
-
-def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Value]]]:
-    """Group rows by their first value, the script's key or subject; their position has no meaning."""
-    found: dict[Hashable, list[Sequence[Value]]] = {}
-    for row in rows:
-        found.setdefault(row[0], []).append(row)
-    return found
-
-
-def answered_rows(script: Script, answers: Mapping[Hashable, list[Sequence[Value]]]) -> Rows:
-    """Return the script's rows from all answers."""
-    columns = script.columns
-    own = answers.get(script.key)
-    return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
 
 
 def _add_pruning(batch: Batch, tenant: Tenant, pruning: Pruning) -> None:

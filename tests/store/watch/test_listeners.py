@@ -16,11 +16,11 @@ from tests.support.store.leftovers import descriptors
 from vox_mesh.errors import DatabaseFault, Unreachable
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engines.file import FileEngine
-from vox_mesh.store.replica.floor import ReadWatermark
-from vox_mesh.store.watch import listening
+from vox_mesh.store.replica.read_watermark import ReadWatermark
+from vox_mesh.store.watch import listeners
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listening import FileEvents, Listener, NoEvents, ServerPoll, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, Listener, NoEvents, ServerPoll, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05
@@ -178,7 +178,7 @@ async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr(listening, "asyncio", SimpleNamespace(sleep=rest))
+    monkeypatch.setattr(listeners, "asyncio", SimpleNamespace(sleep=rest))
     async with _listening(_listener(played, changes), changes):
         await played.is_over.wait()
     first, second = rests[:6], rests[6:]
@@ -221,7 +221,7 @@ class Primary:
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is short here."""
-    monkeypatch.setattr(listening, "_POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", 0.005)
 
 
 @pytest.mark.usefixtures("quick_looks")

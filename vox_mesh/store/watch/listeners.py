@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from vox_mesh.errors import MeshError
-from vox_mesh.store.replica.floor import ReadWatermark
+from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.inotify import Inotify
 

@@ -17,7 +17,7 @@ StillOpen = Callable[[Sequence[str]], Awaitable[Collection[str]]]
 """Returns the subset of keys whose things exist and have not ended."""
 
 
-class Endings:
+class EndWatch:
     """Wakes each waiter when its thing has ended or was removed. Other commits wake no waiter."""
 
     def __init__(self, store: Store, still_open: StillOpen) -> None:

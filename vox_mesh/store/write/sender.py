@@ -1,4 +1,4 @@
-"""Send write requests one after another, in the cheapest form that isolates scripts from each other."""
+"""Send scripts in the cheapest batch that isolates them from each other."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from vox_mesh.errors import (
 )
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Outcome, Script, Statement, guard
-from vox_mesh.store.write.envelope import NO_WRAPPER, RequestWrapper, StaleWrapper
+from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict, guard
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
-from vox_mesh.store.write.in_flight import InFlightRequest
-from vox_mesh.store.write.journal import DirectDatabase, WriteInterceptor
-from vox_mesh.store.write.request import (
-    NOTHING_TO_PRUNE,
-    CommitFailed,
-    IsolatedRequest,
-    OptimisticRequest,
-    Pruning,
-    Request,
-    RolledBack,
-    SingleStatementRequest,
-    Tenant,
-    Verdict,
-)
+from vox_mesh.store.write.in_flight import InFlightBatch
+from vox_mesh.store.write.interceptor import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.retry import RetryingCaller
+from vox_mesh.store.write.script_batch import (
+    NO_WRAPPER,
+    NOTHING_TO_PRUNE,
+    BatchWrapper,
+    CommitFailed,
+    IsolatedBatch,
+    OptimisticBatch,
+    Pruning,
+    RolledBack,
+    ScriptBatch,
+    SingleStatementBatch,
+    StaleWrapper,
+)
 
 T = TypeVar("T")
 
 _OUTCOMES_OF: Final = named("scripts")["outcomes_of"]
 
 _MAX_ROLLBACK_CHANCE: Final = 0.3
-"""The highest chance of a rollback at which an optimistic request still pays."""
+"""The highest chance of a rollback at which an optimistic batch still pays."""
 
 _SHARE_DECAY: Final = 0.8
 _MAX_REBINDINGS: Final = 64
 
 
 class Sender:
-    """Sends the scripts of a request and returns a verdict for each."""
+    """Sends scripts and returns a verdict for each."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Sender:
         self._failing_share = 0.0
 
     async def send(
-        self, scripts: Sequence[Script], in_flight: InFlightRequest, *, may_prune_all: bool
+        self, scripts: Sequence[Script], in_flight: InFlightBatch, *, may_prune_all: bool
     ) -> list[Verdict]:
-        """Send the scripts, in one request unless the server can't parse it. Return a verdict for each."""
+        """Send the scripts, in one batch unless the server can't parse it. Return a verdict for each."""
         try:
             try:
                 return await self._send_wrapped(scripts, in_flight, may_prune_all)  # the usual case
@@ -90,7 +90,7 @@ class Sender:
             if len(scripts) == 1:
                 await self._log_unparsed(scripts[0], error, in_flight)
                 return [error]
-        # A server parses all statements of a request before it runs any, so one that it can't parse fails
+        # A server parses all statements of a batch before it runs any, so one that it can't parse fails
         # them all. Sent one by one, each script fails or succeeds independently.
         verdicts: list[Verdict] = []
         for script in scripts:
@@ -102,12 +102,12 @@ class Sender:
             in_flight.mark_outcome_unknown()  # from here on, part of it has been applied
         return verdicts
 
-    async def _migrate_again(self, in_flight: InFlightRequest) -> bool:
+    async def _migrate_again(self, in_flight: InFlightBatch) -> bool:
         """Migrate the database if it was rolled back to an older schema. Return whether it was."""
         database = self._database
         return database is not None and await self._reach(database.prepare_again, in_flight)
 
-    async def _log_unparsed(self, script: Script, error: ScriptFailed, in_flight: InFlightRequest) -> None:
+    async def _log_unparsed(self, script: Script, error: ScriptFailed, in_flight: InFlightBatch) -> None:
         """Append the log entry of a script that the server could not parse."""
         if script.op is not None:
             refused = Script(guard("0", refusal=error.code), key=script.key, op=script.op)
@@ -116,7 +116,7 @@ class Sender:
     async def _send_until_settled(
         self,
         scripts: Sequence[Script],
-        in_flight: InFlightRequest,
+        in_flight: InFlightBatch,
         may_prune_all: bool,
         known: dict[str, Verdict],
     ) -> list[Verdict]:
@@ -147,70 +147,71 @@ class Sender:
         )
 
     async def _send_wrapped(
-        self, scripts: Sequence[Script], in_flight: InFlightRequest, may_prune_all: bool
+        self, scripts: Sequence[Script], in_flight: InFlightBatch, may_prune_all: bool
     ) -> list[Verdict]:
         """Send the scripts optimistically if that is likely to succeed, else each in its own savepoint."""
         wrapper = NO_WRAPPER if self._interceptor is None else self._interceptor.bind(scripts)
         if wrapper is None:
             wrapper = await self._prepare_wrapper(scripts, in_flight)
         pruning = self._key_pruner.due(may_prune_all=may_prune_all)
+        verdicts, failed_share = None, 0.0
         if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _MAX_ROLLBACK_CHANCE:
-            try:
-                verdicts = await self._send_optimistic(
-                    self._optimistic_request(scripts, pruning, wrapper), in_flight
-                )
-            except RolledBack as back:
-                in_flight.has_earlier_copy |= back.knew_keys
-            else:
-                self._key_pruner.note_pruned(pruning)
-                self._failing_share *= _SHARE_DECAY
-                return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
-        verdicts = await self._send_request(
-            IsolatedRequest(self._tenant, scripts, pruning, wrapper), in_flight
-        )
-        self._key_pruner.note_pruned(pruning)
-        # Their keys were needed for the verdicts; from now on the log holds them.
-        self._key_pruner.note_answered(
-            script.key for script in scripts if script.op and not script.has_answer
-        )
-        failed = sum(1 for verdict in verdicts if isinstance(verdict, MeshError))
-        self._failing_share = _SHARE_DECAY * self._failing_share + (1 - _SHARE_DECAY) * failed / len(scripts)
+            verdicts = await self._send_optimistic(scripts, pruning, wrapper, in_flight)
+        if verdicts is None:
+            verdicts = await self._run_batch(
+                IsolatedBatch(self._tenant, scripts, pruning, wrapper), in_flight
+            )
+            # Their keys were needed for the verdicts; from now on the log holds them.
+            self._key_pruner.note_answered(
+                script.key for script in scripts if script.op and not script.has_answer
+            )
+            failed_share = sum(isinstance(verdict, MeshError) for verdict in verdicts) / len(scripts)
+        self._failing_share = _SHARE_DECAY * self._failing_share + (1 - _SHARE_DECAY) * failed_share
+        if pruning is not NOTHING_TO_PRUNE:
+            self._key_pruner.note_pruned(pruning)
         return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
 
-    async def _send_optimistic(self, request: Request, in_flight: InFlightRequest) -> list[Verdict]:
-        """Send an optimistic request. Raise `RolledBack` if its answer proves too little.
-
-        If an answer got lost, an empty answer to a single statement is ambiguous: this node may have been
-        superseded after the statement was applied. Only a request with a guard can tell.
-        """
-        verdicts = await self._send_request(request, in_flight)
-        if in_flight.is_outcome_unknown and isinstance(request, SingleStatementRequest):
+    async def _send_optimistic(
+        self,
+        scripts: Sequence[Script],
+        pruning: Pruning,
+        wrapper: BatchWrapper,
+        in_flight: InFlightBatch,
+    ) -> list[Verdict] | None:
+        """Send the scripts without savepoints. Return `None` if they must be sent again, isolated."""
+        shape = scripts[0].shape if len(scripts) == 1 else None
+        is_single = shape is not None and shape.single_statement is not None and pruning is NOTHING_TO_PRUNE
+        batch = (
+            SingleStatementBatch(self._tenant, scripts[0], wrapper)
+            if is_single
+            else OptimisticBatch(self._tenant, scripts, pruning, wrapper)
+        )
+        try:
+            verdicts = await self._run_batch(batch, in_flight)
+        except RolledBack as back:
+            in_flight.has_earlier_copy |= back.knew_keys
+            return None
+        if is_single and in_flight.is_outcome_unknown:
+            # An empty answer is ambiguous after a lost one: this node may have been superseded after the
+            # statement was applied. Only a batch with a guard can tell.
             (outcome,) = verdicts
             if isinstance(outcome, Outcome) and not outcome.rows:
-                raise RolledBack
+                return None
         return verdicts
 
-    def _optimistic_request(
-        self, scripts: Sequence[Script], pruning: Pruning, wrapper: RequestWrapper
-    ) -> Request:
-        script = scripts[0]
-        if len(scripts) == 1 and script.is_single_statement and pruning is NOTHING_TO_PRUNE:
-            return SingleStatementRequest(self._tenant, script, wrapper)
-        return OptimisticRequest(self._tenant, scripts, pruning, wrapper)
-
-    async def _prepare_wrapper(self, scripts: Sequence[Script], in_flight: InFlightRequest) -> RequestWrapper:
+    async def _prepare_wrapper(self, scripts: Sequence[Script], in_flight: InFlightBatch) -> BatchWrapper:
         """Let the interceptor load its state from the database, and return the wrapper that it binds."""
         interceptor, database = self._interceptor, self._database
         assert interceptor is not None
         assert database is not None
-        wrapper: RequestWrapper | None = None
+        wrapper: BatchWrapper | None = None
         while wrapper is None:
             await self._reach(lambda: interceptor.prepare(database), in_flight)
             wrapper = interceptor.bind(scripts)
         return wrapper
 
     async def _recall_verdicts(
-        self, scripts: Sequence[Script], in_flight: InFlightRequest
+        self, scripts: Sequence[Script], in_flight: InFlightBatch
     ) -> dict[str, Verdict]:
         """Return the verdicts that the log holds: if a wrapper is stale, a copy may have been applied."""
         interceptor, database = self._interceptor, self._database
@@ -228,8 +229,8 @@ class Sender:
         in_flight.has_earlier_copy = any(script.op is None for script in scripts)  # not in the log
         return known
 
-    async def _reach(self, call: Callable[[], Awaitable[T]], in_flight: InFlightRequest) -> T:
-        """Make a call, with retries, that applies none of the request's scripts."""
+    async def _reach(self, call: Callable[[], Awaitable[T]], in_flight: InFlightBatch) -> T:
+        """Make a call, with retries, that applies none of the batch's scripts."""
 
         async def attempt() -> T:
             try:
@@ -240,14 +241,16 @@ class Sender:
 
         return await self._caller.call(attempt, lambda: in_flight.is_wanted)
 
-    async def _send_request(self, request: Request, in_flight: InFlightRequest) -> list[Verdict]:
+    async def _run_batch(self, batch: ScriptBatch, in_flight: InFlightBatch) -> list[Verdict]:
+        """Run the batch, with retries while a caller waits for it, and keep track of what may be applied."""
+
         async def attempt() -> list[Verdict]:
             in_flight.is_out = True
             try:
-                result = await self._run(request.batch)
-                verdicts = request.verdicts(result)
+                result = await self._run(batch)
+                verdicts = batch.verdicts(result)
                 if self._interceptor is not None:
-                    self._interceptor.settled(request.entries(result))
+                    self._interceptor.settled(batch.entries(result))
             except DatabaseUnavailable as fault:
                 in_flight.fault = fault
                 if isinstance(fault, NoAnswer):

@@ -13,8 +13,9 @@ from tests.support.store.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Statement, Store
 from vox_mesh.errors import BadStatement, ConstraintFailed
 from vox_mesh.store.rows import Value
-from vox_mesh.store.write.insert_merging import merge_inserts, plain_insert
-from vox_mesh.store.write.request import NOTHING_TO_PRUNE, OptimisticRequest, Tenant
+from vox_mesh.store.script import Tenant
+from vox_mesh.store.write.script_batch import NOTHING_TO_PRUNE, OptimisticBatch
+from vox_mesh.store.write.script_statements import merge_inserts, plain_insert
 
 _PLAIN = "INSERT INTO notes (a, b) VALUES (?, ?)"
 _TENANT = Tenant("scope", "repository", "writer")
@@ -70,9 +71,9 @@ def test_a_script_that_does_more_than_that_stays_as_it_is() -> None:
 
 def test_neighbours_are_a_statement_for_all() -> None:
     scripts = [_insert(number, None) for number in range(32)]
-    request = OptimisticRequest(_TENANT, scripts, NOTHING_TO_PRUNE)
+    request = OptimisticBatch(_TENANT, scripts, NOTHING_TO_PRUNE)
     values = [value for number in range(32) for value in (number, None)]
-    assert [list(step.params) for step in request.batch.steps if "notes" in step.sql] == [values]
+    assert [list(step.params) for step in request.steps if "notes" in step.sql] == [values]
 
 
 async def test_each_of_many_has_its_own_verdict(store: Store) -> None:

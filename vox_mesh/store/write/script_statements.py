@@ -1,0 +1,158 @@
+"""Add the statements of scripts to a batch, and split the rows that answer them.
+
+Consecutive scripts of one shape, or with the same `INSERT`, share their statements. This is faster in a file,
+and much faster on a server, which prepares every statement it receives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Final
+
+import orjson
+
+from vox_mesh.store.batch import Batch, BatchStep
+from vox_mesh.store.rows import NO_ROWS, Rows, Value
+from vox_mesh.store.script import Script, Shape, Tenant
+
+_PLAIN_INSERT: Final = re.compile(
+    r"INSERT INTO \w+ \([\w, ]+\) VALUES (\(\?(?:, ?\?)*\))", re.ASCII | re.IGNORECASE
+)
+_MAX_ROWS: Final = 64
+_MAX_VALUES: Final = 1_024  # far below the limit of any SQLite build
+
+
+def plain_insert(script: Script) -> str | None:
+    """Return the script's `INSERT` if it does nothing but run one such statement, once or repeatedly."""
+    statements = script.statements
+    if not statements or script.answer is not None:  # an answer may use changes()
+        return None
+    sql = statements[0].sql
+    width = _width(sql)
+    for each in statements:
+        if not width or each.sql != sql or len(each.params) != width:
+            return None
+    return sql
+
+
+def merge_inserts(sql: str, rows: Sequence[Sequence[Value]]) -> Iterator[tuple[str, Sequence[Value]]]:
+    """Yield statements, each with its values, that insert these rows in order.
+
+    They have 64, 32, …, 2 or 1 rows, so that few different statements must be prepared.
+    """
+    most, start = _MAX_ROWS, 0
+    while most * _width(sql) > _MAX_VALUES and most > 1:
+        most //= 2
+    while left := len(rows) - start:
+        while most > left:
+            most //= 2
+        yield _repeat_row(sql, most), [value for row in rows[start : start + most] for value in row]
+        start += most
+
+
+@lru_cache(maxsize=1_024)
+def _width(sql: str) -> int:
+    """Return the number of values in the row of a plain insert; 0 if it is not a plain insert."""
+    found = _PLAIN_INSERT.fullmatch(sql)
+    return 0 if found is None else found[1].count("?")
+
+
+@lru_cache(maxsize=256)
+def _repeat_row(sql: str, count: int) -> str:
+    row = sql[sql.rindex("(") :]
+    return sql + f", {row}" * (count - 1)
+
+
+def add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
+    """Add the statements of one script or of a run. Return the step that answers, if any."""
+    script = run[0]
+    if script.shape is not None:
+        return _add_merged(batch, tenant, script.shape, run)
+    if len(run) > 1:
+        rows = [each.params for script in run for each in script.statements]
+        batch.steps += [
+            BatchStep(sql, values) for sql, values in merge_inserts(script.statements[0].sql, rows)
+        ]
+        return None
+    batch.steps += [BatchStep(each.sql, each.params) for each in script.statements]
+    answer = script.answer
+    if answer is None:
+        return None
+    if script.repeatable:
+        return batch.add(answer.sql, answer.params, wants_rows=True)
+    sql = _answer_sql(answer.sql, len(answer.columns))
+    return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
+
+
+def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
+    items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
+    values = (items, *tenant[:2]) if shape.repeatable else (items,)
+    for sql in shape.statements:
+        batch.add(sql, values)
+    if shape.answer is None:
+        return None
+    if shape.repeatable:
+        return batch.add(shape.answer, values, wants_rows=True)
+    sql = _merged_answer_sql(shape.answer, len(shape.columns))
+    return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
+
+
+@cache
+def _answer_sql(query: str, width: int) -> str:
+    """Wrap the query so that its rows are stored under a script's key, and returned."""
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return _storing_sql(query, columns, columns, "?, ?, ?")
+
+
+@cache
+def _merged_answer_sql(query: str, width: int) -> str:
+    """Wrap a query whose rows begin with their script's key so that they are stored, and returned."""
+    columns = ", ".join(f"c{index}" for index in range(width))
+    return _storing_sql(query, f"script_key, {columns}", columns, "?2, ?3, script_key")
+
+
+def _storing_sql(query: str, answered: str, columns: str, owner: str) -> str:
+    return (
+        f"WITH answer ({answered}) AS ({query}) "
+        f"INSERT INTO script_answers (scope_id, repository_id, script_key, n, {columns}) "
+        f"SELECT {owner}, row_number() OVER (), {columns} FROM answer RETURNING script_key, n, {columns}"
+    )
+
+
+def split_rows(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[Rows]:
+    """Split the rows that answer a run into those of each script."""
+    script = run[0]
+    if not script.repeatable:
+        kept = by_key(sorted(rows, key=_number))
+        return [answered_rows(script, kept) for script in run]
+    columns, shape = script.columns, script.shape
+    if shape is None or shape.subject is None:
+        return [Rows(columns, rows)]
+    found = by_key(rows)
+    return [
+        Rows(columns, [row[1:] for row in found[subject]]) if subject in found else NO_ROWS
+        for subject in (shape.subject(script.item) for script in run)
+    ]
+
+
+def _number(row: Sequence[Value]) -> int:
+    number = row[1]
+    assert isinstance(number, int)
+    return number
+
+
+def by_key(rows: Sequence[Sequence[Value]]) -> dict[Hashable, list[Sequence[Value]]]:
+    """Group rows by their first value, the script's key or subject; their position has no meaning."""
+    found: dict[Hashable, list[Sequence[Value]]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row)
+    return found
+
+
+def answered_rows(script: Script, answers: Mapping[Hashable, list[Sequence[Value]]]) -> Rows:
+    """Return the script's rows from all answers."""
+    columns = script.columns
+    own = answers.get(script.key)
+    return Rows(columns, [row[2 : 2 + len(columns)] for row in own]) if own else NO_ROWS
