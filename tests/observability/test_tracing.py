@@ -267,13 +267,16 @@ asyncio.run(main())
     ("variables", "words"),
     [
         ({}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "OTEL_EXPORTER_OTLP_ENDPOINT is set, but"),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, "OTEL_TRACES_EXPORTER is set, but"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+            "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra",
+        ),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, "OTEL_TRACES_EXPORTER needs the extra"),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, ""),
-        ({"OTEL_TRACES_EXPORTER": "smoke"}, "OTEL_TRACES_EXPORTER=smoke is not known"),
+        ({"OTEL_TRACES_EXPORTER": "smoke"}, "OTEL_TRACES_EXPORTER must be otlp or none, got smoke"),
         (
             {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "http/protobuf only, not over grpc",
+            "protocol must be http/protobuf, got grpc",
         ),
     ],
 )
