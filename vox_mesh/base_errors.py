@@ -36,7 +36,7 @@ class BadValue(MeshError):
 
 
 class BadDocument(BadValue):
-    """What somebody wrote can't be used. `faults` are all that is wrong with it, each on a line."""
+    """A document is invalid. `faults` lists all that is wrong with it, one per line."""
 
     code = "bad_document"
 

@@ -34,7 +34,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=180.0, help="how long things go wrong (180)")
     parser.add_argument("--seed", type=int, help="what is drawn, and printed, if it is not given")
     parser.add_argument("--store", type=StoreKind, choices=list(StoreKind), default=StoreKind.FILE)
-    parser.add_argument("--nodes", type=int, default=4, help=f"how many players, from 2 to {len(NAMES)} (4)")
+    parser.add_argument("--nodes", type=int, default=4, help=f"number of nodes, from 2 to {len(NAMES)} (4)")
     parser.add_argument(
         "--rest",
         type=float,
@@ -130,7 +130,7 @@ def _summary(environment: Environment, history: History, verdicts: list[Verdict]
     missed = Counter(event.data["kind"] for event in history.notes("fault.left_out"))
     plan = environment.schedule
     lines = [
-        f"seed {plan.seed}, {plan.seconds:g} s on {plan.store}, {len(plan.nodes)} players",
+        f"seed {plan.seed}, {plan.seconds:g} s on {plan.store}, {len(plan.nodes)} nodes",
         f"{len(operations)} operations: "
         + ", ".join(f"{count} {step}" for step, count in sorted(steps.items())),
         f"{sum(kinds.values())} faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())),

@@ -93,7 +93,7 @@ class _Picture:
         seen = sum(verdict.is_seen for verdict in verdicts)
         ending = f"broken: {', '.join(broken)}" if broken else f"all {seen} promises that were tried held"
         operations, faults = len(self._history.all_operations), len(plan.faults)
-        self.text(_LEFT, 44, f"{operations} deeds of {len(plan.nodes)} players, {faults} faults; {ending}")
+        self.text(_LEFT, 44, f"{operations} operations of {len(plan.nodes)} nodes, {faults} faults; {ending}")
         for number, step in enumerate(_COLOURS):
             x = _WIDTH - _RIGHT - 240 + number * 80
             self.add(f'<rect x="{x}" y="35" width="10" height="10" fill="{_COLOURS[step]}"/>')
@@ -112,7 +112,7 @@ class _Picture:
             y = foot - part * _CHART
             self.add(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}" class="grid"/>')
             self.text(_LEFT - 6, y + 4, f"{part * highest / _BIN_S:.0f}", "lane")
-        self.text(_LEFT - 40, self._y + _CHART / 2 - 12, "deeds/s", "lane")
+        self.text(_LEFT - 40, self._y + _CHART / 2 - 12, "operations/s", "lane")
         for each in sorted(bins):
             y = foot
             x, right = (self.x(self._began + (each + more) * _BIN_S) for more in (0, 1))

@@ -49,8 +49,8 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, {self._operations} deeds, "
-            f"{self._faults} faults: {len(self.broken)} broken"
+            f"{self._seeds} seeds, {self._seconds / _HOUR_S:.1f} simulated hours, "
+            f"{self._operations} operations, {self._faults} faults: {len(self.broken)} broken"
             + (f" ({', '.join(str(trial.seed) for trial in self.broken[:_FEW])})" if self.broken else "")
             + (f", {len(self.stuck)} that do not end" if self.stuck else "")
         )

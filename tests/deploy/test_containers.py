@@ -191,9 +191,9 @@ def mode(path: Path) -> int:
 
 
 def test_every_command_that_a_file_tells_its_reader_to_use_is_there() -> None:
-    told = [arguments for text in texts().values() for arguments in command_lines.mentioned(text)]
-    assert ["token", "random"] in told
-    for arguments in told:
+    mentioned_lines = [arguments for text in texts().values() for arguments in command_lines.mentioned(text)]
+    assert ["token", "random"] in mentioned_lines
+    for arguments in mentioned_lines:
         command_lines.check(arguments)
 
 

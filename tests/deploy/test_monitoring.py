@@ -217,8 +217,8 @@ async def test_a_real_node_tells_all_that_is_asked_for(tmp_path: Path) -> None:
         await mesh.jobs.schedule("example")
         address = await control_address(mesh)
         async with httpx.AsyncClient(base_url=address, timeout=_TIMEOUT_S, trust_env=False) as client:
-            told = (await client.get("/metrics")).raise_for_status()
-    families = {family.name: family for family in Scrape(told.text).families}
+            mentioned_lines = (await client.get("/metrics")).raise_for_status()
+    families = {family.name: family for family in Scrape(mentioned_lines.text).families}
     for metric, labels in _LABELS.items():
         samples = families[metric.removesuffix("_total")].samples
         given = {label for sample in samples for label in sample.labels} - {"le"}
@@ -243,10 +243,10 @@ def test_alerts_are_whole_and_each_has_a_heading_that_says_what_to_do() -> None:
 
 def test_what_a_summary_tells_is_a_label_that_its_query_leaves() -> None:
     for rule in rules():
-        told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        mentioned_lines = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         groups = re.findall(r"^(?:max|min|sum)(?: by \(([^)]*)\))? ?\(", rule["expr"])
         if groups:
-            assert told <= set(re.split(r",\s*", groups[0])), rule["alert"]
+            assert mentioned_lines <= set(re.split(r",\s*", groups[0])), rule["alert"]
 
 
 def test_prometheus_asks_the_nodes_of_the_project_with_the_token_that_only_reads() -> None:
@@ -271,8 +271,8 @@ def test_the_dashboard_is_whole_and_no_panel_covers_another() -> None:
     for panel in panels:
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= _WIDTH
     for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        neighbour = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert neighbour or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
 def test_grafana_finds_the_dashboard_and_its_source() -> None:

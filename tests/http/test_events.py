@@ -99,8 +99,8 @@ async def test_what_is_in_the_log_comes_once_and_whoever_comes_again_goes_on_fro
         seen.append(await listener.next("job"))
         jobs.append(await node.jobs.schedule("a.kind", {"n": 3}))
         seen.append(await listener.next("job"))
-    told = [event.data["payload"]["jobs"][0]["job_id"] for event in seen]
-    assert told == [job.job_id for job in jobs]
+    document = [event.data["payload"]["jobs"][0]["job_id"] for event in seen]
+    assert document == [job.job_id for job in jobs]
     ids = [event.id for event in (first, *seen)]
     assert ids == sorted({each for each in ids if each is not None})
 

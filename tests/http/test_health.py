@@ -50,9 +50,9 @@ async def test_a_node_that_goes_by_the_median_is_ready_and_says_so(
 async def test_anyone_is_told_whether_it_lives_and_is_ready_and_nothing_else(
     client: httpx.AsyncClient,
 ) -> None:
-    for path, told in ((LIVE, {"live": True}), (READY, {"ready": True})):
+    for path, document in ((LIVE, {"live": True}), (READY, {"ready": True})):
         answer = await client.get(path)
-        assert (answer.status_code, answer.json()) == (HTTPStatus.OK, told)
+        assert (answer.status_code, answer.json()) == (HTTPStatus.OK, document)
         assert answer.headers["Cache-Control"] == "no-store"
         assert (await client.head(path)).status_code == HTTPStatus.OK
         refused = await client.post(path)
@@ -64,12 +64,12 @@ async def test_why_is_told_to_whoever_may_read(client: httpx.AsyncClient, node: 
     for token in (TOKEN, _READ_TOKEN):
         answer = await client.get(READY, params=asked, headers=_bearer(token))
         assert answer.status_code == HTTPStatus.OK
-        told = answer.json()
-        assert told["ready"] is True
-        assert [(each["name"], each["ok"]) for each in told["checks"]] == [
+        document = answer.json()
+        assert document["ready"] is True
+        assert [(each["name"], each["ok"]) for each in document["checks"]] == [
             (check.name, True) for check in node.health.checks()
         ]
-        assert told["checks"]
+        assert document["checks"]
     assert_problem(await client.get(READY, params=asked), HTTPStatus.UNAUTHORIZED, "token_missing")
     wrong = await client.get(READY, params=asked, headers=_bearer("other"))
     assert_problem(wrong, HTTPStatus.UNAUTHORIZED, "token_wrong")

@@ -402,9 +402,9 @@ async def test_beats_tell_how_late_they_are(tmp_path: Path) -> None:
                 await anext(beats)
             await beats.aclose()
         now = await scraped(metrics_of(node))
-    told = now.get("vox_beat_lateness_seconds_count")
-    assert told is not None
-    assert told >= 3
+    document = now.get("vox_beat_lateness_seconds_count")
+    assert document is not None
+    assert document >= 3
     assert now.get("vox_tempo_bpm") == 600
 
 
@@ -483,12 +483,12 @@ async def test_only_whoever_may_read_is_told(node: MeshNode) -> None:
 
 async def test_names_and_units_are_as_prometheus_wants_them(metrics: Metrics) -> None:
     text = (await metrics.exposition()).decode()
-    told = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    document = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    assert told.keys() == kinds.keys()
+    assert document.keys() == kinds.keys()
     assert len(re.findall(r"^# TYPE", text, re.MULTILINE)) == len(kinds)
     for name, kind in kinds.items():
         assert re.fullmatch(r"(vox|process)_[a-z_]*[a-z]", name)
         assert name.endswith("_total") == (kind == "counter"), name
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|count|sum|bucket)(_total)?$", name), name
-        assert told[name].endswith("."), name
+        assert document[name].endswith("."), name

@@ -43,7 +43,7 @@ def described() -> dict[str, tuple[str, set[str]]]:
     return table
 
 
-def told(scrape: Scrape) -> dict[str, tuple[str, set[str]]]:
+def document(scrape: Scrape) -> dict[str, tuple[str, set[str]]]:
     """The metrics of the mesh that a node tells, each with its type and labels."""
     types = re.findall(r"^# TYPE (vox_\w+) (\w+)$", scrape.text, re.MULTILINE)
     labels = {
@@ -71,7 +71,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
             now = Scrape((await client.get("/metrics")).text)
     empty = {family.name for family in now.families if not family.samples}
     assert empty == {"vox_wal_bytes", "vox_wal_held_bytes"}, "these are of the file home"
-    assert told(now) == described()
+    assert document(now) == described()
     assert now.get("vox_replica_state", state="in_touch") == 1
     assert now.get("vox_replica_lag_seconds") == 0
     assert now.get("vox_replica_start_overs_total") == 0
@@ -89,8 +89,8 @@ async def test_every_request_to_the_primary_is_counted(tmp_path: Path, shared_se
             await node.store.synced()
             await node.store.read("SELECT 1", fresh=True)
             metrics = metrics_of(node)
-            told = (await scraped(metrics)).all("vox_primary_requests_total")
-            assert all(told[what,] for what in ("write", "read", "hello", "frames"))
+            document = (await scraped(metrics)).all("vox_primary_requests_total")
+            assert all(document[what,] for what in ("write", "read", "hello", "frames"))
         counted = node.store.traffic.requests
         assert counted["write"] + counted["read"] + counted["ping"] == gate.messages - 2 * _LINES
         assert counted["frames"] == gate.calls[_FRAMES]

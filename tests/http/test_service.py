@@ -41,7 +41,7 @@ def _can_listen(family: socket.AddressFamily, host: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("control_addr", "bind", "host", "port", "told"),
+    ("control_addr", "bind", "host", "port", "document"),
     [
         (None, None, "127.0.0.1", 0, "http://127.0.0.1:5"),
         ("http://10.0.0.7:7400", None, "10.0.0.7", 7400, "http://10.0.0.7:7400"),
@@ -58,10 +58,10 @@ def _can_listen(family: socket.AddressFamily, host: str) -> bool:
     ],
 )
 def test_a_node_listens_and_is_known_where_the_settings_say(
-    control_addr: str | None, bind: str | None, host: str, port: int, told: str
+    control_addr: str | None, bind: str | None, host: str, port: int, document: str
 ) -> None:
     address = _chosen(control_addr, bind)
-    assert (address.host, address.port, address.announced_url(5)) == (host, port, told)
+    assert (address.host, address.port, address.announced_url(5)) == (host, port, document)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_a_node_without_a_token_binds_to_loopback_and_says_so(
 ) -> None:
     async with Mesh.open(village.settings("ann", control_addr=f"http://192.0.2.1:{free_port()}")) as node:
         assert address_of(node).startswith("http://127.0.0.1:")
-        assert "for this machine only, not for 192.0.2.1" in caplog.text
+        assert "from this machine only, not from 192.0.2.1" in caplog.text
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(address_of(node))).status_code == HTTPStatus.NOT_FOUND
 

@@ -190,7 +190,7 @@ async def test_a_sender_that_cannot_put_its_clock_right_may_try_again_later(neig
     courier = HttpRelayClient("ann", _keys(receiver, _Clock(5 * _BAR_MS), _nobody_answers))
     async with serving(receiver, keys=_keys(receiver, _Clock())) as (_, url):
         try:
-            with pytest.raises(RelayFailed, match="401 the bar of this key is over") as raised:
+            with pytest.raises(RelayFailed, match="401 key expired: its bar is over") as raised:
                 await courier.deliver(Peer(RECEIVER, url), [message], stored=True)
         finally:
             await courier.close()

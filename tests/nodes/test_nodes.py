@@ -92,9 +92,9 @@ def _states(nodes: list[Node]) -> dict[str, NodeState]:
 
 
 async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
-    told = "http://10.0.0.7:7400"
+    answer = "http://10.0.0.7:7400"
     said = _slow(
-        settings, agent_id="planner", control_addr=told, bind="127.0.0.1:0", token=SecretStr("t"), http=True
+        settings, agent_id="planner", control_addr=answer, bind="127.0.0.1:0", token=SecretStr("t"), http=True
     )
     async with Mesh.open(said) as node:
         activity = node.presence.activity
@@ -104,7 +104,7 @@ async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
         (own,) = await node.nodes.all()
         assert (own.node_id, own.agent_id, own.incarnation) == (node.identity.node_id, "planner", 1)
         is_reached = settings.home is not Home.MEMORY
-        assert (own.activity, own.control_addr) == ("builds the docs", told if is_reached else None)
+        assert (own.activity, own.control_addr) == ("builds the docs", answer if is_reached else None)
         assert (orjson.loads(own.kinds), own.capacity, own.load) == (["build", "test"], 4, 3)
         assert (own.host, own.pid, own.version) == (socket.gethostname(), os.getpid(), version("vox-mesh"))
         assert (own.public_key, own.machine_id) == (node.identity.key.public, machine_id())
@@ -217,12 +217,12 @@ async def test_a_watch_tells_of_silence_although_nobody_commits(node: MeshNode, 
 async def test_a_watch_does_not_tell_of_ticks_that_change_nothing(node: MeshNode) -> None:
     watch = node.nodes.watch()
     await _until(watch, lambda nodes: len(nodes) == 1)
-    told = asyncio.create_task(asyncio.wait_for(anext(watch), _PATIENCE_S))
+    answer = asyncio.create_task(asyncio.wait_for(anext(watch), _PATIENCE_S))
     await node.run_once()
     await node.run_once()
     node.presence.activity.text = "something new"
     await node.run_once()
-    assert [each.activity for each in await told] == ["something new"]
+    assert [each.activity for each in await answer] == ["something new"]
     await watch.aclose()
 
 
@@ -292,8 +292,12 @@ async def test_who_is_here_is_told_of_one_mesh_only(tmp_path: Path) -> None:
         first.model_copy(update={"scope_id": "another"}),
         first.model_copy(update={"repository_id": "another"}),
     ]
-    async with Mesh.open(first) as here, Mesh.open(elsewhere[0]) as there, Mesh.open(elsewhere[1]) as beside:
-        for mesh in (here, there, beside):
+    async with (
+        Mesh.open(first) as here,
+        Mesh.open(elsewhere[0]) as there,
+        Mesh.open(elsewhere[1]) as nearby,
+    ):
+        for mesh in (here, there, nearby):
             assert [node.node_id for node in await mesh.nodes.all()] == [mesh.identity.node_id]
             owner = await mesh.roles.owner()
             assert owner is None or owner.node_id == mesh.identity.node_id

@@ -164,12 +164,12 @@ def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: 
         "a fault": "example.fault",
     }
     for words, kind in said.items():
-        told = _more(_event(ended.err, words))
-        told.pop("traceback", None)
+        result = _more(_event(ended.err, words))
+        result.pop("traceback", None)
         job_id = ids[kind]
-        assert (told.pop("error", None) is not None) == (kind == "example.fault")
+        assert (result.pop("error", None) is not None) == (kind == "example.fault")
         trace = {"trace_id": job_id[:32], "span_id": job_id[32:48]}
-        assert told == {"agent": "coder", "node": node, "job": job_id, "kind": kind, "attempt": 1, **trace}
+        assert result == {"agent": "coder", "node": node, "job": job_id, "kind": kind, "attempt": 1, **trace}
     fault, thread = _event(ended.err, "a fault"), _event(ended.err, "thread failed: thread=other")
     assert (fault["error"], thread["error"][:18]) == (
         "ValueError: first line second line",
@@ -262,7 +262,7 @@ async def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("traceparent", "told"),
+    ("traceparent", "result"),
     [
         (_TRACE, {"trace_id": "ab" * 16, "span_id": "cd" * 8}),
         (None, {}),
@@ -272,7 +272,7 @@ async def job(tmp_path: Path) -> Job:
     ],
 )
 async def test_lines_tell_the_request_that_is_served_and_its_trace(
-    traceparent: str | None, told: dict[str, str]
+    traceparent: str | None, result: dict[str, str]
 ) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.json_response(log_fields())
@@ -291,7 +291,7 @@ async def test_lines_tell_the_request_that_is_served_and_its_trace(
             nowhere = await client.get(f"{url}/nowhere", headers=headers)
     finally:
         await runner.cleanup()
-    assert answer.json() == {"request": "GET /v1/jobs/{job}", **told}
+    assert answer.json() == {"request": "GET /v1/jobs/{job}", **result}
     assert nowhere.status_code == 404
 
 

@@ -163,12 +163,12 @@ def test_schedule_claim_run_and_complete_are_one_trace_across_processes(
     traced = vox.having(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
     scheduled = _run(traced.having(VOX_MESH_NODE_ID="a"), _SCHEDULER)
     assert scheduled.code == 0, scheduled.err
-    told = json.loads(scheduled.out)
+    answer = json.loads(scheduled.out)
     worked = traced.having(VOX_MESH_NODE_ID="b", VOX_LOG_FORMAT="json")(
         *("worker", "run", "--handlers", "my_handlers:handlers", "--until-idle")
     )
     assert worked.code == 0, worked.err
-    for job_id, is_wrong in zip(told["jobs"], (False, True), strict=True):
+    for job_id, is_wrong in zip(answer["jobs"], (False, True), strict=True):
         spans = collector.of_trace(job_id[:32])
         own = spans.pop("my work", None)
         assert set(spans) == {f"job {each}" for each in _LIFE}
@@ -180,17 +180,17 @@ def test_schedule_claim_run_and_complete_are_one_trace_across_processes(
         by_time = sorted(spans.values(), key=lambda each: each["began"])
         assert [each["name"] for each in by_time] == [f"job {each}" for each in _LIFE]
         ((_, linked),) = spans["job schedule"]["links"]
-        assert int(linked, 16) == told["caller"]
+        assert int(linked, 16) == answer["caller"]
         nodes = {each["name"]: each["resource"]["service.instance.id"] for each in by_time}
         assert nodes == {"job schedule": "a", "job claim": "b", "job run": "b", "job complete": "b"}
         assert {each["resource"]["service.name"] for each in by_time} == {"vox-mesh"}
-    carried = Trace.read(told["traceparent"])
+    carried = Trace.read(answer["traceparent"])
     assert carried is not None
     of_caller = collector.of_trace(carried.trace_id)
     assert set(of_caller) == {"the caller", "message send", "message receive"}
     assert of_caller["message send"]["span"] == carried.span_id
     assert of_caller["message receive"]["parent"] == carried.span_id
-    assert int(of_caller["message send"]["parent"], 16) == told["caller"]
+    assert int(of_caller["message send"]["parent"], 16) == answer["caller"]
 
 
 @contextmanager
@@ -267,13 +267,16 @@ asyncio.run(main())
     ("variables", "words"),
     [
         ({}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "OTEL_EXPORTER_OTLP_ENDPOINT is set, but"),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, "OTEL_TRACES_EXPORTER is set, but"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+            "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra",
+        ),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, "OTEL_TRACES_EXPORTER needs the extra"),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, ""),
-        ({"OTEL_TRACES_EXPORTER": "smoke"}, "OTEL_TRACES_EXPORTER=smoke is not known"),
+        ({"OTEL_TRACES_EXPORTER": "smoke"}, "OTEL_TRACES_EXPORTER must be otlp or none, got smoke"),
         (
             {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "http/protobuf only, not over grpc",
+            "protocol must be http/protobuf, got grpc",
         ),
     ],
 )

@@ -40,9 +40,9 @@ async def conflict_on(mesh: Mesh, name: str, *, is_gone: bool = False, **right: 
     base, _ = await overtaken(mesh, name, **right)
     if is_gone:
         await delete(mesh, name)
-    told = await mesh.occ.write(MEMORIES, at(name), {"content": "left"}, base, strategy=Manual())
-    assert isinstance(told, ConflictRecorded)
-    return await mesh.conflicts.find(told.conflict_id)
+    outcome = await mesh.occ.write(MEMORIES, at(name), {"content": "left"}, base, strategy=Manual())
+    assert isinstance(outcome, ConflictRecorded)
+    return await mesh.conflicts.find(outcome.conflict_id)
 
 
 async def resolutions(mesh: Mesh) -> list[LogEntry]:
@@ -75,11 +75,11 @@ async def test_a_conflict_is_resolved_to_either_side_to_both_or_to_a_value(mesh:
         assert closed.resolved_at is not None
         assert closed.resolved_at >= closed.created_at
         (entry,) = (each for each in await resolutions(mesh) if each.op_id == done.op_id)
-        told = json.loads(entry.payload)
-        assert (entry.accepted, told["conflict_id"], told["take"]) == (1, conflict.conflict_id, name)
-        assert (told["table"], told["key"], told["reason"]) == (MEMORIES, at(name), "so")
-        assert told["who"] == {"node": mesh.identity.node_id, "agent": "judge"}
-        assert told["written_at"] == done.written_at
+        outcome = json.loads(entry.payload)
+        assert (entry.accepted, outcome["conflict_id"], outcome["take"]) == (1, conflict.conflict_id, name)
+        assert (outcome["table"], outcome["key"], outcome["reason"]) == (MEMORIES, at(name), "so")
+        assert outcome["who"] == {"node": mesh.identity.node_id, "agent": "judge"}
+        assert outcome["written_at"] == done.written_at
         with pytest.raises(AlreadyResolved, match=f"resolved \\({name}\\) by judge at 20"):
             await mesh.conflicts.resolve(conflict.conflict_id, take="left")
         assert await row(mesh, name) == now
@@ -137,12 +137,12 @@ async def test_of_two_conflicts_on_a_row_the_second_is_decided_on_what_the_first
     local: MeshNode,
 ) -> None:
     first = await conflict_on(local, "a")
-    told = await local.occ.write(MEMORIES, at("a"), {"tags": "second"}, first.base, strategy=Manual())
-    assert isinstance(told, ConflictRecorded)
+    outcome = await local.occ.write(MEMORIES, at("a"), {"tags": "second"}, first.base, strategy=Manual())
+    assert isinstance(outcome, ConflictRecorded)
     done = await local.conflicts.resolve(first.conflict_id, take="left")
     with pytest.raises(RowMoved):
-        await local.conflicts.resolve(told.conflict_id, take="right")
-    await local.conflicts.resolve(told.conflict_id, take="merge", onto=done.written_at)
+        await local.conflicts.resolve(outcome.conflict_id, take="right")
+    await local.conflicts.resolve(outcome.conflict_id, take="merge", onto=done.written_at)
     now = await row(local, "a")
     assert (now["content"], now["tags"]) == ("left", "second")
 
@@ -209,11 +209,11 @@ async def test_whatever_a_column_can_hold_survives_a_review(local: MeshNode) -> 
     left = {"a": b"\0\xfe", "b": 2**62 + 1, "c": 1.0, "d": "\0ü\U0001f600"}
     await local.occ.write(table, key, {"a": -0.0, "b": b""}, None)
     made = await local.occ.read(table, key)
-    told = await local.occ.write(table, key, left, None, strategy=Manual())
-    assert isinstance(told, ConflictRecorded)
-    conflict = await local.conflicts.find(told.conflict_id)
+    outcome = await local.occ.write(table, key, left, None, strategy=Manual())
+    assert isinstance(outcome, ConflictRecorded)
+    conflict = await local.conflicts.find(outcome.conflict_id)
     assert (conflict.row_key, conflict.left, conflict.right) == (key, left, made)
-    await local.conflicts.resolve(told.conflict_id, take="left")
+    await local.conflicts.resolve(outcome.conflict_id, take="left")
     now = await local.occ.read(table, key)
     assert now is not None
     assert {name: (type(now[name]), now[name]) for name in left} == {
@@ -279,10 +279,10 @@ async def test_a_watch_tells_of_what_is_open_what_comes_and_what_is_resolved(
         await mesh.conflicts.resolve(before.conflict_id, take="right")
         first = await conflict_on(mesh, "a")
         async with aclosing(mesh.conflicts.watch()) as watch:
-            told = {(await anext(watch)).conflict_id}
-            if told == {before.conflict_id}:  # it was resolved within this millisecond
-                told = {(await anext(watch)).conflict_id}
-            assert told == {first.conflict_id}
+            outcome = {(await anext(watch)).conflict_id}
+            if outcome == {before.conflict_id}:  # it was resolved within this millisecond
+                outcome = {(await anext(watch)).conflict_id}
+            assert outcome == {first.conflict_id}
             second = await conflict_on(mesh, "b")
             assert await anext(watch) == second
             await mesh.conflicts.resolve(first.conflict_id, take="left")

@@ -93,17 +93,17 @@ async def test_every_strategy_does_as_it_says(mesh: MeshNode) -> None:
     ):
         base, right = await overtaken(mesh, f"review {len(ids)}")
         key = at(f"review {len(ids)}")
-        told = await mesh.occ.write(MEMORIES, key, wanted, base, strategy=strategy, agent="coder")
-        assert isinstance(told, ConflictRecorded)
-        assert told.right == right == await row(mesh, key["memory_key"])
-        conflict = await mesh.conflicts.find(told.conflict_id)
+        outcome = await mesh.occ.write(MEMORIES, key, wanted, base, strategy=strategy, agent="coder")
+        assert isinstance(outcome, ConflictRecorded)
+        assert outcome.right == right == await row(mesh, key["memory_key"])
+        conflict = await mesh.conflicts.find(outcome.conflict_id)
         assert (conflict.table_name, conflict.row_key, conflict.state) == (MEMORIES, key, "open")
         assert (conflict.base, conflict.right) == (base, right)
         assert conflict.left == {"agent_id": None, "content": "left", "tags": "base", "importance": 1}
         assert (conflict.left_node, conflict.left_agent) == (mesh.identity.node_id, "coder")
         assert (conflict.right_node, conflict.deferred_to) == (mesh.identity.node_id, deferred_to)
         assert conflict.strategy == ("DeferToAgent" if deferred_to else "Manual")
-        ids.append(told.conflict_id)
+        ids.append(outcome.conflict_id)
     assert [conflict.conflict_id for conflict in await mesh.conflicts.list()] == ids
 
     base, right = await overtaken(mesh, "both", tags="right")
@@ -175,17 +175,17 @@ async def test_the_left_side_of_a_deleted_row_is_written_whole(local: MeshNode, 
 async def test_a_deleted_row_is_a_conflict_without_a_right_side(local: MeshNode, strategy: Any) -> None:
     base, _ = await overtaken(local, "a")
     await delete(local, "a")
-    told = await local.occ.write(MEMORIES, at("a"), {"content": "left"}, base, strategy=strategy)
-    assert isinstance(told, ConflictRecorded)
-    conflict = await local.conflicts.find(told.conflict_id)
+    outcome = await local.occ.write(MEMORIES, at("a"), {"content": "left"}, base, strategy=strategy)
+    assert isinstance(outcome, ConflictRecorded)
+    conflict = await local.conflicts.find(outcome.conflict_id)
     assert (conflict.base, conflict.right, conflict.right_node) == (base, None, None)
     assert await local.occ.read(MEMORIES, at("a")) is None
 
 
 async def test_two_who_make_the_same_row_merge_where_they_agree(local: MeshNode) -> None:
     made = await memory(local, "a", content="same", tags="t")
-    told = await local.occ.write(MEMORIES, at("a"), {"content": "same"}, None, strategy=Merge())
-    assert told == Merged(made, made)
+    outcome = await local.occ.write(MEMORIES, at("a"), {"content": "same"}, None, strategy=Merge())
+    assert outcome == Merged(made, made)
     other = await local.occ.write(MEMORIES, at("a"), {"content": "other"}, None, strategy=Merge())
     assert other == Skipped(made)
 
@@ -199,8 +199,8 @@ async def test_a_row_that_no_mesh_has_written_has_a_version_too(local: MeshNode)
         base = await local.occ.read(table, key)
         assert base == {**key, "n": 1, "written_at": written_at}
         assert isinstance(await local.occ.write(table, key, {"n": 2}, base), Written)
-        told = await local.occ.write(table, key, {"n": 3}, base, strategy=Manual())
-        assert isinstance(told, ConflictRecorded)
+        outcome = await local.occ.write(table, key, {"n": 3}, base, strategy=Manual())
+        assert isinstance(outcome, ConflictRecorded)
     assert local.clock.flagged == 0
 
 
@@ -243,10 +243,10 @@ async def test_the_left_side_wins_over_the_newest_right_side(local: MeshNode) ->
 async def test_a_conflict_is_recorded_once_with_the_newest_right_side(local: MeshNode) -> None:
     base, _ = await overtaken(local, "a")
     moving(local, 3, {"content": "rival"})
-    told = await local.occ.write(MEMORIES, at("a"), {"content": "left"}, base, strategy=Manual())
-    assert isinstance(told, ConflictRecorded)
+    outcome = await local.occ.write(MEMORIES, at("a"), {"content": "left"}, base, strategy=Manual())
+    assert isinstance(outcome, ConflictRecorded)
     (conflict,) = await local.conflicts.list()
-    assert conflict.right == told.right == await row(local, "a")
+    assert conflict.right == outcome.right == await row(local, "a")
     assert conflict.right["content"] == "rival 0"
     assert conflict.left_agent == "planner"
 
@@ -313,18 +313,18 @@ async def test_two_commands_at_one_moment_write_different_versions(tmp_path: Pat
             times.append(Hlc.parse((await memory(mesh, name, content="x"))["written_at"]))
         assert times[0][:2] == times[1][:2]
         assert times[0].author != times[1].author
-        told = await two.occ.write(MEMORIES, at("a"), {}, None, strategy=Manual())
-        assert isinstance(told, ConflictRecorded)
-        assert (await two.conflicts.find(told.conflict_id)).right_node == one.identity.node_id
+        outcome = await two.occ.write(MEMORIES, at("a"), {}, None, strategy=Manual())
+        assert isinstance(outcome, ConflictRecorded)
+        assert (await two.conflicts.find(outcome.conflict_id)).right_node == one.identity.node_id
 
 
 async def test_an_agent_is_told_of_what_is_deferred_to_it_and_its_silence_undoes_nothing(
     local: MeshNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Conflict] = []
+    outcome: list[Conflict] = []
 
     async def notify(conflict: Conflict) -> None:
-        told.append(conflict)
+        outcome.append(conflict)
         raise ConnectionError
 
     local.occ._notify = notify
@@ -332,6 +332,6 @@ async def test_an_agent_is_told_of_what_is_deferred_to_it_and_its_silence_undoes
         base, _ = await overtaken(local, str(strategy))
         await local.occ.write(MEMORIES, at(str(strategy)), {"content": "left"}, base, strategy=strategy)
     recorded = await local.conflicts.list()
-    assert told == recorded[:1]
+    assert outcome == recorded[:1]
     assert len(recorded) == 2
     assert "conflict notification failed: agent=judge" in caplog.text

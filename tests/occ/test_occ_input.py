@@ -82,9 +82,9 @@ async def test_a_column_that_the_table_has_not_is_refused_wherever_it_stands(
     [{}, {"agent_id": "a"}, {"memory_key": None}, {"scope_id": "x", "memory_key": "a"}, {"written_at": "a"}],
 )
 async def test_what_does_not_name_one_row_is_refused(local: MeshNode, key: dict[str, Any]) -> None:
-    with pytest.raises(BadValue, match="key of table memories must be") as told:
+    with pytest.raises(BadValue, match="key of table memories must be") as outcome:
         await local.occ.read(MEMORIES, key)
-    assert "memory_key" in told.value.hint
+    assert "memory_key" in outcome.value.hint
 
 
 @pytest.mark.parametrize(

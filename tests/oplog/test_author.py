@@ -35,7 +35,7 @@ async def numbers(mesh: Mesh, table: str) -> list[Any]:
     return [row[0] for row in await mesh.store.read(f"SELECT id FROM {table} ORDER BY id", fresh=True)]
 
 
-def told(verdicts: list[Any]) -> list[str]:
+def found(verdicts: list[Any]) -> list[str]:
     """What each of the scripts ended in."""
     return ["applied" if isinstance(verdict, Outcome) else type(verdict).__name__ for verdict in verdicts]
 
@@ -67,7 +67,7 @@ async def test_a_script_that_rolls_back_leaves_its_refused_entry_and_its_neighbo
         adding(table, 3),
     ]
     verdicts = await mesh.store.write_all(scripts)
-    assert told(verdicts) == ["applied", "Refused", "ConstraintFailed", "applied", "Refused", "applied"]
+    assert found(verdicts) == ["applied", "Refused", "ConstraintFailed", "applied", "Refused", "applied"]
     assert await numbers(mesh, table) == [1, 2, 3]
     entries = await notes(mesh)
     assert ids(entries) == [script.key for script in scripts if script.op is not None]
@@ -88,8 +88,8 @@ async def test_an_answer_is_in_the_log_as_an_object_of_its_columns(mesh: MeshNod
     empty = Answer("SELECT 1 WHERE 0", columns=("nothing",))
     await mesh.store.write(Script(answer=empty, op=Op(NOTE, "{}")))
     entries = await notes(mesh)
-    told = (1, -(2**63) + 1, "text", None, "00FF", 'é ✓ "', "", "", 0, "a\n", 12, "{}")
-    assert json.loads(entries[0].result or "") == dict(zip(names, told, strict=True))
+    found = (1, -(2**63) + 1, "text", None, "00FF", 'é ✓ "', "", "", 0, "a\n", 12, "{}")
+    assert json.loads(entries[0].result or "") == dict(zip(names, found, strict=True))
     assert outcome.rows[0][4:6] == (b"\x00\xff", 'é ✓ "')
     assert json.loads(entries[1].result or "") == {}
     await mesh.store.write(mesh.oplog.seal_script())
@@ -112,7 +112,7 @@ async def test_an_op_sent_twice_takes_effect_once_and_answers_the_same(mesh: Mes
     mixed = await mesh.store.write_all(
         [adding(table, 1, key=bad), adding(table, 5), adding(table, 1, key=good, answers=True)]
     )
-    assert told(mixed) == ["ConstraintFailed", "applied", "applied"]
+    assert found(mixed) == ["ConstraintFailed", "applied", "applied"]
     last = mixed[2]
     assert isinstance(last, Outcome)
     assert last.rows == first.rows
@@ -143,10 +143,10 @@ async def test_an_op_that_is_twice_in_one_request_takes_effect_once(mesh: MeshNo
     script = adding(table, 1, key=new_key(), answers=answers)
     refused = noted(CLOSED, key=new_key())
     verdicts = await mesh.store.write_all([script, refused, adding(table, 2), script, refused])
-    assert told(verdicts) == ["applied", "Refused", "applied", "applied", "Refused"]
+    assert found(verdicts) == ["applied", "Refused", "applied", "applied", "Refused"]
     assert await numbers(mesh, table) == [1, 2]
     verdicts = await mesh.store.write_all([adding(table, 3), pair := adding(table, 4), pair])
-    assert told(verdicts) == ["applied"] * 3
+    assert found(verdicts) == ["applied"] * 3
     assert await numbers(mesh, table) == [1, 2, 3, 4]
     assert len(await notes(mesh)) == 5
     await assert_sound(mesh)
@@ -196,7 +196,7 @@ async def test_merged_ops_end_each_by_itself(mesh: MeshNode) -> None:
     verdicts = await mesh.store.write_all(merged(1, 2, 3))
     assert [verdict.rows.value for verdict in verdicts if isinstance(verdict, Outcome)] == [10, 20, 30]
     verdicts = await mesh.store.write_all(merged(4, -1, 2, 5))
-    assert told(verdicts) == ["applied", "Refused", "ConstraintFailed", "applied"]
+    assert found(verdicts) == ["applied", "Refused", "ConstraintFailed", "applied"]
     entries = await notes(mesh)
     assert [json.loads(entry.payload)["n"] for entry in entries] == [1, 2, 3, 4, -1, 2, 5]
     assert [entry.reason for entry in entries] == [None] * 4 + ["negative", "failed", None]
@@ -215,7 +215,7 @@ async def test_bad_sql_fails_its_own_script_only_and_leaves_no_gap(mesh: MeshNod
         Script(Statement("not even SQL")),
     ]
     verdicts = await mesh.store.write_all(scripts)
-    assert told(verdicts) == ["applied", "BadStatement", "applied", "applied", "BadStatement"]
+    assert found(verdicts) == ["applied", "BadStatement", "applied", "applied", "BadStatement"]
     assert await numbers(mesh, table) == [1, 2]
     entries = [entry for entry in await notes(mesh) if entry.accepted]
     assert ids(entries) == [scripts[0].key, scripts[3].key]
@@ -247,7 +247,7 @@ async def test_any_payload_comes_back_as_it_went(mesh: MeshNode) -> None:
     await asyncio.gather(*(mesh.oplog.append(NOTE, payload) for payload in PAYLOADS))
     texts = [entry.payload for entry in await notes(mesh)]
     refused = await mesh.store.write_all([noted(CLOSED, payload=text) for text in texts[: len(PAYLOADS)]])
-    assert told(refused) == ["Refused"] * len(PAYLOADS)
+    assert found(refused) == ["Refused"] * len(PAYLOADS)
     texts = [entry.payload for entry in await notes(mesh)]
     assert [json.loads(text) for text in texts] == PAYLOADS * 3
     assert texts == texts[: len(PAYLOADS)] * 3

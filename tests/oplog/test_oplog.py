@@ -276,7 +276,7 @@ class Walk:
     def __init__(self, there: Scene, random: Random) -> None:
         self._there = there
         self._random = random
-        self._told: dict[str, str] = {}
+        self._result: dict[str, str] = {}
         self._late: list[int] = []
 
     async def incarnation(self, steps: int) -> None:
@@ -315,7 +315,7 @@ class Walk:
             ends = ["unknown" if isinstance(error, OutcomeUnknown) else "absent"] * len(scripts)
         for script, end in zip(scripts, ends, strict=True):
             if script.op is not None:
-                self._told[script.key] = end
+                self._result[script.key] = end
 
     async def _append(self, node: MeshNode) -> None:
         await self._write(node, self._scripts())
@@ -355,8 +355,8 @@ class Walk:
         entries = await notes(node)
         assert len(set(ids(entries))) == len(entries)
         found = {entry.op_id: "applied" if entry.accepted else "refused" for entry in entries}
-        for key, told in self._told.items():
-            assert told in ("unknown", found.get(key, "absent")), (key, told)
+        for key, result in self._result.items():
+            assert result in ("unknown", found.get(key, "absent")), (key, result)
         rows = await node.store.read("SELECT op_id FROM effects")
         effects = sorted(row[0] for row in rows)
         assert effects == sorted(key for key, end in found.items() if end == "applied")

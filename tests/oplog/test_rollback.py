@@ -86,9 +86,9 @@ async def test_two_nodes_under_which_the_store_goes_back_join_again(server: Serv
         await asyncio.gather(a.run_once(), b.run_once())
         for node in (a, b):
             await node.oplog.append(NOTE_KIND.name, {"n": 2})
-        (told,) = await rolled_back(a)
-        assert told["epoch"] == 1
-        assert told["log"]["known_id"] >= known.entry_id > told["log"]["last_id"]
+        (answer,) = await rolled_back(a)
+        assert answer["epoch"] == 1
+        assert answer["log"]["known_id"] >= known.entry_id > answer["log"]["last_id"]
         for node, was in zip((a, b), before, strict=True):
             assert (node.incarnation or 0) > (was or 0) + INCARNATIONS_RAISED_BY
         notes = [orjson.loads(e.payload)["n"] for e in await a.oplog.tail(100, kind=NOTE_KIND.name)]
@@ -215,9 +215,9 @@ async def test_a_node_that_starts_on_a_store_that_was_put_back_fences_it(
         was = a.incarnation
     put_back()
     async with Mesh.open(settings) as a:
-        (told,) = await rolled_back(a)
-        assert told["incarnation"] == was
-        assert told["fence_token"] == old.fence_token
+        (answer,) = await rolled_back(a)
+        assert answer["incarnation"] == was
+        assert answer["fence_token"] == old.fence_token
         assert (await a.locks.acquire("task:1")).fence_token > old.fence_token + TOKENS_RAISED_BY
         assert not [report for report in await a.oplog.verify() if report.problem]
     async with Mesh.open(settings) as a:

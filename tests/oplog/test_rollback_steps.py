@@ -187,8 +187,8 @@ async def test_the_loss_of_a_single_entry_is_noticed_by_the_next_tick_or_transac
             await a.run_once()
         else:
             await a.locks.acquire(["task:1", "task:2"])
-        (told,) = await rollbacks(a)
-        assert told["chains"]["a"]["from_seq"] == told["chains"]["a"]["to_seq"]
+        (answer,) = await rollbacks(a)
+        assert answer["chains"]["a"]["from_seq"] == answer["chains"]["a"]["to_seq"]
         assert entry.key not in {each.op_id for each in await a.oplog.tail(100)}
 
 

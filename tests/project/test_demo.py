@@ -159,7 +159,7 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert len(processes(done.stdout)) == 4  # one came twice
     assert_gone(processes(done.stdout))
 
-    assert "all as they were written" in looked_around(tmp_path, done.stdout)
+    assert "chains: intact" in looked_around(tmp_path, done.stdout)
 
     for n, (said, (name, falsify)) in enumerate(FALSIFIED.items()):
         workspace = Workspace(tmp_path / f"{n}" / FOLDER)

@@ -22,17 +22,20 @@ _AVOIDED: Final = (
 _WORDS: Final = re.compile(rf"(?<!\w)({'|'.join(_AVOIDED)})(?!\w)", re.IGNORECASE)
 
 _LIMITS: Final = {
-    "vox_mesh": 327,
-    "sql": 135,
-    "docs": 325,
-    "tests": 1_365,
-    "proof": 322,
-    "bench": 95,
-    "tools": 71,
-    "deploy": 18,
-    "README.md": 11,
+    "vox_mesh": 0,
+    "sql": 0,
+    "docs": 9,
+    "tests": 712,
+    "proof": 16,
+    "bench": 27,
+    "tools": 0,
+    "deploy": 0,
+    "README.md": 0,
 }
 """How often the words to avoid stand in each part. A limit goes down with the count, and never up."""
+
+_PINNED: Final = re.compile(r"--anew\b|`anew`|\banew(?=[:=,)])|(?<=body\.)anew\b|(?<=anew=)anew\b")
+"""The option and the key `anew` of budgets, which users have."""
 
 _SAME_NAME: Final = frozenset({"Mesh"})
 """`vox_mesh.Mesh` and `vox_mesh.sync.Mesh` are the same thing, with and without `await`."""
@@ -60,7 +63,7 @@ def _classes() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("part", _LIMITS)
 def test_the_words_to_avoid_become_fewer(part: str) -> None:
-    count = sum(len(_WORDS.findall(path.read_text())) for path in _files(part))
+    count = sum(len(_WORDS.findall(_PINNED.sub("", path.read_text()))) for path in _files(part))
     assert count <= _LIMITS[part], f"new words to avoid in {part}: {', '.join(_AVOIDED)}"
 
 

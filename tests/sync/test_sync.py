@@ -385,9 +385,9 @@ def test_a_fork_is_told_that_the_mesh_is_not_its_own_and_harms_nothing(tmp_path:
     with in_process("fork", tmp_path) as script:
         out, err = script.communicate(_PATIENCE_S)
     assert script.returncode == 0, err
-    told, of_parent = out.splitlines()
-    assert told.startswith("store_closed: mesh was opened by process")
-    assert told.endswith("open a mesh in this process")
+    answer, of_parent = out.splitlines()
+    assert answer.startswith("store_closed: mesh was opened by process")
+    assert answer.endswith("open a mesh in this process")
     assert of_parent == "0 1"
 
 

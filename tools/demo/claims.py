@@ -246,7 +246,7 @@ def chains(evidence: Evidence) -> Claim:
     known = {chain.node_id for chain in evidence.chains}
     faults += [f"{name} has no chain" for name in ORCHESTRATORS if name not in known]
     entries = sum(chain.entries for chain in evidence.chains)
-    return Claim("chains", [f"{entries} entries in {len(known)} chains: all as they were written"], faults)
+    return Claim("chains", [f"{entries} entries in {len(known)} chains: intact"], faults)
 
 
 CLAIMS: Final = (jobs, order, routes, takeover, fences, messages, conflict, chains)

@@ -1,4 +1,4 @@
-"""Inboxes: announce those that are received here, and lease those that are received nowhere else.
+"""Inboxes: announce the ones received here, and lease the ones received nowhere else.
 
 A lease is the right of an inbox's only receiver to hand out relayed messages without a claim.
 """

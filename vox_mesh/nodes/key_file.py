@@ -26,7 +26,7 @@ def load_or_create_key(path: Path, *, hint: str = _HINT) -> SigningKey:
     """Return the key in the file, created at first use; `hint` is for a file without a valid key."""
     pem = load_or_create(path, _new_pem)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise BadSettings(f"key file {path} can be read by others", hint=f"run chmod 600 {path}")
+        raise BadSettings(f"key file {path} can be read by others", hint=f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # a type error: it needs a password

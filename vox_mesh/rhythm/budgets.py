@@ -249,7 +249,7 @@ class Budgets:
             attempt=row["attempt"],
             account=row["account"],
             role=row["role"],
-            note="its end was not told" if row["is_done"] else "its worker was gone",
+            note="its end was not reported" if row["is_done"] else "its worker was gone",
         )
 
     # --- for workers -----------------------------------------------------------------------------

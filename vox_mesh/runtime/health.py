@@ -155,7 +155,9 @@ class Health:
     def _tempo(self) -> HealthCheck:
         """Remark a median tempo; this never fails the check."""
         is_median = self._rhythm.pulse.source is TempoSource.MEDIAN
-        return HealthCheck("tempo", True, "policies differ and nobody leads: the median" if is_median else "")
+        return HealthCheck(
+            "tempo", True, "policies differ and there is no leader: the median applies" if is_median else ""
+        )
 
     def _replica(self) -> HealthCheck:
         status = self._store.replica_status

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -25,10 +24,9 @@ def __getattr__(name: str) -> Any:
     new_name = _DEPRECATED.get(name, name)
     if new_name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vox_mesh.model.base.deprecation import warn_renamed
     from vox_mesh.testing import harness
 
     if name != new_name:
-        warnings.warn(
-            f"vox_mesh.testing.{name} is deprecated: use {new_name}", DeprecationWarning, stacklevel=2
-        )
+        warn_renamed(f"{__name__}.{name}", f"{__name__}.{new_name}")
     return getattr(harness, new_name)

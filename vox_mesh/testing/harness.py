@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
@@ -19,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base import durations
+from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
@@ -73,7 +73,7 @@ class ManualClock:
 
     async def turn(self, duration: str | int | timedelta) -> None:
         """Call `advance`. Deprecated."""
-        warnings.warn("ManualClock.turn is deprecated: call advance", DeprecationWarning, stacklevel=2)
+        warn_renamed("ManualClock.turn", "ManualClock.advance")
         await self.advance(duration)
 
 

@@ -112,7 +112,7 @@ class EdgeView:
 
 @dataclass(frozen=True)
 class GraphView:
-    """Jobs and what each waits for; `is_cut` if there are more of them than are told."""
+    """Jobs and their dependencies; `is_cut` if there are more than are listed."""
 
     jobs: list[VertexView]
     edges: list[EdgeView]

@@ -54,10 +54,10 @@ class KindLine:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job that somebody works on, that went wrong, or that waits.
+    """A running, failed or waiting job.
 
-    `since_ms`: for how long it has been worked on or waited, or how long ago it ended. `due_ms`: when, if at
-    all, its claim or its waiting time runs out.
+    `since_ms`: how long it has run or waited, or how long ago it ended. `due_ms`: when its claim or its
+    waiting time ends, if at all.
     """
 
     job_id: str
@@ -78,7 +78,7 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class WaiterLine:
-    """Somebody who waits for a key."""
+    """A waiter for a key."""
 
     lock_key: str
     node_id: str
@@ -89,7 +89,7 @@ class WaiterLine:
 
 @dataclass(frozen=True, slots=True)
 class LockLine:
-    """A hold of a key, and who waits for that key, in their order."""
+    """A held key and its waiters, in the order of the queue."""
 
     lock_key: str
     fence_token: int
@@ -119,7 +119,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class ConflictLine:
-    """A write that lost a race and waits for somebody to decide."""
+    """An optimistic write in conflict that waits for a resolution."""
 
     conflict_id: str
     table_name: str
@@ -132,7 +132,7 @@ class ConflictLine:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """How many messages there are that are not done with."""
+    """The number of messages that are not settled, by state."""
 
     unread: int
     claimed: int
@@ -142,7 +142,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class RhythmLine:
-    """The beat of the moment, and what became of the last bar of which there is anything to tell."""
+    """The current beat, and the report of the last bar that has one."""
 
     beat: BeatView
     report: BarReport | None
@@ -150,7 +150,7 @@ class RhythmLine:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLine:
-    """Where the data lives, how long it took to answer, and how this process stands with it."""
+    """The backend, its response time, and the state of this process's connection to it."""
 
     home: str
     address: str
@@ -161,10 +161,10 @@ class DatabaseLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All of it. Of each sort there may be more than are told of here; the counts count them all.
+    """The state of the mesh. The lists may be cut short; the counts are complete.
 
-    `last_op_id` rises with every op: two overviews tell how fast. `waiters` are those whose key nobody holds
-    as they wrote it: what they wait for overlaps it.
+    `last_op_id` rises with every op: two overviews give the rate. `waiters` are the waiters whose key is not
+    held itself: they wait for a lock that overlaps it.
     """
 
     now_ms: int

@@ -219,7 +219,7 @@ class BudgetView:
 
 @dataclass(frozen=True)
 class SpendingView:
-    """What an agent or account has spent. Resources that no system told are absent."""
+    """The spending of an agent or account. Resources that were not measured are absent."""
 
     subject: str
     phrases: int

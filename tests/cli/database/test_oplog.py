@@ -153,7 +153,7 @@ def test_what_an_op_waits_for_is_told(vox: Vox) -> None:
         applied = vox("oplog", "waiting", first, "--json").document
         assert (applied["state"], applied["waits_for"]) == ("applied", [])
         unknown = vox("oplog", "waiting", _ABSENT)
-        assert (unknown.code, "no op" in unknown.error) == (1, True)
+        assert (unknown.code, "not found in the log" in unknown.error) == (1, True)
 
 
 def test_commands_that_only_read_make_no_key(vox: Vox) -> None:

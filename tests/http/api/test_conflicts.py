@@ -69,12 +69,12 @@ async def test_a_conflict_is_resolved_once(
     served: Served, name: str, body: dict[str, Any], content: str, tags: str
 ) -> None:
     conflict_id = await conflict(served.node, name)
-    told = await served.post(path_of(conflict_id), body)
-    assert (told["conflict_id"], told["resolution"]) == (conflict_id, body.get("take", "value"))
+    document = await served.post(path_of(conflict_id), body)
+    assert (document["conflict_id"], document["resolution"]) == (conflict_id, body.get("take", "value"))
     now = await row(served.node, name)
     assert (now["content"], now["tags"]) == (content, tags)
-    assert told["written_at"] in (None, now["written_at"])
-    assert (await served.get(f"/v1/oplog/{told['op_id']}"))["kind"] == "ResolveConflict"
+    assert document["written_at"] in (None, now["written_at"])
+    assert (await served.get(f"/v1/oplog/{document['op_id']}"))["kind"] == "ResolveConflict"
     again = await served.ask("POST", path_of(conflict_id), {"take": "left"})
     assert_problem(again, HTTPStatus.CONFLICT, "already_resolved")
 
@@ -88,8 +88,8 @@ async def test_a_row_that_has_moved_is_written_only_onto_the_version_that_was_se
     moved = await served.ask("POST", path_of(conflict_id), {"take": "left"})
     assert_problem(moved, HTTPStatus.CONFLICT, "row_moved")
     version = (await row(served.node, name))["written_at"]
-    told = await served.post(path_of(conflict_id), {"take": "left", "onto": version})
-    assert told["resolution"] == "left"
+    document = await served.post(path_of(conflict_id), {"take": "left", "onto": version})
+    assert document["resolution"] == "left"
 
 
 async def test_what_can_not_be_is_refused(served: Served, name: str) -> None:

@@ -12,18 +12,18 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_where_the_data_lives_is_told(served: Served) -> None:
-    told = await served.get("/v1/db")
-    assert (told["home"], told["scope_id"]) == ("file", served.town.scope_id)
-    assert (told["breaker"], told["waiting"], told["replica"]) == ("off", 0, None)
-    assert told["engine"]["address"] == str(served.town.folder / "shared.db")
+    document = await served.get("/v1/db")
+    assert (document["home"], document["scope_id"]) == ("file", served.town.scope_id)
+    assert (document["breaker"], document["waiting"], document["replica"]) == ("off", 0, None)
+    assert document["engine"]["address"] == str(served.town.folder / "shared.db")
     by_command = await printed(served, "db", "status")
-    assert told["schema_version"] == by_command["schema_version"]
+    assert document["schema_version"] == by_command["schema_version"]
 
 
 async def test_the_overview_has_something_of_everything(served: Served) -> None:
     names = await fill(served.node)
-    told = await served.get("/v1/overview")
-    assert [each["node_id"] for each in told["nodes"]] == [names["node_id"]]
-    assert {each["lock_key"] for each in told["locks"]} >= {"a", "b"}
-    assert names["conflict_id"] in [each["conflict_id"] for each in told["conflicts"]]
-    assert told["mail"]["unread"] >= 3
+    document = await served.get("/v1/overview")
+    assert [each["node_id"] for each in document["nodes"]] == [names["node_id"]]
+    assert {each["lock_key"] for each in document["locks"]} >= {"a", "b"}
+    assert names["conflict_id"] in [each["conflict_id"] for each in document["conflicts"]]
+    assert document["mail"]["unread"] >= 3

@@ -25,9 +25,13 @@ def cron(**changes: Any) -> dict[str, Any]:
 async def test_a_cron_is_added_once_listed_and_removed(served: Served) -> None:
     names = [f"{letter}-{new_key()}" for letter in "cab"]
     for name in names:
-        told = (await served.ask("PUT", f"/v1/crons/{name}", cron())).json()
-        assert (told["name"], told["timezone"], told["manifest"]) == (name, "UTC", {"kind": "test.report"})
-        assert (await served.ask("PUT", f"/v1/crons/{name}", cron())).json() == told
+        body = (await served.ask("PUT", f"/v1/crons/{name}", cron())).json()
+        assert (body["name"], body["timezone"], body["manifest"]) == (
+            name,
+            "UTC",
+            {"kind": "test.report"},
+        )
+        assert (await served.ask("PUT", f"/v1/crons/{name}", cron())).json() == body
     listed = await served.all("/v1/crons", limit=2)
     assert [each["name"] for each in listed] == sorted(names)
     other = await served.ask("PUT", f"/v1/crons/{names[0]}", cron(expression="@daily"))
@@ -67,8 +71,8 @@ async def test_what_would_never_come_is_refused(served: Served, changes: dict[st
 
 async def test_a_kind_is_paused_and_resumed(served: Served, kind: str) -> None:
     for verb, is_paused in (("pause", True), ("pause", True), ("resume", False)):
-        told = await served.post(f"/v1/kinds/{kind}/{verb}")
-        assert (told["kind"], told["is_paused"]) == (kind, is_paused)
+        body = await served.post(f"/v1/kinds/{kind}/{verb}")
+        assert (body["kind"], body["is_paused"]) == (kind, is_paused)
         assert (kind in [each["kind"] for each in await served.all("/v1/kinds", limit=1)]) == is_paused
 
 
@@ -76,8 +80,8 @@ async def test_of_a_kind_changes_only_what_is_named_and_null_is_no_limit(served:
     async def changed(**limits: Any) -> dict[str, Any]:
         answer = await served.ask("PATCH", f"/v1/kinds/{kind}", limits)
         assert answer.status_code == HTTPStatus.OK, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        body: dict[str, Any] = answer.json()
+        return body
 
     none = await changed(audited=False)
     assert none == {
@@ -129,9 +133,9 @@ async def test_a_worker_is_drained_until_that_is_undone(served: Served) -> None:
     path = f"/v1/workers/{node_id}/drain"
     assert await served.all("/v1/workers") == []
     for method, draining in (("PUT", True), ("PUT", True), ("DELETE", False), ("DELETE", False)):
-        told = (await served.ask(method, path)).json()
-        assert (told["node_id"], told["draining"]) == (node_id, draining)
-        assert await served.all("/v1/workers") == ([told] if draining else [])
+        body = (await served.ask(method, path)).json()
+        assert (body["node_id"], body["draining"]) == (node_id, draining)
+        assert await served.all("/v1/workers") == ([body] if draining else [])
     for method in ("PUT", "DELETE"):
         answer = await served.ask(method, "/v1/workers/nobody/drain")
         assert_problem(answer, HTTPStatus.NOT_FOUND, "not_known")

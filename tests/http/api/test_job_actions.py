@@ -30,12 +30,16 @@ async def state_of(served: Served, job_id: str) -> str:
 @pytest.mark.parametrize("state", JobState)
 async def test_what_has_not_ended_is_aborted_and_what_has_stays(served: Served, state: JobState) -> None:
     job = await job_in(served, state)
-    told = await served.post(f"/v1/jobs/{job.job_id[:16]}/abort", {"reason": "not\nneeded"})
-    assert told["job_id"] == job.job_id
+    body = await served.post(f"/v1/jobs/{job.job_id[:16]}/abort", {"reason": "not\nneeded"})
+    assert body["job_id"] == job.job_id
     if state in ENDS:
-        assert (told["aborted"], told["state"]) == (False, state)
+        assert (body["aborted"], body["state"]) == (False, state)
     else:
-        assert (told["aborted"], told["state"], told["reason"]) == (True, "aborted", "not\nneeded")
+        assert (body["aborted"], body["state"], body["reason"]) == (
+            True,
+            "aborted",
+            "not\nneeded",
+        )
 
 
 @pytest.mark.parametrize("state", JobState)
@@ -47,10 +51,10 @@ async def test_what_has_ended_is_retried_once(served: Served, state: JobState) -
         assert_problem(answer, HTTPStatus.CONFLICT, "illegal_transition")
         assert job.job_id in answer.json()["hint"]
         return
-    told = await served.post(path)
-    assert (told["retry_of"], told["is_new"], told["kind"]) == (job.job_id, True, job.kind)
-    assert await state_of(served, told["job_id"]) == "pending"
-    assert await served.post(path) == {**told, "is_new": False}
+    body = await served.post(path)
+    assert (body["retry_of"], body["is_new"], body["kind"]) == (job.job_id, True, job.kind)
+    assert await state_of(served, body["job_id"]) == "pending"
+    assert await served.post(path) == {**body, "is_new": False}
 
 
 @pytest.mark.parametrize("state", JobState)
@@ -63,9 +67,9 @@ async def test_what_is_in_hand_goes_back(served: Served, state: JobState) -> Non
     if state not in (JobState.CLAIMED, JobState.RUNNING):
         assert_problem(answer, HTTPStatus.CONFLICT, "illegal_transition")
         return
-    told = answer.json()
-    assert (told["state"], told["reason"], told["failures"]) == ("pending", "later", 0)
-    assert told["not_before_ms"] > job.created_ms + 3_000_000
+    body = answer.json()
+    assert (body["state"], body["reason"], body["failures"]) == ("pending", "later", 0)
+    assert body["not_before_ms"] > job.created_ms + 3_000_000
 
 
 # --- many ----------------------------------------------------------------------------------------
@@ -106,8 +110,8 @@ async def test_all_that_failed_are_retried_and_nothing_else(served: Served, kind
     assert [each["job_id"] for each in plan["items"]] == failed[::-1]
     first = await served.post("/v1/jobs/retry", {"kind": kind, "limit": 2})
     rest = await served.post("/v1/jobs/retry", {"kind": kind, "limit": 2, "cursor": first["next"]})
-    told = [*first["items"], *rest["items"]]
-    assert [(each["retry_of"], each["is_new"]) for each in told] == [(job, True) for job in failed[::-1]]
+    body = [*first["items"], *rest["items"]]
+    assert [(each["retry_of"], each["is_new"]) for each in body] == [(job, True) for job in failed[::-1]]
     assert rest["next"] is None
     (again,) = (await served.post("/v1/jobs/retry", {"kind": kind, "state": "aborted"}))["items"]
     assert again["retry_of"] == aborted
@@ -118,10 +122,13 @@ async def test_jobs_are_named_and_those_that_had_ended_are_told(served: Served) 
     ended = (await job_in(served, JobState.SUCCEEDED)).job_id
     refused = await served.ask("POST", "/v1/jobs/retry", {"jobs": [ended, pending]})
     assert_problem(refused, HTTPStatus.CONFLICT, "illegal_transition")
-    told = await served.post("/v1/jobs/abort", {"jobs": [ended, pending, pending[:20]]})
-    assert [(each["job_id"], each["aborted"]) for each in told["items"]] == [(ended, False), (pending, True)]
-    told = await served.post("/v1/jobs/retry", {"jobs": [ended, pending]})
-    assert [each["retry_of"] for each in told["items"]] == [ended, pending]
+    body = await served.post("/v1/jobs/abort", {"jobs": [ended, pending, pending[:20]]})
+    assert [(each["job_id"], each["aborted"]) for each in body["items"]] == [
+        (ended, False),
+        (pending, True),
+    ]
+    body = await served.post("/v1/jobs/retry", {"jobs": [ended, pending]})
+    assert [each["retry_of"] for each in body["items"]] == [ended, pending]
     unknown = await served.ask("POST", "/v1/jobs/abort", {"jobs": [pending, "e" * 64]})
     assert_problem(unknown, HTTPStatus.NOT_FOUND, "not_known")
 

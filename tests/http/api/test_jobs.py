@@ -29,8 +29,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def scheduled(served: Served, *manifests: dict[str, Any], new: bool = False) -> list[Any]:
     """What came of these."""
-    told: list[Any] = await served.post("/v1/jobs", {"manifests": manifests, "new": new})
-    return told
+    document: list[Any] = await served.post("/v1/jobs", {"manifests": manifests, "new": new})
+    return document
 
 
 async def test_the_same_manifest_is_the_same_job_unless_it_is_to_be_new(served: Served, kind: str) -> None:
@@ -48,13 +48,13 @@ async def test_the_same_manifest_is_the_same_job_unless_it_is_to_be_new(served: 
 
 async def test_several_are_scheduled_together_and_wait_for_each_other(served: Served, kind: str) -> None:
     first, second = new_key(), new_key()
-    told = await scheduled(
+    document = await scheduled(
         served,
         {"kind": f"{kind}.b", "ulid": second, "after": [{"job": first, "when": "end"}]},
         {"kind": f"{kind}.a", "ulid": first},
     )
-    assert [each["ulid"] for each in told] == [first, second]
-    before, after = (each["job_id"] for each in told)
+    assert [each["ulid"] for each in document] == [first, second]
+    before, after = (each["job_id"] for each in document)
     shown = await served.get(f"/v1/jobs/{second.lower()}")
     assert (shown["job_id"], shown["waits"]) == (after, 1)
     awaited = {"job_id": before, "awaited": "end", "state": "pending", "kind": f"{kind}.a"}
@@ -114,27 +114,27 @@ async def test_a_job_that_is_not_there_is_not_found(served: Served) -> None:
 
 async def test_all_pages_together_have_every_job_once(served: Served, kind: str) -> None:
     manifests = [{"kind": f"{kind}.{'ab'[n % 2]}", "payload": n} for n in range(7)]
-    told = [each["job_id"] for each in await scheduled(served, *manifests)]
+    document = [each["job_id"] for each in await scheduled(served, *manifests)]
     listed = await served.all("/v1/jobs", kind=f"{kind}.*", limit=3)
-    assert [each["job_id"] for each in listed] == told[::-1]
+    assert [each["job_id"] for each in listed] == document[::-1]
     assert [each["manifest"] for each in listed] == manifests[::-1]
     half = await served.all("/v1/jobs", kind=f"{kind}.a", state="pending", limit=2)
-    assert [each["job_id"] for each in half] == told[::2][::-1]
+    assert [each["job_id"] for each in half] == document[::2][::-1]
     whole = await served.get("/v1/jobs", kind=f"{kind}.*", limit=7)
     assert len(whole["items"]) == 7
     after = await served.ask("GET", "/v1/jobs", params={"kind": f"{kind}.*", "limit": 3})
     assert after.headers["Link"].endswith('; rel="next"')
     assert await served.all("/v1/jobs", kind=kind, state="running") == []
-    await start(served.node, told[0])
+    await start(served.node, document[0])
     mine = await served.all("/v1/jobs", node=served.node.identity.node_id, kind=f"{kind}.*")
-    assert [each["job_id"] for each in mine] == [told[0]]
+    assert [each["job_id"] for each in mine] == [document[0]]
     counts = await served.all("/v1/jobs/counts", kind=f"{kind}.*", limit=1)
     assert [(each["kind"], each["pending"], each["running"]) for each in counts] == [
         (f"{kind}.a", 3, 1),
         (f"{kind}.b", 3, 0),
     ]
     ready = await served.get("/v1/jobs/ready", kind=f"{kind}.*", limit=5)
-    assert [each["job_id"] for each in ready] == told[1:6]
+    assert [each["job_id"] for each in ready] == document[1:6]
 
 
 async def test_jobs_of_which_few_fit_into_an_answer_are_all_listed(
@@ -159,8 +159,8 @@ async def test_a_page_of_nothing_that_there_is_is_refused(served: Served, query:
 
 
 async def test_who_has_an_answer_already_is_told_that_it_is_still_the_same(served: Served, kind: str) -> None:
-    (told,) = await scheduled(served, {"kind": kind})
-    path = f"/v1/jobs/{told['job_id']}"
+    (document,) = await scheduled(served, {"kind": kind})
+    path = f"/v1/jobs/{document['job_id']}"
     tag = (await served.ask("GET", path)).headers["ETag"]
     assert (await served.ask("GET", path, headers={"If-None-Match": tag})).status_code == 304
     await served.post(f"{path}/abort", {})
@@ -173,19 +173,19 @@ async def test_who_has_an_answer_already_is_told_that_it_is_still_the_same(serve
 async def test_who_waits_is_told_when_the_job_has_ended_or_the_time_is_over(
     served: Served, kind: str
 ) -> None:
-    (told,) = await scheduled(served, {"kind": kind})
-    path = f"/v1/jobs/{told['job_id'][:20]}/wait"
+    (document,) = await scheduled(served, {"kind": kind})
+    path = f"/v1/jobs/{document['job_id'][:20]}/wait"
     assert (await served.get(path, timeout="1ms"))["state"] == "pending"
     waiting = asyncio.create_task(served.get(path, timeout=60))
-    await end(served.node, told["job_id"], JobState.SUCCEEDED)
+    await end(served.node, document["job_id"], JobState.SUCCEEDED)
     assert (await waiting)["state"] == "succeeded"
     assert (await served.get(path))["state"] == "succeeded"
     assert_problem(await served.ask("GET", path, params={"timeout": "61s"}), 422, "bad_query")
 
 
 async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(served: Served, kind: str) -> None:
-    (told,) = await scheduled(served, {"kind": kind})
-    path = f"/v1/jobs/{told['job_id']}/logs"
+    (document,) = await scheduled(served, {"kind": kind})
+    path = f"/v1/jobs/{document['job_id']}/logs"
     empty = await served.get(path)
     assert empty["items"] == []
     desk = Desk(served.node, kind)
@@ -199,7 +199,7 @@ async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(serve
         more = await served.get(path, cursor=first["next"], wait="59s")
         assert [each["text"] for each in more["items"]] == ["two\n"]
         desk.may_end.set()
-        await served.node.jobs.wait(told["job_id"])
+        await served.node.jobs.wait(document["job_id"])
     texts = [each["text"] for each in await served.all(path, limit=1)]
     assert texts == ["one\n", "two\n"]
     last = await served.get(path, cursor=more["next"])
@@ -234,8 +234,8 @@ async def test_a_bundle_is_good_to_the_byte_and_there_is_none_without_a_proof(
 
 
 async def test_the_roster_is_compared_with_the_log_and_mended(served: Served, kind: str) -> None:
-    (told,) = await scheduled(served, {"kind": kind})
-    job_id = told["job_id"]
+    (document,) = await scheduled(served, {"kind": kind})
+    job_id = document["job_id"]
     assert await served.get("/v1/jobs/rebuild") == {"differences": [], "findings": [], "repaired": False}
     of_job = "scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
     await write(served.node, f"UPDATE jobs SET priority = 3 WHERE {of_job}", job_id)

@@ -121,19 +121,19 @@ async def test_shared_holds_share(served: Served, key: str) -> None:
 
 async def test_a_broken_lock_is_in_the_log(served: Served, key: str) -> None:
     held = await acquired(served, key)
-    told = await served.post("/v1/locks/break", {"lock_key": key, "reason": "its agent hangs"})
-    assert [each["fence_token"] for each in told["broken"]] == [held["fence_token"]]
-    assert (await served.get(f"/v1/oplog/{told['op_id']}"))["payload"]["reason"] == "its agent hangs"
-    nobody = await served.ask("POST", "/v1/locks/break", {"lock_key": key, "reason": "again"})
-    assert_problem(nobody, HTTPStatus.NOT_FOUND, "not_known")
+    document = await served.post("/v1/locks/break", {"lock_key": key, "reason": "its agent hangs"})
+    assert [each["fence_token"] for each in document["broken"]] == [held["fence_token"]]
+    assert (await served.get(f"/v1/oplog/{document['op_id']}"))["payload"]["reason"] == "its agent hangs"
+    absent = await served.ask("POST", "/v1/locks/break", {"lock_key": key, "reason": "again"})
+    assert_problem(absent, HTTPStatus.NOT_FOUND, "not_known")
 
 
 async def test_what_is_in_the_way_of_a_path_is_told_and_nothing_is_of_ones_own(served: Served) -> None:
     folder = new_key()
     held = await acquired(served, f"file:{folder}/*.py")
     paths = [f"{folder}/a.py", f"{folder}/a.md"]
-    (told,) = await served.post("/v1/locks/check", {"paths": paths, "agent": "other"})
-    assert (told["path"], told["holder"]["fence_token"]) == (paths[0], held["fence_token"])
+    (document,) = await served.post("/v1/locks/check", {"paths": paths, "agent": "other"})
+    assert (document["path"], document["holder"]["fence_token"]) == (paths[0], held["fence_token"])
     assert await served.post("/v1/locks/check", {"paths": paths, "agent": "coder"}) == []
 
 

@@ -37,8 +37,8 @@ async def sent(served: Served, to: str, payload: Any = "hello", **more: Any) -> 
 
 async def claimed(served: Served, agent: str, **more: Any) -> list[Any]:
     """What an agent claims."""
-    told: list[Any] = await served.post(f"/v1/inbox/{agent}/claim", more)
-    return told
+    document: list[Any] = await served.post(f"/v1/inbox/{agent}/claim", more)
+    return document
 
 
 async def kept(served: Served, message: Any) -> Message:
@@ -95,10 +95,10 @@ async def test_what_was_claimed_over_http_is_acknowledged_there_and_by_commands(
 async def test_what_commands_claimed_is_acknowledged_over_http(served: Served, agent: str) -> None:
     await sent(served, agent)
     (message,) = await printed(served, "inbox", agent, "--claim")
-    told = await served.post(
+    document = await served.post(
         f"/v1/messages/{message['message_uuid']}/ack", {"claim_owner": message["claim_owner"]}
     )
-    assert told["acknowledged"]
+    assert document["acknowledged"]
 
 
 async def test_only_whoever_has_a_message_says_what_became_of_it(served: Served, agent: str) -> None:

@@ -15,21 +15,21 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_the_live_ones_are_told_as_the_command_tells_them(served: Served) -> None:
-    (told,) = await served.all("/v1/nodes")
-    assert (told["node_id"], told["state"], told["role"]) == ("ann", "alive", "owner")
-    assert timeless([told]) == timeless(await printed(served, "nodes"))
-    assert timeless(await served.get("/v1/nodes/ann")) == timeless(told)
+    (document,) = await served.all("/v1/nodes")
+    assert (document["node_id"], document["state"], document["role"]) == ("ann", "alive", "owner")
+    assert timeless([document]) == timeless(await printed(served, "nodes"))
+    assert timeless(await served.get("/v1/nodes/ann")) == timeless(document)
 
 
 async def test_those_that_have_left_are_told_if_they_are_asked_for(served: Served) -> None:
     for name in ("ben", "cas"):
         await come_and_go(served.town, name)
     assert [each["node_id"] for each in await served.all("/v1/nodes")] == ["ann"]
-    told = await served.all("/v1/nodes", all="true", limit=1)
-    assert [(each["node_id"], each["state"]) for each in told] == [
+    document = await served.all("/v1/nodes", all="true", limit=1)
+    assert [(each["node_id"], each["state"]) for each in document] == [
         *(("ann", "alive"), ("ben", "left"), ("cas", "left"))
     ]
-    assert timeless(told) == timeless(await printed(served, "nodes", "--all"))
+    assert timeless(document) == timeless(await printed(served, "nodes", "--all"))
 
 
 async def test_one_that_never_was_here_is_not_known(served: Served) -> None:

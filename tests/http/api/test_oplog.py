@@ -71,8 +71,8 @@ async def test_chains_are_anchored_and_verified(served: Served) -> None:
     assert chains == await printed(served, "oplog", "verify")
     assert [(each["node_id"], each["problem"]) for each in chains] == [("ann", None)]
     assert await served.get("/v1/oplog/verify", node="ann") == chains
-    nobody = await served.ask("GET", "/v1/oplog/verify", params={"node": "nobody"})
-    assert_problem(nobody, HTTPStatus.NOT_FOUND, "not_known")
+    absent = await served.ask("GET", "/v1/oplog/verify", params={"node": "nobody"})
+    assert_problem(absent, HTTPStatus.NOT_FOUND, "not_known")
 
 
 async def test_the_export_is_what_the_command_writes_and_proves_itself(

@@ -29,7 +29,7 @@ POLICY: Final = "cluster_id: east\ninitial_bpm: 15\nlimits: {min_bpm: 6, max_bpm
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def beside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Served, Vox]]:
+async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Served, Vox]]:
     """A node with an API, and commands on the same mesh."""
     folder: Path = tmp_path_factory.mktemp("mesh")
     async with serving_api(Town(FILE, folder, None, "")) as served:
@@ -80,8 +80,8 @@ async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_told(served: 
 # --- what became of bars and promises ------------------------------------------------------------
 
 
-async def test_reports_come_in_pages_the_newest_first(beside: tuple[Served, Vox]) -> None:
-    served, vox = beside
+async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, Vox]) -> None:
+    served, vox = neighbour
     hand = Hand()
     ann = player(served.node, hand)
     for bar in range(3):
@@ -124,8 +124,8 @@ async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Se
     said = answer.json()
     stamp = rhythm.stamp(now)
     assert (said["window"], said["beat_index"], said["hlc"]) == (stamp.window, stamp.beat_index, now)
-    told = {"agent_id": "bob", "task_id": "new", "state": "waiting", "wait_for": ["hmmm://thread/x"]}
-    assert (await served.ask("POST", "/v1/rhythm/status", told)).json()["wait_for"] == ["hmmm://thread/x"]
+    result = {"agent_id": "bob", "task_id": "new", "state": "waiting", "wait_for": ["hmmm://thread/x"]}
+    assert (await served.ask("POST", "/v1/rhythm/status", result)).json()["wait_for"] == ["hmmm://thread/x"]
     assert rhythm.status.live == 0  # whoever says something over HTTP says also what comes next
     await rhythm.status.flush()
     rows = await served.node.store.read(
@@ -156,9 +156,9 @@ async def test_what_is_no_claim_is_refused(served: Served, change: dict[str, Any
 
 
 async def test_budgets_are_set_and_listed_and_removed_also_of_accounts_that_are_addresses(
-    beside: tuple[Served, Vox],
+    neighbour: tuple[Served, Vox],
 ) -> None:
-    served, vox = beside
+    served, vox = neighbour
     account = "account:ucxl://acct/research"
     wanted = {"max_bu": 12, "wait_caps": {"help": 2}}
     was_set = (await served.ask("PUT", "/v1/budgets", {"subject": account, "budget": wanted})).json()
@@ -206,14 +206,14 @@ async def _done(node: MeshNode) -> Job:
 
 
 async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
-    beside: tuple[Served, Vox],
+    neighbour: tuple[Served, Vox],
 ) -> None:
-    served, vox = beside
+    served, vox = neighbour
     stamp_of = served.node.rhythm.stamp
 
-    def stamped(told: dict[str, Any]) -> bool:
-        stamp = stamp_of(told["hlc"])
-        return (told["window"], told["beat_index"]) == (stamp.window, stamp.beat_index)
+    def stamped(result: dict[str, Any]) -> bool:
+        stamp = stamp_of(result["hlc"])
+        return (result["window"], result["beat_index"]) == (stamp.window, stamp.beat_index)
 
     async def printed(*arguments: str) -> Any:
         return (await asyncio.to_thread(vox, *arguments, "--json")).document
@@ -237,8 +237,8 @@ async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
     assert entry == op
 
 
-async def test_what_is_no_time_has_no_beat(beside: tuple[Served, Vox]) -> None:
-    served, _ = beside
+async def test_what_is_no_time_has_no_beat(neighbour: tuple[Served, Vox]) -> None:
+    served, _ = neighbour
     sent = await served.node.messages.send("eve", "hello", sender="ada")
     await change(served.node, [sent], hlc="sometime")
     message = await served.get(f"/v1/messages/{sent.message_uuid}")

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_the_owner_puts_nodes_in_charge_as_the_command_does(served: Served, kind: str) -> None:
     await come_and_go(served.town, "ben")
-    told = (await served.ask("PUT", "/v1/roles/coordinator", {"node_id": "ben"})).json()
-    assert (told["node_id"], told["role"]) == ("ben", "coordinator")
-    assert (await served.get(f"/v1/oplog/{told['op_id']}"))["kind"] == "DesignateCoordinator"
+    document = (await served.ask("PUT", "/v1/roles/coordinator", {"node_id": "ben"})).json()
+    assert (document["node_id"], document["role"]) == ("ben", "coordinator")
+    assert (await served.get(f"/v1/oplog/{document['op_id']}"))["kind"] == "DesignateCoordinator"
     routed = (await served.ask("PUT", f"/v1/routes/{kind}", {"node_id": "ben"})).json()
     assert (routed["kind"], routed["node_id"]) == (kind, "ben")
     roles = await served.get("/v1/roles")
@@ -71,9 +71,9 @@ async def test_a_node_that_came_with_another_key_is_accepted_again(served: Serve
     served.town.forget_key("fay")
     with pytest.raises(KeyRefused):
         await come_and_go(served.town, "fay")
-    told = await served.post("/v1/nodes/fay/rekey", {})
-    assert told["node_id"] == "fay"
-    assert told["public_key"] == await come_and_go(served.town, "fay") != old
+    document = await served.post("/v1/nodes/fay/rekey", {})
+    assert document["node_id"] == "fay"
+    assert document["public_key"] == await come_and_go(served.town, "fay") != old
     assert_problem(await served.ask("POST", "/v1/nodes/fay/rekey", {"key": "none"}), 422, "bad_value")
     kept = await served.ask("POST", "/v1/nodes/ann/rekey", {"key": old})
     assert_problem(kept, HTTPStatus.CONFLICT, "refused")

@@ -20,7 +20,7 @@ _CRON = {"expression": "@daily", "manifest": {"kind": "test.report"}}
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[tuple[Served, Vox]]:
+async def neighbour(tmp_path: Path) -> AsyncIterator[tuple[Served, Vox]]:
     """A node with an API, and commands on the same mesh."""
     town = Town(FILE, tmp_path, None, "")
     async with serving_api(town) as served:
@@ -33,8 +33,8 @@ async def beside(tmp_path: Path) -> AsyncIterator[tuple[Served, Vox]]:
         yield served, Vox(tmp_path, **variables)
 
 
-async def test_commands_and_operations_tell_the_same(beside: tuple[Served, Vox]) -> None:
-    served, vox = beside
+async def test_commands_and_operations_tell_the_same(neighbour: tuple[Served, Vox]) -> None:
+    served, vox = neighbour
 
     async def printed(*arguments: str) -> Any:
         return (await asyncio.to_thread(vox, *arguments, "--json")).document

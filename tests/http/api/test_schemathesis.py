@@ -62,15 +62,15 @@ class _Faults(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self._told: list[str] = []
+        self._document: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._told.append(logging.Formatter().format(record))
+        self._document.append(logging.Formatter().format(record))
 
     def taken(self) -> list[str]:
         """What was logged since this was asked last."""
-        told, self._told = self._told, []
-        return told
+        document, self._document = self._document, []
+        return document
 
 
 @dataclass

@@ -232,33 +232,39 @@ def test_any_text_at_all_is_judged(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2**53, -(2**53), 2**64, 10**400])
-@pytest.mark.parametrize("beside", ["plain", 1.5])
-def test_a_number_that_json_cannot_hold_is_refused(value: float, beside: Any) -> None:
-    for nested in (value, [value, beside], {"a": {"b": value}, "c": beside}):
+@pytest.mark.parametrize("other", ["plain", 1.5])
+def test_a_number_that_json_cannot_hold_is_refused(value: float, other: Any) -> None:
+    for nested in (value, [value, other], {"a": {"b": value}, "c": other}):
         with pytest.raises(BadValue, match="no canonical JSON"):
             canonical(nested)
 
 
 @pytest.mark.parametrize("half", ["\ud800", "a\udc00b", "\ude00\ud83d"])
-@pytest.mark.parametrize("beside", ["plain", 1.5])
-def test_half_a_surrogate_pair_is_refused_in_text_and_in_keys(half: str, beside: Any) -> None:
-    for value in (half, [half, beside], {half: beside}, {"a": beside, "b": {half: 1}}, {"\u00e9": half}):
+@pytest.mark.parametrize("other", ["plain", 1.5])
+def test_half_a_surrogate_pair_is_refused_in_text_and_in_keys(half: str, other: Any) -> None:
+    for value in (
+        half,
+        [half, other],
+        {half: other},
+        {"a": other, "b": {half: 1}},
+        {"\u00e9": half},
+    ):
         with pytest.raises(BadValue, match="no canonical JSON"):
             canonical(value)
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, True, b"a", ("a",)])
-@pytest.mark.parametrize("beside", ["plain", 1.5])
-def test_a_key_that_is_no_text_is_refused(key: Any, beside: Any) -> None:
-    for value in ({key: 1}, {"a": beside, key: 1}, [{"b": {key: beside}}]):
+@pytest.mark.parametrize("other", ["plain", 1.5])
+def test_a_key_that_is_no_text_is_refused(key: Any, other: Any) -> None:
+    for value in ({key: 1}, {"a": other, key: 1}, [{"b": {key: other}}]):
         with pytest.raises(BadValue, match="no canonical JSON"):
             canonical(value)
 
 
 @pytest.mark.parametrize("value", [b"a", {1}, object(), 1j])
-@pytest.mark.parametrize("beside", ["plain", 1.5])
-def test_what_is_no_json_value_is_refused(value: Any, beside: Any) -> None:
-    for nested in (value, [beside, value], {"a": value, "b": beside}):
+@pytest.mark.parametrize("other", ["plain", 1.5])
+def test_what_is_no_json_value_is_refused(value: Any, other: Any) -> None:
+    for nested in (value, [other, value], {"a": value, "b": other}):
         with pytest.raises(BadValue, match="no canonical JSON"):
             canonical(nested)
 

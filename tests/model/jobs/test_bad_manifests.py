@@ -310,8 +310,8 @@ def test_all_faults_of_all_documents_are_told_in_their_order() -> None:
     )
     with pytest.raises(BadManifest) as refused:
         parse_manifests(text, "a.yaml")
-    told = [fault.split("; ")[0] for fault in refused.value.faults]
-    assert told[:-1] == [
+    answer = [fault.split("; ")[0] for fault in refused.value.faults]
+    assert answer[:-1] == [
         "a.yaml:1: kind: must not be 'Demo'",
         "a.yaml:2: priority: must not be 9",
         "a.yaml:3: lease: 0 is too short",
@@ -322,7 +322,7 @@ def test_all_faults_of_all_documents_are_told_in_their_order() -> None:
         "a.yaml:8: env.C: must be text, in quotes, not a number",
         "a.yaml:9: payload: .nan is no number of JSON",
     ]
-    assert told[-1].startswith("a.yaml:11: this is no YAML and no JSON")
+    assert answer[-1].startswith("a.yaml:11: this is no YAML and no JSON")
 
 
 def test_of_very_many_faults_so_many_are_told_and_the_others_counted() -> None:

@@ -223,7 +223,7 @@ def test_every_changed_field_is_noticed(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "answer"),
     [
         ("v", 1.0, "v of the envelope is 1.0, and not 1"),
         ("v", True, "v of the envelope"),
@@ -246,9 +246,9 @@ def test_every_changed_field_is_noticed(path: str, value: Any) -> None:
         ("state", "aborted", "succeeded or failed"),
     ],
 )
-def test_a_wrong_shape_is_told_even_if_it_is_signed(path: str, value: Any, told: str) -> None:
+def test_a_wrong_shape_is_told_even_if_it_is_signed(path: str, value: Any, answer: str) -> None:
     faults = faults_of(signed(changed(path, value).envelope), job_id=JOB)
-    assert any(told in fault for fault in faults), faults
+    assert any(answer in fault for fault in faults), faults
 
 
 def test_all_that_is_missing_is_told() -> None:
@@ -327,7 +327,7 @@ def entry(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "answer"),
     [
         (lambda document: document.pop("trailers"), "with the keys"),
         (lambda document: document.update(note=1), "with the keys"),
@@ -352,11 +352,11 @@ def entry(**changes: Any) -> Callable[[dict[str, Any]], Any]:
         (entry(body=""), "is not what the proof says"),
     ],
 )
-def test_what_is_wrong_with_a_bundle_is_told(change: Callable[[Any], Any], told: str) -> None:
+def test_what_is_wrong_with_a_bundle_is_told(change: Callable[[Any], Any], answer: str) -> None:
     document = orjson.loads(BUNDLE)
     change(document)
     faults = check_bundle(canonical(document)).faults
-    assert any(told in fault for fault in faults), faults
+    assert any(answer in fault for fault in faults), faults
 
 
 def test_a_body_has_one_text_only() -> None:

@@ -88,16 +88,16 @@ def test_merging_with_a_side_that_changed_nothing_gives_the_other(
 
 @pytest.mark.parametrize(("ours", "theirs"), [*product((1, 2, 3), repeat=2)])
 def test_who_changed_a_column_is_told(ours: int, theirs: int) -> None:
-    told = change_of("a", {"a": 1}, {"a": ours}, {"a": theirs})
+    answer = change_of("a", {"a": 1}, {"a": ours}, {"a": theirs})
     match ours != 1, theirs != 1:
         case True, True:
-            assert told is (FieldChange.ALIKE if ours == theirs else FieldChange.CLASH)
+            assert answer is (FieldChange.ALIKE if ours == theirs else FieldChange.CLASH)
         case True, False:
-            assert told is FieldChange.LEFT
+            assert answer is FieldChange.LEFT
         case False, True:
-            assert told is FieldChange.RIGHT
+            assert answer is FieldChange.RIGHT
         case _:
-            assert told is FieldChange.NONE
+            assert answer is FieldChange.NONE
 
 
 def test_two_who_both_made_the_row_clash_where_they_differ_and_nowhere_else() -> None:

@@ -107,9 +107,9 @@ def numbered(rows: list[Any], first: int = 1) -> list[Verdict]:
     ]
 
 
-def claim(told: list[Verdict], seq: int = 100) -> dict[str, Any]:
+def claim(made: list[Verdict], seq: int = 100) -> dict[str, Any]:
     sealing = Sealing()
-    for verdict in told:
+    for verdict in made:
         sealing.add("note", verdict)
     return sealing.claim(seq)
 
@@ -119,29 +119,29 @@ def claim(told: list[Verdict], seq: int = 100) -> dict[str, Any]:
 def test_any_change_of_any_field_of_any_verdict_changes_the_claim(
     rows: list[Any], data: st.DataObject
 ) -> None:
-    told = numbered(rows)
-    index = data.draw(st.integers(0, len(told) - 1))
+    made = numbered(rows)
+    index = data.draw(st.integers(0, len(made) - 1))
     field = data.draw(st.integers(0, 5))
-    old = told[index][field]
+    old = made[index][field]
     new: Any = data.draw(st.integers(0, 10**12) if type(old) is int else optional_texts)
     assume(exactly(new) != exactly(old))
-    changed: list[Any] = [*told]
-    changed[index] = (*told[index][:field], new, *told[index][field + 1 :])
-    assert claim(changed) != claim(told)
+    changed: list[Any] = [*made]
+    changed[index] = (*made[index][:field], new, *made[index][field + 1 :])
+    assert claim(changed) != claim(made)
 
 
 @few
 @given(verdicts, st.data())
 def test_omission_addition_and_order_change_the_claim(rows: list[Any], data: st.DataObject) -> None:
-    told = numbered(rows)
-    index = data.draw(st.integers(0, len(told) - 1))
-    assert claim(told[:index] + told[index + 1 :]) != claim(told)
-    assert claim([*told[: index + 1], *told[index:]]) != claim(told)
-    other = data.draw(st.integers(0, len(told) - 1))
+    made = numbered(rows)
+    index = data.draw(st.integers(0, len(made) - 1))
+    assert claim(made[:index] + made[index + 1 :]) != claim(made)
+    assert claim([*made[: index + 1], *made[index:]]) != claim(made)
+    other = data.draw(st.integers(0, len(made) - 1))
     if other != index:
-        swapped = [*told]
+        swapped = [*made]
         swapped[index], swapped[other] = swapped[other], swapped[index]
-        assert claim(swapped) != claim(told)
+        assert claim(swapped) != claim(made)
 
 
 @few
@@ -154,23 +154,27 @@ def test_a_seal_says_what_it_covers_and_the_next_begins_with_it() -> None:
     log = Log()
     log.write("a", Said("note", {}), Said("note", {}))
     first, (_, _, second) = log.seal("a"), (*log.write("a", Said("note", {})), None, log.seal("a"))
-    told = [parse(first.payload), parse(second.payload)]
-    assert [(each["from"], each["to"]) for each in told] == [(1, 2), (3, 4)]
+    made = [parse(first.payload), parse(second.payload)]
+    assert [(each["from"], each["to"]) for each in made] == [(1, 2), (3, 4)]
 
 
 def test_what_a_seal_vouches_for_is_written_down() -> None:
     """The digest is of one array of JSON per verdict and a comma: others must be able to recompute it."""
-    told = numbered([(5, 1, None, '{"n":1}', None), (6, 0, "n\u00f3", None, "ed25519:00")])
+    made = numbered([(5, 1, None, '{"n":1}', None), (6, 0, "n\u00f3", None, "ed25519:00")])
     text = '[5,1,1,null,"{\\"n\\":1}",null],[6,2,0,"n\u00f3",null,"ed25519:00"],'
-    assert claim(told, 3) == {"from": 1, "to": 2, "verdicts": hashlib.sha3_256(text.encode()).hexdigest()}
+    assert claim(made, 3) == {
+        "from": 1,
+        "to": 2,
+        "verdicts": hashlib.sha3_256(text.encode()).hexdigest(),
+    }
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
 def test_the_digest_is_the_same_however_often_it_was_asked_for(count: int) -> None:
-    told = numbered([(seq, 1, None, None, None) for seq in range(1, count + 1)])
+    made = numbered([(seq, 1, None, None, None) for seq in range(1, count + 1)])
     text = "".join(f"[{seq},{seq},1,null,null,null]," for seq in range(1, count + 1))
     sealing = Sealing()
-    for verdict in told:
+    for verdict in made:
         sealing.add("note", verdict)
         if verdict[1] % 100 == 0:
             sealing.claim(verdict[1] + 1)

@@ -23,8 +23,8 @@ _FIXED = 23
 @pytest.mark.parametrize("store", StoreKind)
 def test_all_promises_hold_under_chaos(store: StoreKind, is_new: bool, tmp_path: Path, seed: int) -> None:
     args = ("--seconds", str(_SECONDS), "--seed", str(seed if is_new else _FIXED), "--store", store)
-    run_calmly = run("proof.chaos", *args, "--out", str(tmp_path / "run"), within_s=_PATIENCE_S)
-    assert run_calmly.status == 0, f"{run_calmly.out}\n{run_calmly.err}"
+    finished = run("proof.chaos", *args, "--out", str(tmp_path / "run"), within_s=_PATIENCE_S)
+    assert finished.status == 0, f"{finished.out}\n{finished.err}"
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"stage.jsonl", "ann-1.jsonl", "schedule.json", "verdicts.json", "chaos.svg"} <= written
     assert all(each["holds"] for each in json.loads((tmp_path / "run" / "verdicts.json").read_bytes()))

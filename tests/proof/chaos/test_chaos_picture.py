@@ -44,7 +44,7 @@ def test_the_picture_is_well_formed_and_names_seed_faults_players_and_what_broke
     root = Xml.fromstring(draw_picture(_history(), schedule, said))
     assert root.tag == f"{_SVG}svg"
     words = {text.text for text in root.iter(f"{_SVG}text")}
-    assert {"ann", "ben", "kill-at-point", "healed", "done", "unknown", "deeds/s"} <= words
+    assert {"ann", "ben", "kill-at-point", "healed", "done", "unknown", "operations/s"} <= words
     assert any("seed 7" in (text or "") for text in words)
     assert any("broken: no-5xx" in (text or "") for text in words)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])

@@ -141,8 +141,8 @@ def test_a_budget_is_read_as_it_was_written() -> None:
 def test_a_fault_is_told_with_its_line_and_field(line: str, fault: str) -> None:
     with pytest.raises(BadBudget) as raised:
         parse_budget(f"budget: # of three lines\n\n  {line}\n", "b.yaml")
-    (told,) = raised.value.faults
-    assert told.startswith(f"b.yaml:3: {fault}")
+    (amounts,) = raised.value.faults
+    assert amounts.startswith(f"b.yaml:3: {fault}")
 
 
 # --- in the database -----------------------------------------------------------------------------
@@ -267,10 +267,10 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
         "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1", node.store.tenant[:1]
     )
     await node.store.write(Script(*map(budgets.record_begin, begins), lease))
-    told = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
+    amounts = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
     for _ in range(2):
         await budgets.charge_lost("another", fresh=True)  # the other one may only be late
-        await record(node, told)  # too late
+        await record(node, amounts)  # too late
         (found,) = await budgets.report("agent:ann")
         assert found.phrases == 1
         assert found.bu == pytest.approx(1.0)

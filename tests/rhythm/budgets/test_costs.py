@@ -22,8 +22,8 @@ ROLES = st.dictionaries(st.sampled_from(["", "planner", "exec"]), AMOUNTS, max_s
 @st.composite
 def resources(draw: st.DrawFn) -> Resources:
     """What a system may tell, be it nothing."""
-    told: dict[str, Any] = {name: draw(st.none() | AMOUNTS) for name in PLAIN}
-    return Resources(**told | {name: draw(CLASSES) for name in CLASSED})
+    amounts: dict[str, Any] = {name: draw(st.none() | AMOUNTS) for name in PLAIN}
+    return Resources(**amounts | {name: draw(CLASSES) for name in CLASSED})
 
 
 @st.composite
@@ -73,8 +73,8 @@ def test_what_neither_told_is_not_told_by_their_sum_and_what_one_told_is(
 ) -> None:
     total = one + other
     for name in PLAIN:
-        told = [each for each in (getattr(one, name), getattr(other, name)) if each is not None]
-        assert getattr(total, name) == (sum(told) if told else None)
+        amounts = [each for each in (getattr(one, name), getattr(other, name)) if each is not None]
+        assert getattr(total, name) == (sum(amounts) if amounts else None)
     for name in CLASSED:
         assert {*getattr(total, name)} == {*getattr(one, name), *getattr(other, name)}
 
@@ -125,7 +125,7 @@ def test_the_faults_of_a_file_are_told_with_their_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "fault"),
+    ("amounts", "fault"),
     [
         ({"cpu_sec": -1}, "cpu_sec must be .* got -1"),
         ({"cpu_sec": True}, "cpu_sec must be .* got True"),
@@ -136,6 +136,6 @@ def test_the_faults_of_a_file_are_told_with_their_lines() -> None:
         ({"tokens": 3}, "got tokens"),
     ],
 )
-def test_what_is_no_resource_is_refused(told: dict[str, Any], fault: str) -> None:
+def test_what_is_no_resource_is_refused(amounts: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadValue, match=fault):
-        Resources.of(told)
+        Resources.of(amounts)

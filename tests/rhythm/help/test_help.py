@@ -158,9 +158,9 @@ async def test_an_answer_in_time_keeps_the_promise(two: Two) -> None:
     assert await two.counts() == (1, 0, 0, 0)
     assert await two.inbox() == [], "who has waited knows all of it"
     assert (await two.asker.wait(thread)).body == {"it": 42}, "and may ask again"
-    (told,) = await said_in(two, thread, PROMISE)
-    assert (told.receiver_agent, told.body) == ("asker", promised.document())
-    assert HelpPromise.parse(told.body).thread_id == thread.address
+    (result,) = await said_in(two, thread, PROMISE)
+    assert (result.receiver_agent, result.body) == ("asker", promised.document())
+    assert HelpPromise.parse(result.body).thread_id == thread.address
 
 
 async def said_in(two: Two, thread: HelpThread, msg_type: str) -> list[Message]:
@@ -199,8 +199,8 @@ async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(tw
         with pytest.raises(ThreadClosed) as caught:
             await waiting
     assert (caught.value.state, caught.value.on_fail) == ("broken", "plan-b")
-    (told,) = await said_in(two, thread, WITHDRAWN)
-    assert told.body == {"thread_id": thread.address, "reason": "no time", "on_fail": "plan-b"}
+    (result,) = await said_in(two, thread, WITHDRAWN)
+    assert result.body == {"thread_id": thread.address, "reason": "no time", "on_fail": "plan-b"}
     with pytest.raises(ThreadClosed):
         await two.helper.answer(request, "after all")
     assert await two.counts() == (0, 1, 0, 0)
@@ -220,8 +220,8 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
     assert (caught.value.state, caught.value.on_fail) == ("expired", "plan-b")
     assert "plan-b" in caught.value.hint
     assert await two.helper.close_due() == 0
-    (told,) = await said_in(two, thread, EXPIRED)
-    assert told.body == {
+    (result,) = await said_in(two, thread, EXPIRED)
+    assert result.body == {
         "thread_id": thread.address,
         "state": "expired",
         "helper": "helper",
@@ -250,8 +250,8 @@ async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_mor
         assert caught.value.state == "unanswered"
     assert await two.state(thread) == "asked"
     assert await two.helper.close_due() == 1
-    (told,) = await two.inbox()
-    assert (told.msg_type, told.body["state"], told.sender_agent) == (EXPIRED, "unanswered", "mesh")
+    (result,) = await two.inbox()
+    assert (result.msg_type, result.body["state"], result.sender_agent) == (EXPIRED, "unanswered", "mesh")
     assert await two.counts() == (0, 0, 0, 1)
     assert await two.helper.counts(0, (await two.asker.state(thread)).closes_ms) == (0, 0, 0, 0)
 
@@ -352,8 +352,8 @@ async def test_many_nodes_that_close_at_the_same_time_tell_each_asker_once(two: 
         *(each.close_due() for each in (two.asker, two.helper, third) for _ in range(2))
     )
     assert sum(closed) == 5
-    told = await two.asking.messages.queries.listed(sender="mesh")
-    assert sorted(each.receiver_agent for each in told) == [f"s{n}" for n in range(5)]
+    result = await two.asking.messages.queries.listed(sender="mesh")
+    assert sorted(each.receiver_agent for each in result) == [f"s{n}" for n in range(5)]
     assert {await two.state(thread) for thread in threads} == {"unanswered"}
     assert await two.counts() == (0, 0, 0, 5)
 
@@ -401,12 +401,12 @@ async def test_an_answer_and_the_close_that_race_leave_one_of_the_two(two: Two) 
         await two.helper.close_due()
         assert all(isinstance(each, int) for each in closing), "none of them failed"
         ended = await two.asker.state(thread)
-        told = [len(await said_in(two, thread, msg_type)) for msg_type in (ANSWER, EXPIRED)]
+        result = [len(await said_in(two, thread, msg_type)) for msg_type in (ANSWER, EXPIRED)]
         if isinstance(answering, ThreadClosed):
-            assert (ended.state, told) == ("unanswered", [0, 1])
+            assert (ended.state, result) == ("unanswered", [0, 1])
         else:
             assert isinstance(answering, Message)
-            assert (ended.state, told) == ("kept", [1, 0])
+            assert (ended.state, result) == ("kept", [1, 0])
 
 
 # --- on a server ----------------------------------------------------------------------------------

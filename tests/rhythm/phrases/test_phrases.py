@@ -124,9 +124,9 @@ def test_an_agent_that_waits_for_ever_ends_with_its_fallback_its_status_and_its_
         assert end["waited"]["help"] == pytest.approx(2, abs=A_MS)
         assert end["beats"] == pytest.approx({"plan": 0, "work": 2, "review": 0, "fallback": 1}, abs=A_MS)
         assert end["note"] == "help exhausted; needs-attention sent; fallback coarse-answer"
-        (told,) = await here.node.messages.inbox("needs-attention")
-        assert (told.msg_type, told.sender_agent) == ("needs-attention", "ada")
-        assert told.body == {"agent": "ada", "task": TASK, "phrase": phrase.phrase_id, "budget": "help"}
+        (raised,) = await here.node.messages.inbox("needs-attention")
+        assert (raised.msg_type, raised.sender_agent) == ("needs-attention", "ada")
+        assert raised.body == {"agent": "ada", "task": TASK, "phrase": phrase.phrase_id, "budget": "help"}
 
     played(scenario)
 
@@ -146,10 +146,10 @@ def test_while_it_waits_it_says_for_what_and_how_long() -> None:
 
 def test_without_a_function_the_caller_is_told_what_to_fall_back_on() -> None:
     async def scenario(here: Stage) -> None:
-        with pytest.raises(WaitExhausted, match=r"wait budget io .* exhausted") as told:
+        with pytest.raises(WaitExhausted, match=r"wait budget io .* exhausted") as raised:
             async with here.phrase(score(escalation=FALLS_BACK), task=TASK) as phrase:
                 await phrase.wait_for(for_ever(), budget="io")
-        assert (told.value.budget, told.value.fallback) == ("io", "coarse-answer")
+        assert (raised.value.budget, raised.value.fallback) == ("io", "coarse-answer")
         end = await here.assert_recorded(phrase, "failed", "failed")
         assert end["beats"]["between"] == pytest.approx(1, abs=A_MS)
 
@@ -264,10 +264,10 @@ def test_an_agent_whose_helper_breaks_its_promise_ends_with_what_the_promise_nam
 def test_no_promise_by_the_end_of_the_bar_is_a_wait_in_vain() -> None:
     async def scenario(here: Stage) -> None:
         await here.beats(6.5)
-        with pytest.raises(WaitExhausted) as told:
+        with pytest.raises(WaitExhausted) as raised:
             async with here.phrase(score(), task=TASK) as phrase, phrase.work():
                 await phrase.ask_help("bob", "is it so?")
-        assert isinstance(told.value.__cause__, ThreadClosed)
+        assert isinstance(raised.value.__cause__, ThreadClosed)
         assert (await here.ends())[0]["waited"]["help"] == pytest.approx(1.5, abs=0.1)
 
     played(scenario)

@@ -32,9 +32,9 @@ def test_an_agent_that_overruns_is_cut_off_checkpointed_and_deferred() -> None:
                     await here.beats(0.9)
                     steps.append(len(steps))
 
-        with pytest.raises(PhraseDeferred) as told:
+        with pytest.raises(PhraseDeferred) as raised:
             await agent()
-        assert told.value.phase == "work"
+        assert raised.value.phase == "work"
         assert len(steps) == 4
         end = await here.assert_recorded(phrase, "deferred", "failed")
         assert end["overruns"] == 1
@@ -79,9 +79,9 @@ def test_when_no_phrase_is_left_the_overrun_is_told() -> None:
                 async with phrase, phrase.work():
                     await for_ever()
 
-        with pytest.raises(PhaseOverrun) as told:
+        with pytest.raises(PhaseOverrun) as raised:
             await agent()
-        assert told.value.phase == "work"
+        assert raised.value.phase == "work"
         assert [end["outcome"] for end in await here.ends()] == ["deferred", "failed"]
         assert (await here.claims())[-1][0] == "failed"
 

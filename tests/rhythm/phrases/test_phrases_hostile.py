@@ -134,8 +134,8 @@ def test_what_is_waited_for_in_vain_again_is_told_once_by_budget_and_made_up_for
                     await phrase.wait_for(for_ever(), budget)
             await phrase.wait_for(for_ever())
         assert calls == ["coarse"]
-        told = await here.node.messages.inbox("needs-attention")
-        assert sorted(message.body["budget"] for message in told) == ["help", "io"]
+        raised = await here.node.messages.inbox("needs-attention")
+        assert sorted(message.body["budget"] for message in raised) == ["help", "io"]
         await here.assert_recorded(phrase, "degraded", "done")
 
     played(scenario)
@@ -324,8 +324,8 @@ def test_a_task_that_is_done_begins_anew_and_one_that_is_not_goes_on() -> None:
             return phrase.outcome
 
         assert await round_of(1) == "done"
-        async with here.phrase(task=TASK) as anew:
-            assert anew.resumed is None
+        async with here.phrase(task=TASK) as again:
+            assert again.resumed is None
         assert await round_of(5) == "degraded"
         async with here.phrase(task=TASK) as goes_on:
             assert goes_on.resumed == {"page": 99}

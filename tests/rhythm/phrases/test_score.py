@@ -93,11 +93,11 @@ def test_without_phases_the_bar_is_shared_out(bar: int) -> None:
 
 
 def test_a_score_is_read_alone_and_beside_its_address_and_budget() -> None:
-    alone, beside = parse_score(ALONE), parse_score(BESIDE)
-    assert alone.score == beside.score
+    alone, neighbour = parse_score(ALONE), parse_score(BESIDE)
+    assert alone.score == neighbour.score
     assert (alone.ucxl, alone.budget) == (None, None)
-    assert beside.ucxl == "ucxl://proj:any/*/task/graph_ingest"
-    assert beside.budget == {"max_bu": 12, "hard_end": "bar+3"}
+    assert neighbour.ucxl == "ucxl://proj:any/*/task/graph_ingest"
+    assert neighbour.budget == {"max_bu": 12, "hard_end": "bar+3"}
     assert alone.score.boundaries(2) == [Span("plan", 0, 1), Span("work", 1, 3), Span("review", 3, 4)]
     escalation = alone.score.escalation
     assert (escalation.emits, escalation.fallback) == (["needs-attention"], "coarse-answer")

@@ -105,7 +105,7 @@ async def test_a_fresh_mesh_begins_with_the_bar_in_which_it_first_looks(one: Pla
         assert await one.reverb.roll_up_due() == []
     await one.say("a", "t", "done")
     hand.to(4, 2)
-    assert bars(await one.reverb.roll_up_due()) == [(0, 3, "quiet"), (3, 1, "told")]
+    assert bars(await one.reverb.roll_up_due()) == [(0, 3, "quiet"), (3, 1, "reported")]
 
 
 async def test_nothing_is_written_of_quiet_bars_until_there_are_many(
@@ -153,7 +153,7 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
     hand.to(28, 3)
     await one.say("a", "u", "done")
     hand.to(29, 2)
-    assert bars(await one.reverb.roll_up_due()) == [(25, 3, "quiet"), (28, 1, "told")]
+    assert bars(await one.reverb.roll_up_due()) == [(25, 3, "quiet"), (28, 1, "reported")]
     assert_tiled(await every(one))
 
 
@@ -175,8 +175,8 @@ async def test_bars_that_one_has_missed_while_another_leads_are_told_by_who_has_
         hand.to(14, 2)
         await two.say("a", "t", "done")
         hand.to(15, 2)
-        told = await two.reverb.roll_up_due(may_miss=False)
-        assert bars(told) == [(8, 6, "missing"), (14, 1, "told")], "what came after is told by anybody"
+        made = await two.reverb.roll_up_due(may_miss=False)
+        assert bars(made) == [(8, 6, "missing"), (14, 1, "reported")], "what came after is told by anybody"
 
 
 async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
@@ -187,10 +187,10 @@ async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
     hand.to(2)
     await one.say("b", "v", "done")
     hand.to(2, 2)
-    told = await one.reverb.roll_up_due()
-    assert bars(told) == [(0, 1, "told"), (1, 1, "told")]
-    assert (told[1].reporters, told[1].missing) == (0, Names(1, ("a",)))
-    assert [alarm.name for alarm in told[1].alarms] == ["no_status_claims"]
+    made = await one.reverb.roll_up_due()
+    assert bars(made) == [(0, 1, "reported"), (1, 1, "reported")]
+    assert (made[1].reporters, made[1].missing) == (0, Names(1, ("a",)))
+    assert [alarm.name for alarm in made[1].alarms] == ["no_status_claims"]
 
 
 async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_told_late(
@@ -206,7 +206,7 @@ async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_told_late
     await phrase(one, "x", start(year - 10) + 5)
     hand.to(year, 2)
     assert bars(await one.reverb.roll_up_due()) == [
-        *((1, year - 21, "missing"), (year - 20, 1, "told"), (year - 19, 9, "missing")),
+        *((1, year - 21, "missing"), (year - 20, 1, "reported"), (year - 19, 9, "missing")),
         *((year - 10, 1, "quiet"), (year - 9, 9, "missing")),
     ]
     reports = await every(one)
@@ -222,7 +222,7 @@ async def test_many_bars_that_were_left_behind_are_all_reported(one: Player, han
     await one.status.flush()
     hand.to(150, 2)
     reports = await one.reverb.roll_up_due()
-    assert bars(reports) == [(bar, 1, "told") for bar in range(150)]
+    assert bars(reports) == [(bar, 1, "reported") for bar in range(150)]
     assert await one.reverb.roll_up_due() == []
 
 
@@ -243,7 +243,7 @@ async def test_when_reports_are_not_wanted_there_are_none(there: Scene, hand: Ha
 async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(crowd: Crowd, hand: Hand) -> None:
     players = [player(await crowd.node(name), hand) for name in ("one", "two", "three")]
     await asyncio.gather(*(each.reverb.roll_up_due() for each in players))
-    told: list[BarReport] = []
+    made: list[BarReport] = []
     for bar in range(1, 5):
         for number, each in enumerate(players):
             each.status.claim(f"agent-{number}", "t", "executing", progress=bar / 5)
@@ -252,11 +252,11 @@ async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(crowd: C
         await asyncio.gather(*(each.status.flush() for n, each in enumerate(players) if n != bar % 3))
         hand.to(bar, 2)
         for reports in await asyncio.gather(*(each.reverb.roll_up_due() for each in players)):
-            told += reports
+            made += reports
     await asyncio.gather(*(each.status.flush() for each in players))
     for reports in await asyncio.gather(*(each.reverb.roll_up_due() for each in players)):
-        told += reports
-    written = [(report.start_ms, report.revision) for report in told]
+        made += reports
+    written = [(report.start_ms, report.revision) for report in made]
     assert len(written) == len(set(written)), "no revision was written twice"
     newest = await every(players[0])
     assert_tiled(newest)

@@ -27,7 +27,7 @@ async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd,
     hand.to(3, 2)
     await one.node.store.synced()
     amended, second, third = await one.reverb.roll_up_due()
-    assert bars([amended, second, third]) == [(0, 1, "told"), (1, 1, "quiet"), (2, 1, "told")]
+    assert bars([amended, second, third]) == [(0, 1, "reported"), (1, 1, "quiet"), (2, 1, "reported")]
     assert (amended.revision, amended.reporters, amended.late) == (2, 2, Names(1, ("b",)))
     assert amended.hlc > first.hlc
     assert amended.standing == first.standing
@@ -53,7 +53,13 @@ async def test_a_gap_comes_apart_when_something_of_it_comes_late(one: Player, ha
     await one.reverb.roll_up_due()
     reports = await every(one)
     assert bars(reports) == [
-        *((0, 1, "told"), (1, 3, "missing"), (4, 1, "told"), (5, 1, "missing"), (6, 1, "told")),
+        *(
+            (0, 1, "reported"),
+            (1, 3, "missing"),
+            (4, 1, "reported"),
+            (5, 1, "missing"),
+            (6, 1, "reported"),
+        ),
         (7, 3, "missing"),
     ]
     assert_tiled(reports)
@@ -137,8 +143,8 @@ async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_rep
     await one.reverb.roll_up_due()
     hand.to(3, 2)
     await one.reverb.roll_up_due()
-    told = {report.start_ms: sum(report.promises.values()) for report in await every(one)}
-    assert told == {start(0): 0, start(1): 9, start(2): 1}
+    made = {report.start_ms: sum(report.promises.values()) for report in await every(one)}
+    assert made == {start(0): 0, start(1): 9, start(2): 1}
 
 
 async def test_what_comes_late_for_many_bars_is_taken_in_whole(
@@ -156,7 +162,7 @@ async def test_what_comes_late_for_many_bars_is_taken_in_whole(
     await late.status.flush()
     hand.to(10, 3)
     amended = await one.reverb.roll_up_due()
-    assert bars(amended) == [(bar, 1, "told") for bar in range(10)]
+    assert bars(amended) == [(bar, 1, "reported") for bar in range(10)]
     assert {(report.revision, report.reporters, report.late.names) for report in amended} == {(2, 2, ("b",))}
     assert await one.reverb.roll_up_due() == []
 
@@ -173,6 +179,6 @@ async def test_claims_from_before_the_first_report_are_reported_and_leave_no_bar
         hand.to(6, 2)
         await one.reverb.roll_up_due()
         await two.status.flush()
-        assert bars(await one.reverb.roll_up_due()) == [(0, 1, "told"), (1, 4, "missing")]
+        assert bars(await one.reverb.roll_up_due()) == [(0, 1, "reported"), (1, 4, "missing")]
         assert_tiled(await every(one))
         assert await one.reverb.roll_up_due() == []

@@ -27,12 +27,12 @@ def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
         or any(look <= bar < later for look in looks for later in looks if 0 < later - look <= SOON_BARS)
     }
     parts = list(watch.parts(Window(first * _BAR_MS, (first + count) * _BAR_MS)))
-    told = [
+    made = [
         (start_ms // _BAR_MS + bar, is_watched)
         for (start_ms, end_ms), is_watched in parts
         for bar in range((end_ms - start_ms) // _BAR_MS)
     ]
-    assert told == [(bar, bar in watched) for bar in range(first, first + count)]
+    assert made == [(bar, bar in watched) for bar in range(first, first + count)]
     assert watched == {bar for bar in range(first, first + count) if watch.covers(bar * _BAR_MS)}
 
 

@@ -62,27 +62,27 @@ def test_a_clock_that_only_moves_forward_has_one_downbeat_for_each_bar(
     start_ms = data.draw(near(timeline))
     steps = data.draw(st.lists(st.integers(0, 3 * timeline.last.bar_ms), max_size=20))
     metronome = Metronome(timeline.beat_at(start_ms).epoch_ms)
-    told: list[Beat] = []
+    answer: list[Beat] = []
     now_ms = start_ms
     for step in steps:
         now_ms += step
-        told += metronome.beats(timeline, now_ms)
-        assert not told or told[-1] == timeline.beat_at(now_ms)
+        answer += metronome.beats(timeline, now_ms)
+        assert not answer or answer[-1] == timeline.beat_at(now_ms)
     expected = [window.end_ms for window in timeline.windows(start_ms, now_ms)]
-    assert [beat.epoch_ms for beat in told if beat.is_downbeat] == expected
-    assert [beat.epoch_ms for beat in told] == sorted({beat.epoch_ms for beat in told})
+    assert [beat.epoch_ms for beat in answer if beat.is_downbeat] == expected
+    assert [beat.epoch_ms for beat in answer] == sorted({beat.epoch_ms for beat in answer})
     assert timeline.bars_between(start_ms, now_ms) == len(expected)
 
 
 @given(st.data(), timelines())
 def test_a_clock_that_steps_back_tells_no_beat_again(data: st.DataObject, timeline: Timeline) -> None:
     metronome = Metronome(timeline.beat_at(timeline.last.anchor_ms).epoch_ms)
-    told = [
+    answer = [
         beat.epoch_ms
         for at_ms in data.draw(st.lists(near(timeline), max_size=20))
         for beat in metronome.beats(timeline, at_ms)
     ]
-    assert told == sorted(set(told))
+    assert answer == sorted(set(answer))
 
 
 @given(st.data(), timelines(), st.integers(-500, 500))

@@ -22,7 +22,7 @@ def bars(reports: list[BarReport]) -> list[tuple[int, int, str]]:
             report.bars,
             "missing"
             if report.is_missing
-            else "told"
+            else "reported"
             if report.reporters or report.missing.count
             else "quiet",
         )

@@ -79,7 +79,7 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
 
 
 def _load_or_create(key_file: Path) -> tuple[SigningKey, Path]:
-    """Return the private key and the file of its public key; create those that are missing."""
+    """Return the private key and the file of its public key; create what is missing."""
     public = key_file.with_name(f"{key_file.stem}.pub.pem")
     try:
         make_private(key_file.absolute().parent)

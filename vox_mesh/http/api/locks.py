@@ -94,7 +94,7 @@ class SweptView:
 
 @LOCKS.get("/v1/locks")
 async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
-    """List held locks; with a key, only those that block it."""
+    """List held locks; with a key, only the locks that block it."""
     holders = await (mesh.locks.holders() if query.key is None else mesh.locks.in_the_way(query.key))
     views = [HoldView.of(holder) for holder in holders]
     return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")

@@ -400,7 +400,7 @@ def _read(text: str | bytes) -> tuple[Any, str | None]:
     except BadValue as error:
         return None, str(error)
     if not is_canonical(decoded):
-        return None, "it is not canonical JSON: it was changed, or written anew by something else"
+        return None, "it is not canonical JSON: it was changed, or rewritten by another program"
     return value, None
 
 

@@ -126,7 +126,7 @@ class Adaptation(BaseModel):
 
     enable: bool = Field(False, description="true or false")
     hysteresis_pct: Annotated[float, Field(ge=0, le=100)] = Field(
-        10.0, description="a change smaller than so many percent is none, a number from 0 to 100"
+        10.0, description="smaller changes, in percent, are ignored; from 0 to 100"
     )
     change_per_minute: Annotated[str, AfterValidator(_check_step)] = Field(
         "1_beat", description="by how much the tempo may change in a minute, such as 1_beat or 2.5_beats"

@@ -112,7 +112,7 @@ class ReportSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BarReport:
-    """One bar; or several in a row that were quiet, or in which nobody could look (`is_missing`)."""
+    """One bar, or several in a row that were quiet, or that no node could examine (`is_missing`)."""
 
     window_id: str
     cluster_id: str

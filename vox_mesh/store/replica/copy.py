@@ -163,7 +163,7 @@ class Copy:
     def _refuse_if_modified(self) -> None:
         """Raise `Restarted` if another process changed the file. Applying a change would hide that."""
         if not self._is_trusted():
-            raise Restarted("the file was changed by somebody else")
+            raise Restarted("the file was changed by another process")
 
     def _mark_damaged(self) -> None:
         self.is_damaged = True

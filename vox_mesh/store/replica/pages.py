@@ -185,7 +185,7 @@ class PageFile:
         _write(self._redo, header + _CHECK.pack(zlib.crc32(header)), 0)
         self._replay(size_after)
         if any(self._sums[n - 1] != value for n, value in self._pending.items() if n <= size_after):
-            raise Spoiled("the redo file was changed by somebody else")
+            raise Spoiled("the redo file was changed by another process")
         self._settle(target)
 
     def apply_snapshot(self, next_frame: int, size_after: int, checksum: int = 0) -> None:

@@ -213,7 +213,7 @@ class PushedReplica(ReplicaFollower):
             is_requested = await self._wait_for_refresh()
             self._copy.check()
             if self._copy.is_damaged:
-                raise Restarted("the file was changed by somebody else")
+                raise Restarted("the file was changed by another process")
             asked_at, held = self._monotonic(), self._copy.next_frame
             if is_requested or self._needs_refresh or self._is_behind:
                 self._handle_hello(asked_at, held, await self._log.hello(_HELLO_TIMEOUT_S))
