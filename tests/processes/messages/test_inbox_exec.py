@@ -150,7 +150,7 @@ async def test_kill_9_of_the_command_stops_its_children_and_counts_as_a_failure(
             assert members(run.group) == set()
         found = await mesh.messages.queries.find(sent.message_uuid)
         assert found is not None
-        assert (found.state, found.ended_reason) == ("dead", "the command ended with 137 (SIGKILL)")
+        assert (found.state, found.ended_reason) == ("dead", "command exited with 137 (SIGKILL)")
 
 
 # --- its lease -----------------------------------------------------------------------------------

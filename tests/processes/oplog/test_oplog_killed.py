@@ -90,7 +90,7 @@ async def test_a_node_killed_while_the_server_is_away_loses_nothing_of_what_it_k
         life = await start_author(settings, Job("stream", table, f"life{number}", callers=_CALLERS))
         await life.until_more(100)
         server.kill()
-        await life.until(lambda reports: sum(each.get("answer") == "spooled" for each in reports) > 8)
+        await life.until(lambda reports: sum(each.get("outcome") == "spooled" for each in reports) > 8)
         await life.kill()
         await asyncio.to_thread(server.start)
         lives.append(life)
