@@ -146,7 +146,7 @@ async def test_kill_9_of_the_command_stops_its_children_and_counts_as_a_failure(
             await run.meet()
             os.kill(run.command, signal.SIGKILL)
             code, said = await run.ended()
-            assert (code, "ended with 137 (SIGKILL)" in said) == (1, True)
+            assert (code, "exited with 137 (SIGKILL)" in said) == (1, True)
             assert members(run.group) == set()
         found = await mesh.messages.queries.find(sent.message_uuid)
         assert found is not None
@@ -187,7 +187,7 @@ async def test_a_message_that_is_lost_meanwhile_stops_the_command_and_stays_its_
             heir = await _next(mesh)
             run.process.send_signal(signal.SIGCONT)
             code, said = await run.ended()
-            assert (code, f"message {sent.message_uuid} was lost" in said) == (1, True)
+            assert (code, f"lease lost, command stopped: message={sent.message_uuid}" in said) == (1, True)
             assert members(run.group) == set()
         await mesh.messages.ack(heir)
 
@@ -226,5 +226,5 @@ async def test_a_database_that_stays_away_stops_the_command_when_its_lease_is_ov
         await run.meet()
         server.kill()
         code, said = await run.ended()
-        assert (code, "was lost" in said, "Traceback" in said) == (3, True, False)
+        assert (code, "lease lost" in said, "Traceback" in said) == (3, True, False)
         assert members(run.group) == set()
