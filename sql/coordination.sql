@@ -166,7 +166,7 @@ SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token
 FROM lock_shares;
 
 -- What blocks each waiter, and until when: holders and earlier waiters of the same key, or of an overlapping one,
--- unless both are shared. This view is the only definition of a conflict.
+-- unless both are shared. This view defines what a conflict is; statements on one plain key restate it for that case.
 CREATE VIEW IF NOT EXISTS lock_blockers AS
 SELECT w.scope_id, w.repository_id, w.request_id, h.expires_at AS blocks_until
 FROM lock_waiters AS w

@@ -146,7 +146,7 @@ class Overloaded(MeshError):
 
 
 class DatabaseUnavailable(MeshError):
-    """The database can't be used at the moment. Nothing was applied."""
+    """The database can't be used at the moment. Except for `NoAnswer`, nothing was applied."""
 
     code = "database_unavailable"
     retryable = True

@@ -1,4 +1,4 @@
-"""Executor: takes each claimed job through one attempt: start, run, complete."""
+"""Executor: takes each claimed and started job through one attempt: prepare, run, complete."""
 
 from __future__ import annotations
 
