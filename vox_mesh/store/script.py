@@ -268,8 +268,8 @@ class Outcome(NamedTuple):
 
 
 Verdict = Outcome | MeshError
-"""The result of a script. An error other than `ScriptFailed` means that it was not tried. An unknown outcome is
-raised as `OutcomeUnknown`, and is never a verdict."""
+"""The result of a script. An error other than `ScriptFailed` means that it was not tried. An unknown outcome
+is raised as `OutcomeUnknown`, and is never a verdict."""
 
 
 def _check_item(item: Item) -> int:
