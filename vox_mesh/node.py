@@ -98,7 +98,9 @@ class MeshNode(Mesh):
         self._is_owned = False
         self._chance = dependencies.chance
         self._tick_s = settings.tick
-        self._keeper = MessageMaintenance(store, clock, self.messages, settings.message_retention)
+        self._message_maintenance = MessageMaintenance(
+            store, clock, self.messages, settings.message_retention
+        )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
@@ -111,8 +113,8 @@ class MeshNode(Mesh):
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
-            *(rhythm.ground, rhythm.policies, rhythm.pulse, rhythm.leadership),
-            *(rhythm.reverb, rhythm.controller, rhythm.help, self.nodes),
+            *(rhythm.context, rhythm.policies, rhythm.pulse, rhythm.leadership),
+            *(rhythm.bar_reporter, rhythm.controller, rhythm.help, self.nodes),
         )
         has_server = settings.http and settings.home is not Home.MEMORY
         self._server = self._create_server(settings) if has_server else None
@@ -132,7 +134,7 @@ class MeshNode(Mesh):
             *(store, jobs, self.artifacts, self.presence, chooser),
             JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
             *(reconciler, leases, finisher),
-            WorkerLimits(self.rhythm.ground, self.rhythm.budgets, self._monotonic),
+            WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
             ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
             self._heartbeat.run_once,
         )
@@ -196,7 +198,7 @@ class MeshNode(Mesh):
         await self._conductor.catch_up()
         await self.locks.catch_up()
         await self.locks.sweep_expired_distributed_locks()
-        await self._keeper.run_once()
+        await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()
 
     @property
@@ -238,7 +240,7 @@ class MeshNode(Mesh):
         ticks = 0
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
-            await _log_failure(self._keeper.run_once, "message maintenance failed")
+            await _log_failure(self._message_maintenance.run_once, "message maintenance failed")
             if self.messages.is_relayed and self.store.is_remote:
                 await self.messages.lease_inboxes()
             ticks += 1
@@ -273,7 +275,7 @@ class MeshNode(Mesh):
         finally:
             try:
                 if self._server is not None:
-                    await to_the_end(asyncio.create_task(self._server.stop(), name="vox-mesh-front-stop"))
+                    await to_the_end(asyncio.create_task(self._server.stop(), name="vox-mesh-http-stop"))
             finally:
                 await self.store.close()
 

@@ -161,7 +161,7 @@ async def test_reports_and_tempos_are_told_with_their_beats_to_who_asks_for_them
         ann = player(node, hand)
         await ann.say("ada", "write", "done")
         hand.to(1, 3)
-        (made,) = await ann.reverb.roll_up_due()
+        (made,) = await ann.bar_reporter.roll_up_due()
         report = await listener.next()
         assert (report.name, report.data["window_id"]) == ("report", made.window_id)
         assert report.data["kpis"]["eta"] == 1.0

@@ -350,11 +350,11 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     for agent in ("ada", "bob"):
         await ann.say(agent, "write", "executing", overran=True)
     hand.now_ms += BAR_MS + 2 * BEAT_MS
-    await ann.reverb.roll_up_due()
+    await ann.bar_reporter.roll_up_due()
     rhythm.status.claim("ada", "more", "planning")
-    plan = rhythm.ground.plan
+    plan = rhythm.context.plan
     source, bars = ReportSource(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
-    rhythm.reverb.totals.add(BarReport.of_bars(source, bars, is_missing=True), None)
+    rhythm.bar_reporter.totals.add(BarReport.of_bars(source, bars, is_missing=True), None)
     after = await scraped(metrics)
     assert after.get("vox_kpi", name="eta") == 1
     assert after.get("vox_kpi", name="pmr") is None
@@ -363,21 +363,21 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     assert after.get("vox_status_claims_live") == 1
     assert after.get("vox_rhythm_windows_missing_total") == 5
     assert after.all("vox_promises_total").keys() == {(name,) for name in PROMISES}
-    assert ann.reverb.totals.overruns == 2
+    assert ann.bar_reporter.totals.overruns == 2
 
 
 async def test_what_a_report_tells_is_counted_once_however_often_it_is_amended(node: MeshNode) -> None:
     hand = Hand()
     ann = player(node, hand)
-    tally = ann.reverb.totals
+    tally = ann.bar_reporter.totals
     await ann.say("ada", "write", "executing", overran=True)
     hand.to(1, 3)
-    await ann.reverb.roll_up_due()
+    await ann.bar_reporter.roll_up_due()
     assert tally.overruns == 1
     hand.to(0, 5)
     await ann.say("bob", "read", "executing", overran=True)
     hand.to(2, 3)
-    amended = [each for each in await ann.reverb.roll_up_due() if each.revision == 2]
+    amended = [each for each in await ann.bar_reporter.roll_up_due() if each.revision == 2]
     assert [each.overruns for each in amended] == [2]
     assert tally.overruns == 2
 
@@ -387,7 +387,7 @@ async def test_a_figure_of_long_ago_is_none_of_the_last_bar(node: MeshNode, metr
     ann = player(node, hand)
     await ann.say("ada", "write", "executing", overran=True)
     hand.now_ms += BAR_MS + 2 * BEAT_MS
-    assert await ann.reverb.roll_up_due()
+    assert await ann.bar_reporter.roll_up_due()
     now = await scraped(metrics)
     assert (now.all("vox_kpi"), set(now.all("vox_rhythm_alarm").values())) == ({}, {0})
 

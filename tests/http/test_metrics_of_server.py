@@ -63,7 +63,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
         bar = player(node, hand)
         await bar.say("ada", "write", "done")
         hand.now_ms += BAR_MS + BEAT_MS
-        await bar.reverb.roll_up_due()
+        await bar.bar_reporter.roll_up_due()
         await node.store.synced()
         node.store.faults.note("relay", KeyError("unexpected"))
         async with served(metrics_of(node)) as client:

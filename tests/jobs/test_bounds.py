@@ -475,7 +475,7 @@ async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_
     job = await work(node)
     async with node.worker.running():
         while budgets.next_check_ms is not None or not await budgets.standings():
-            await node.rhythm.times.until(node.rhythm.ground.beat().ends_ms)
+            await node.rhythm.times.until(node.rhythm.context.beat().ends_ms)
         assert (await node.jobs.find(job)).state == "pending"
         await budgets.set("agent:worker", Budget(max_bu=1_000))
         (found,) = await ended(node, job)

@@ -17,7 +17,7 @@ _DAY_MS = 86_400_000
 async def keep(node: MeshNode) -> None:
     """Have a node's keeper do its work, by all that was committed before."""
     await node.store.synced()
-    await node._keeper.run_once()
+    await node._message_maintenance.run_once()
     await node.store.synced()
 
 

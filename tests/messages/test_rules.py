@@ -212,7 +212,7 @@ class MessageWalk(RuleBasedStateMachine):
     def keep(self, number: int) -> None:
         """Have a keeper keep order."""
         self._oracle.keep()
-        self._run(self._node(number)[1]._keeper.run_once())
+        self._run(self._node(number)[1]._message_maintenance.run_once())
 
     @precondition(lambda self: self._oracle.letters)
     @rule(number=any_of)

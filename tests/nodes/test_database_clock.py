@@ -93,7 +93,7 @@ async def claim(node: MeshNode, job_id: str) -> Sequence[Any]:
 async def keep_in_order(node: MeshNode) -> None:
     """All that ends what is over: leases of jobs, messages, locks."""
     await node._job_maintenance.run_once()
-    await node._keeper.run_once()
+    await node._message_maintenance.run_once()
     await node.locks.sweep_expired_distributed_locks()
 
 
@@ -226,7 +226,7 @@ async def count_of(node: MeshNode, rows: str) -> int:
 async def keep_in_order_if_it_may(node: MeshNode) -> None:
     """What keeps things in order ends nothing, or says why it can't."""
     await node._job_maintenance.run_once()
-    await node._keeper.run_once()
+    await node._message_maintenance.run_once()
     with pytest.raises(DatabaseClockJumped):
         await node.locks.sweep_expired_distributed_locks()
 

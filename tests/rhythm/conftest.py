@@ -41,5 +41,5 @@ async def one(there: Scene, hand: Hand) -> AsyncIterator[Player]:
     async with there.node() as node:
         await node.run_once()
         one = player(node, hand)
-        assert await one.reverb.roll_up_due() == []
+        assert await one.bar_reporter.roll_up_due() == []
         yield one

@@ -58,7 +58,7 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
             await town.turn(STEP_MS)
         assert len(town.leaders()) == 1
         assert len({player.playing.rhythm.frame().policy_hash for player in town.living}) == 1
-        views = [await player.playing.rhythm.reverb.reports(10_000) for player in town.living]
+        views = [await player.playing.rhythm.bar_reporter.reports(10_000) for player in town.living]
         assert all(view == views[0] for view in views)
         _each_bar_is_there_once(views[0], town.living[0])
 
@@ -105,7 +105,7 @@ def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
         and not player.line.is_cut
         and town.now_ms - player.since_ms > 3 * bar_ms
     ]
-    assert len({player.playing.rhythm.ground.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
+    assert len({player.playing.rhythm.context.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
 
 
 def _each_bar_is_there_once(reports: list[BarReport], player: Player) -> None:

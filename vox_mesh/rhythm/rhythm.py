@@ -50,17 +50,17 @@ class Rhythm(Phrases):
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.tenant.repository_id)
         plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
-        self.ground = RhythmContext(store, writer, clock, self.times, agent, plan)
-        self.budgets = Budgets(self.ground, read_rates(files.rates))
-        self.policies = Policies(self.ground, built_in)
-        self.pulse = Pulse(self.ground)
-        self.holds = BeatLocks(self.ground, locks)
+        self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
+        self.budgets = Budgets(self.context, read_rates(files.rates))
+        self.policies = Policies(self.context, built_in)
+        self.pulse = Pulse(self.context)
+        self.holds = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
-        self.status = StatusClaimWriter(self.ground)
-        self.reverb = BarReporter(self.ground)
-        self.help = Help(self.ground, messages)
-        self.controller = TempoController(self.ground, self.policies, self.leadership)
-        super().__init__(self.ground, self.status, messages, self.budgets, self.help)
+        self.status = StatusClaimWriter(self.context)
+        self.bar_reporter = BarReporter(self.context)
+        self.help = Help(self.context, messages)
+        self.controller = TempoController(self.context, self.policies, self.leadership)
+        super().__init__(self.context, self.status, messages, self.budgets, self.help)
 
     async def look(self) -> None:
         """Read the announced tempos. A node does so in every bar."""
@@ -69,12 +69,12 @@ class Rhythm(Phrases):
     @property
     def timeline(self) -> Timeline:
         """The timeline of beats and bars, as known to this node."""
-        return self.ground.timeline
+        return self.context.timeline
 
     @property
     def policy(self) -> TempoPolicy:
         """The policy in force."""
-        return self.ground.policy
+        return self.context.policy
 
     # --- beats -----------------------------------------------------------------------------------
 
@@ -90,7 +90,9 @@ class Rhythm(Phrases):
         """Return the bar and beat of a hybrid timestamp."""
         at_ms = Hlc.parse(hlc).wall_ms
         beat = self.timeline.beat_at(at_ms)
-        return Stamp(window_id(self.ground.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc)
+        return Stamp(
+            window_id(self.context.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
+        )
 
     # --- leadership ------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class Rhythm(Phrases):
     async def close(self) -> None:
         """Flush pending status claims and bar reports, resign leadership, and stop the pulse."""
         await self.status.close()
-        await self.reverb.close()
+        await self.bar_reporter.close()
         await self.leadership.resign()
         await self.pulse.close()
 

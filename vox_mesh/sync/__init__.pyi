@@ -653,14 +653,14 @@ class Rhythm:
         role: str = ...,
     ) -> Iterator[AbstractContextManager[Phrase]]: ...
     times: Times
-    ground: RhythmContext
+    context: RhythmContext
     budgets: Budgets
     policies: Policies
     pulse: Pulse
     holds: BeatLocks
     leadership: Leadership
     status: StatusClaimWriter
-    reverb: BarReporter
+    bar_reporter: BarReporter
     help: Help
     controller: TempoController
     def look(self) -> None: ...

@@ -134,7 +134,7 @@ async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """Return the time an address refers to, relative to now."""
     rhythm = mesh.rhythm
     await rhythm.look()
-    now_ms, plan = rhythm.times.now_ms, rhythm.ground.plan
+    now_ms, plan = rhythm.times.now_ms, rhythm.context.plan
     resolved = resolve(address, plan, now_ms)
     return MomentView(
         address=str(address),

@@ -181,14 +181,14 @@ async def _play() -> None:
         await ann.say("bob", "read", "executing", overran=True)
         await ann.say("eve", "read", "executing", overran=True)
         hand.to(1, 3)
-        await ann.reverb.roll_up_due()
+        await ann.bar_reporter.roll_up_due()
         hand.to(2, 3)
-        await ann.reverb.roll_up_due()
+        await ann.bar_reporter.roll_up_due()
         hand.to(12, 3)
         later = player(node, hand)
         await later.say("ada", "more", "waiting", wait_for=["hmmm://thread/x"])
         hand.to(13, 3)
-        await later.reverb.roll_up_due()
+        await later.bar_reporter.roll_up_due()
 
 
 def test_reports_have_a_line_each_and_missing_bars_are_named(vox: Vox) -> None:

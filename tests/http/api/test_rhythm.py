@@ -88,7 +88,7 @@ async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, V
         hand.to(bar, 2)
         await ann.say("ada", "write", "executing", progress=0.1 * bar)
         hand.to(bar + 1, 2)
-        await ann.reverb.roll_up_due()
+        await ann.bar_reporter.roll_up_due()
     first = await served.get("/v1/rhythm/reports", limit=2)
     assert [each["start_ms"] for each in first["items"]] == [BEGIN_MS + 2 * BAR_MS, BEGIN_MS + BAR_MS]
     reports = await served.all("/v1/rhythm/reports", limit=2)

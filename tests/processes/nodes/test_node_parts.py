@@ -85,7 +85,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
 async def test_a_part_that_crashes_is_told_begun_again_and_counted(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashed, keeper = asyncio.Event(), asked.node._keeper
+    crashed, keeper = asyncio.Event(), asked.node._message_maintenance
 
     async def crash() -> None:
         monkeypatch.undo()

@@ -218,7 +218,7 @@ async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_ane
     await record(node, ended(node, 5, account="acme"))
 
     async def exhausted() -> list[str]:
-        return await Budgets(node.rhythm.ground, budgets.rates).exhausted_accounts()
+        return await Budgets(node.rhythm.context, budgets.rates).exhausted_accounts()
 
     assert await exhausted() == ["acme"]
     assert {each.subject: each.verdict for each in await budgets.report()} == {
@@ -241,7 +241,7 @@ async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended
     budgets, store = node.rhythm.budgets, node.store
 
     async def stand() -> dict[str, float]:
-        found = await Budgets(node.rhythm.ground, budgets.rates).standings()
+        found = await Budgets(node.rhythm.context, budgets.rates).standings()
         return {subject: each.bu for subject, each in found.items()}
 
     await budgets.set("agent:ann", Budget(max_bu=100))
@@ -324,7 +324,7 @@ def test_a_task_has_the_same_thresholds_as_a_job() -> None:
 
 
 async def test_how_budgets_stand_is_looked_at_once_a_beat(node: MeshNode) -> None:
-    ground = node.rhythm.ground
+    ground = node.rhythm.context
     budgets = Budgets(ground, node.rhythm.budgets.rates)
     slow = Tempo(bpm=1 / 60, bar_len=8, anchor_ms=ground.times.now_ms)
     ground.plan = Plan(replace(ground.entry, tempo=slow))

@@ -150,7 +150,7 @@ async def test_without_its_leader_a_bar_is_reported_by_another_one(tmp_path: Pat
         for _ in range(4 * 3):
             await town.turn(BAR_MS // 4)
         assert town.leaders() == []
-        reports = await other.playing.rhythm.reverb.reports(10)
+        reports = await other.playing.rhythm.bar_reporter.reports(10)
         assert other.name in {report.node_id for report in reports}
         assert any(report.tasks.get("executing") for report in reports)
 
@@ -191,7 +191,7 @@ async def test_a_policy_of_settings_counts_for_nothing_where_one_was_announced(
             await town.turn(1_000)
         assert town.leaders() == ["b"]
         assert two.rhythm.frame().tempo_bpm == 30
-        assert any(report.tasks for report in await two.rhythm.reverb.reports(10))
+        assert any(report.tasks for report in await two.rhythm.bar_reporter.reports(10))
         assert (await two.rhythm.policies.set(policy(60))).tempo.bpm == 60
 
 
@@ -273,6 +273,6 @@ async def test_who_was_cut_off_calls_nothing_missing_that_the_leader_saw(
         town.players[leader].playing.rhythm.status.claim("agent", "task", "done")
         for _ in range(2 * 4):
             await town.turn(BAR_MS // 4)
-        reports = await town.players[leader].playing.rhythm.reverb.reports(100)
+        reports = await town.players[leader].playing.rhythm.bar_reporter.reports(100)
         assert any(report.tasks for report in reports)
         assert not any(report.is_missing for report in reports)

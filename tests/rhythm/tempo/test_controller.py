@@ -64,11 +64,11 @@ class Player:
         """A report of the bar before this one."""
         timeline, now_ms = self.rhythm.timeline, self.rhythm.times.now_ms
         window = timeline.window_at(timeline.window_at(now_ms).start_ms - 1)
-        return BarReport.of_window(ReportSource(timeline, self.rhythm.ground.entry), window, *of)
+        return BarReport.of_window(ReportSource(timeline, self.rhythm.context.entry), window, *of)
 
     async def pass_bar(self) -> None:
         """Let a bar pass, and learn on the downbeat what was announced."""
-        beat = self.rhythm.ground.beat()
+        beat = self.rhythm.context.beat()
         self._clock.now += (beat.window_ends_ms - self.rhythm.times.now_ms + A_FEW_MS) / 1_000
         await self.rhythm.look()
         await self.lead()
@@ -145,9 +145,9 @@ async def test_a_change_is_decided_and_announced_in_one_op(leader: Player) -> No
     assert (said["bpm"], said["from_ms"], said["is_change"]) == (13, head.anchor_ms, True)
     assert said["readings"]["queue_depth"] == 80
     assert head.anchor_ms == decision.state.changed_ms
-    assert leader.rhythm.ground.entry.tempo.bpm == 12.0
+    assert leader.rhythm.context.entry.tempo.bpm == 12.0
     await leader.bars(CALM, 3)
-    assert leader.rhythm.ground.entry.tempo.bpm == 13.0
+    assert leader.rhythm.context.entry.tempo.bpm == 13.0
 
 
 async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader: Player) -> None:
@@ -249,7 +249,7 @@ async def test_a_tempo_that_was_set_by_hand_meanwhile_stands_and_is_gone_on_from
         op = (await leader.ops())[-1]
         assert (op.accepted, op.reason) == (0, "tempo_overtaken")
         await leader.bars(CALM, 4)
-        assert leader.rhythm.ground.entry.tempo.bpm == 20.0
+        assert leader.rhythm.context.entry.tempo.bpm == 20.0
         assert parse((await leader.ops())[-1].payload)["bpm"] == 20
         assert await leader.controller.replayed() == []
 
@@ -258,7 +258,7 @@ async def test_a_policy_that_is_set_again_begins_again_with_its_first_tempo(lead
     await leader.until_change(PRESSED)
     await leader.rhythm.policies.set(policy_of())
     await leader.bars(CALM, 8)
-    assert leader.rhythm.ground.entry.tempo.bpm == 12.0
+    assert leader.rhythm.context.entry.tempo.bpm == 12.0
     assert parse((await leader.ops())[-1].payload)["before"]["bpm"] == 12
 
 

@@ -124,7 +124,7 @@ async def use(settings: Settings) -> None:
         await node.oplog.append("note", {})
         await node.store.write(node.presence.beat())
         assert await node.rhythm.budgets.report() is not None
-        await node.rhythm.reverb.reports()
+        await node.rhythm.bar_reporter.reports()
 
 
 @pytest.mark.parametrize(

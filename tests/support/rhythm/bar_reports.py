@@ -32,7 +32,7 @@ def bars(reports: list[BarReport]) -> list[tuple[int, int, str]]:
 
 async def every(player: Player) -> list[BarReport]:
     """All reports in their last revision, the first bar first."""
-    return (await player.reverb.reports(1_000, fresh=True))[::-1]
+    return (await player.bar_reporter.reports(1_000, fresh=True))[::-1]
 
 
 def assert_tiled(reports: list[BarReport]) -> None:

@@ -37,7 +37,7 @@ class Player:
     node: MeshNode
     ground: RhythmContext
     status: StatusClaimWriter
-    reverb: BarReporter
+    bar_reporter: BarReporter
 
     async def beat(self) -> None:
         """Have the beat of now end."""

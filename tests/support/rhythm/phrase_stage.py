@@ -30,7 +30,7 @@ class Stage:
 
     def __init__(self, node: MeshNode) -> None:
         self.node = node
-        self.ground = node.rhythm.ground
+        self.ground = node.rhythm.context
         self.times = self.ground.times
         self.budgets = node.rhythm.budgets
         self.status = node.rhythm.status

@@ -169,7 +169,7 @@ def report(last: int, as_json: bool) -> None:
 
 
 async def _reports(mesh: Mesh, last: int) -> list[BarReport]:
-    return await mesh.rhythm.reverb.reports(last, fresh=True)
+    return await mesh.rhythm.bar_reporter.reports(last, fresh=True)
 
 
 def _line(report: BarReport) -> Record:

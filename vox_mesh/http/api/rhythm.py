@@ -78,7 +78,7 @@ class PromisesQuery(PageQuery):
 @RHYTHM.get("/v1/rhythm/reports")
 async def list_reports(mesh: MeshServices, query: PageQuery) -> Page[BarReport]:
     """List the last revisions of bar reports, newest first, with missing bars."""
-    found = await mesh.rhythm.reverb.reports(query.limit, before_ms=query.number)
+    found = await mesh.rhythm.bar_reporter.reports(query.limit, before_ms=query.number)
     return query.page(found, lambda report: report.start_ms)
 
 

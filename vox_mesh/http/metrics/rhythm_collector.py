@@ -25,7 +25,7 @@ _MAX_AGE_BARS: Final = 3
 
 def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     """Yield the metrics of the rhythm."""
-    frame, tally = rhythm.frame(), rhythm.reverb.totals
+    frame, tally = rhythm.frame(), rhythm.bar_reporter.totals
     yield histogram(
         "vox_beat_lateness_seconds",
         "Delay of beats on this node.",
