@@ -244,34 +244,19 @@ WHERE id IN (
 
 -- --- ending ----------------------------------------------------------------------------------------------
 
--- part: CAN_END
--- The items that may end their jobs, with their results.
-SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
-    i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
-FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
-
--- part: SET_ENDS
+-- name: complete
+-- All of them or none. An expired lease does not matter until ExpireWork ends it.
+WITH items AS MATERIALIZED (
+    SELECT j.id, i.value ->> 'state' AS state, i.value ->> 'exit_code' AS exit_code,
+        i.value ->> 'reason' AS reason, coalesce(i.value -> 'output_artifacts', '[]') AS outputs
+    FROM THEIR_JOBS WHERE IS_HELD AND j.state = 'running' AND i.value ->> 'state' IN ('succeeded', 'failed')
+)
 UPDATE jobs SET
     (state, failures, exit_code, reason, output_artifacts) = (
         SELECT n.state, jobs.failures + (n.state = 'failed'), n.exit_code, n.reason, n.outputs
         FROM items AS n WHERE n.id = jobs.id),
     lease_until_ms = NULL, ended_ms = AT_MS, last_op = ?3
 WHERE id IN (SELECT id FROM items)
-
--- name: finish
--- The fast path, for jobs that no other depends on, and of kinds that are not audited.
-WITH items AS MATERIALIZED (CAN_END
-    AND NOT EXISTS (
-        SELECT 1 FROM job_predecessors AS d INDEXED BY job_successors
-        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = j.job_id)
-    AND NOT EXISTS (
-        SELECT 1 FROM job_kinds AS k
-        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind AND k.is_audited))
-SET_ENDS
-
--- name: complete
--- All of them or none. An expired lease does not matter until ExpireWork ends it.
-WITH items AS MATERIALIZED (CAN_END) SET_ENDS
 
 -- name: refuse_stale_claim
 -- The author does not hold some of them under that token. It must follow the transition directly.

@@ -126,9 +126,7 @@ class MeshNode(Mesh):
             *(store, jobs.transitions, jobs.queries, node_id, self._monotonic),
             lambda until, following: self.rhythm.holds.lease_ms(until, following),
         )
-        finisher = Finisher(
-            *(store, jobs.transitions, jobs.queries, self.artifacts, self._writer, self.clock, self._chance)
-        )
+        finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         return Worker(
             *(store, jobs, self.artifacts, self.presence, chooser),

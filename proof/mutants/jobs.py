@@ -27,12 +27,6 @@ JOB_PLANTS: Final = (
                 _HELD,
                 "true",
             ),
-            Sql(
-                "jobs",
-                "finish",
-                _HELD,
-                "true",
-            ),
         ),
         ("one-completion", "one-end"),
         ("jobs",),

@@ -22,7 +22,7 @@ from vox_mesh.store.store import Store
 SQL: Final = named("jobs")
 
 NOT_ALL: Final = "not_all"
-"""The refusal of a short form, in which not all jobs could be changed."""
+"""The refusal of `take` if not all jobs could be claimed."""
 
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
@@ -100,18 +100,17 @@ class JobTransitions:
             answer=op.answer("moved", "moved"),
         )
 
-    def finish(self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item]) -> Script:
-        """Complete jobs that no other job waits for, all or none: the short form of `complete`."""
-        op = self._completion(items, proofs)
-        steps = (op.step("finish"), op.guarded("refuse_unless_all", NOT_ALL))
-        return op.script(*steps, *effects)
-
     def complete(
-        self, items: Sequence[Item], *effects: Statement, proofs: Sequence[Item] | None = None
+        self,
+        items: Sequence[Item],
+        *effects: Statement,
+        proofs: Sequence[Item] | None = None,
+        can_spool: bool = True,
     ) -> Script:
-        """Complete jobs with their results, all or none. It is spooled while the database is unavailable.
+        """Complete jobs with their results, all or none.
 
-        The proofs, one per job, are only for the op log: no statement reads them.
+        The proofs, one per job, are only for the op log: no statement reads them. `can_spool`: whether it is
+        spooled while the database is unavailable.
         """
         op = self._completion(items, proofs)
         steps = [
@@ -122,20 +121,22 @@ class JobTransitions:
         ]
         if any(item["state"] != JobState.SUCCEEDED for item in items):
             steps.append(op.step("fail_successors"))
-        return op.script(*steps, op.step("release"), *effects, appendable=True)
+        return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
     def _completion(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _JobOp:
         logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
         return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged)
 
-    def yield_jobs(self, items: Sequence[Item], *, claimer: str | None = None) -> Script:
+    def yield_jobs(
+        self, items: Sequence[Item], *, claimer: str | None = None, can_spool: bool = True
+    ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
         op = self._op(YIELD, {"jobs": items}, claimer)
         return op.script(
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
-            appendable=True,
+            appendable=can_spool,
         )
 
     def expire(self, items: Sequence[Item]) -> Script:

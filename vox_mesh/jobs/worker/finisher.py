@@ -6,7 +6,6 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +15,7 @@ from blake3 import blake3
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.queries import JobQueries
-from vox_mesh.jobs.transitions import NOT_ALL, Item, JobTransitions
+from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_with_text, sanitize_error
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
@@ -71,7 +69,6 @@ class Finisher:
         self,
         store: Store,
         transitions: JobTransitions,
-        queries: JobQueries,
         artifacts: Artifacts,
         writer: OpLogWriter,
         clock: MeshClock,
@@ -79,7 +76,6 @@ class Finisher:
     ) -> None:
         self._store = store
         self._transitions = transitions
-        self._queries = queries
         self._artifacts = artifacts
         self._writer = writer
         self._clock = clock
@@ -162,39 +158,24 @@ class Finisher:
             _settle(each, failure)
 
     async def _try(self, group: Sequence[AttemptResult]) -> MeshError | None:
-        """Write results, in the short form if no other jobs wait for them.
+        """Write results, and return the error.
 
-        While the database is unavailable, only a single result in the long form may be spooled: if a spooled
-        request is rejected later, it can be neither split nor replaced.
+        While the database is unavailable, only a single result may be spooled: if a spooled request is
+        rejected later, it can be neither split nor replaced.
         """
-        is_single = len(group) == 1
         try:
-            if await self._is_plain(group):
-                failure = await self._send(self._script(group, short=True), can_spool=False)
-                is_not_all = isinstance(failure, Refused) and failure.reason == NOT_ALL
-                if not is_not_all and not (is_single and isinstance(failure, DatabaseUnavailable)):
-                    return failure
-            return await self._send(self._script(group, short=False), can_spool=is_single)
+            return await self._send(self._script(group, can_spool=len(group) == 1))
         except MeshError as error:
             return error
 
-    async def _is_plain(self, group: Sequence[AttemptResult]) -> bool:
-        """Return whether, according to the replica, no other jobs wait for these."""
-        if group[0].is_requeued:
-            return False
-        with suppress(DatabaseUnavailable):
-            return not await self._queries.successors([result.job.job_id for result in group])
-        return False
-
-    async def _send(self, script: Script, *, can_spool: bool) -> MeshError | None:
+    async def _send(self, script: Script) -> MeshError | None:
         """Write a script, and retry while its outcome is unknown: it takes effect once."""
-        script.appendable = can_spool
         for _ in range(_MAX_TRIES):
             try:
                 await self._store.write(script, timeout=self.timeout_s)
             except _UNAVAILABLE as error:
                 failure: MeshError = error
-                if isinstance(error, DatabaseUnavailable) and not can_spool:
+                if isinstance(error, DatabaseUnavailable) and not script.appendable:
                     break
                 await asyncio.sleep(_RETRY_DELAY_S)
             except MeshError as error:
@@ -203,15 +184,16 @@ class Finisher:
                 return None
         return failure
 
-    def _script(self, group: Sequence[AttemptResult], *, short: bool) -> Script:
+    def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
         if group[0].is_requeued:
             items = [self._yield_item(each) for each in group]
-            return self._transitions.yield_jobs(items, claimer=self._writer.identity.node_id)
+            node_id = self._writer.identity.node_id
+            return self._transitions.yield_jobs(items, claimer=node_id, can_spool=can_spool)
         artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
         pairs = [self._complete_item(each) for each in group]
         items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
-        transition = self._transitions.finish if short else self._transitions.complete
-        return transition(items, *([artifacts] if artifacts else []), proofs=proofs)
+        effects = [artifacts] if artifacts else []
+        return self._transitions.complete(items, *effects, proofs=proofs, can_spool=can_spool)
 
     def _yield_item(self, result: AttemptResult) -> Item:
         job, now_ms = result.job, self._clock.now_ms
