@@ -13,7 +13,7 @@ FROM database_clock
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
         WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
-          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 30000
+          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
         ORDER BY w.seen_ms DESC LIMIT 1
     ) AS step_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
