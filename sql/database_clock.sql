@@ -9,7 +9,7 @@ FROM database_clock
 -- has just noticed, and that is not decided yet. A witness states the time by its own count, so its testimony is
 -- recent if that is about the time that it expects. `newest_ms`: the newest heartbeat, if most that are not too
 -- old (?2 ticks) lie ahead of the clock by more than ?1. A single one may have been written while the clock was
--- ahead.
+-- ahead. A node that has only registered since the clock was set does not count.
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
         SELECT w.low_ms FROM clock_witnesses AS w
         WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
@@ -19,6 +19,7 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
+          AND (h.last_seen_ms > NOW_MS + ?1 OR h.last_seen_ms > h.started_ms)
     ) AS newest_ms
 FROM database_clock
 

@@ -303,6 +303,21 @@ async def test_heartbeats_tell_a_node_that_starts_that_the_clock_was_set_back(tm
             assert abs(c.clock.correction_ms - STEP_S * 1_000) < 1_000
 
 
+async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        mesh.database.set_ahead(-STEP_S)
+        registered = Batch()
+        now_ms = mesh.nodes[0].clock.now_ms - round(STEP_S * 1_000)
+        times = f"last_seen_ms = {now_ms}, started_ms = {now_ms}"
+        registered.add(f"UPDATE mesh_heartbeats SET {times} WHERE node_id = 'b'")
+        await mesh.database.engine.run(registered.seal())
+        async with mesh.there.node("c") as c:
+            with pytest.raises(DatabaseClockJumped):
+                await c.locks.acquire("y", ttl=TTL_S)
+
+
 async def test_nodes_that_all_start_after_a_step_back_go_on_from_the_last_heartbeat(tmp_path: Path) -> None:
     async with in_memory(tmp_path) as database, scene(database.engine) as there:
         async with there.node("a") as a:
