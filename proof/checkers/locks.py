@@ -20,6 +20,9 @@ from vox_mesh.model.locks.patterns import is_pattern, overlap
 FADES: Final = 0.05
 """The rate by which the time of the mesh differs while a correction of the database's clock fades."""
 
+_SLEW_INTERVAL_S: Final = 10.0
+"""A correction fades in pieces: one may stand for this much time before a lease was granted."""
+
 NOTICED_S: Final = 10.0
 """A step of the database's clock is noticed within this time: a hold may last that much longer."""
 
@@ -243,7 +246,7 @@ def _grace(operation: Operation, steps: Sequence[float]) -> float:
 def _fading(operation: Operation, steps: Sequence[float]) -> float:
     """Return how much too early a hold may end, if the clock of the database was ever set."""
     ttl = float(operation.args.get("ttl", 0.0))
-    return FADES * ttl if any(at <= operation.ended + ttl for at in steps) else 0.0
+    return FADES * (ttl + _SLEW_INTERVAL_S) if any(at <= operation.ended + ttl for at in steps) else 0.0
 
 
 def _is_told_over(operation: Operation) -> bool:
