@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, Final
 
 from proof import tables, witness
@@ -16,6 +16,7 @@ from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.replicas import sync_replica
+from vox_mesh.errors import Unreachable
 from vox_mesh.runtime.open_store import Role
 
 _TABLES: Final = (
@@ -24,7 +25,7 @@ _TABLES: Final = (
 Dump = dict[str, list[dict[str, Any]]]
 """The rows of each table."""
 
-_SYNC_S: Final = 30.0
+_SYNC_S: Final = 60.0
 _PAGE: Final = 2_000
 
 
@@ -71,8 +72,7 @@ async def _note_fuzzers(ask: Ask, recorder: Recorder) -> None:
 async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump, recorder: Recorder) -> None:
     """Let the node's replica, as it was left, catch up; then it must equal the primary."""
     try:
-        async with asyncio.timeout(_SYNC_S):
-            await sync_replica(infrastructure.settings[node], lambda done, total: None)
+        await _sync(infrastructure.settings[node])
     except (MeshError, TimeoutError) as error:
         recorder.note("final.replica", player=node, equal=False, error=repr(error))
         return
@@ -84,6 +84,15 @@ async def _note_replica(infrastructure: Infrastructure, node: str, primary: Dump
     differing = sorted(name for name in {*primary, *replica} if primary.get(name) != replica.get(name))
     is_equal = intact and not differing
     recorder.note("final.replica", player=node, equal=is_equal, differing=differing, intact=intact)
+
+
+async def _sync(settings: Settings) -> None:
+    """Let a replica catch up; one that gets no answer for a while tries again, as that of a node does."""
+    async with asyncio.timeout(_SYNC_S):
+        while True:
+            with suppress(Unreachable):
+                await sync_replica(settings, lambda done, total: None)
+                return
 
 
 async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, bool]:
