@@ -303,6 +303,24 @@ async def test_heartbeats_tell_a_node_that_starts_that_the_clock_was_set_back(tm
             assert abs(c.clock.correction_ms - STEP_S * 1_000) < 1_000
 
 
+async def test_a_node_that_starts_waits_while_an_older_record_of_a_step_is_not_decided(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, b = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a)
+        older = Batch()
+        older.add("UPDATE clock_witnesses SET seen_ms = seen_ms - 10000")
+        await mesh.database.engine.run(older.seal())
+        async with mesh.there.node("c") as c:
+            with pytest.raises(DatabaseClockJumped):
+                await c.locks.acquire("y", ttl=TTL_S)
+            await mesh.settle(a, b)
+            await c.locks.acquire("y", ttl=TTL_S)
+            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
+
+
 async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
     tmp_path: Path,
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
+from vox_mesh.errors import DatabaseClockJumped
 from vox_mesh.model.nodes.clock_steps import (
     ClockStep,
     ClockWitness,
@@ -206,13 +207,23 @@ def hear_first(clock: MeshClock, row: Row, started: float) -> None:
     A node that starts during a step expects the time that the others do, and decides with them. If none has
     noticed the step yet, heartbeats ahead of the database's clock show that it was set back: the node then
     continues from the newest, and testifies that it does not know how much time has passed since.
+
+    Raises `DatabaseClockJumped` while it can't be known whether a recorded step still stands.
     """
     now_ms, step_ms, newest_ms = row["now_ms"], row["step_ms"], row["newest_ms"]
+    old_step_ms = row["old_step_ms"]
+    if step_ms is None and newest_ms is not None:
+        step_ms = old_step_ms  # the heartbeats confirm that it still stands
     if not clock.is_set and step_ms is not None:
         clock.heard(now_ms - step_ms, started, row["correction_ms"])
     elif not clock.is_set and newest_ms is not None:
         _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
         clock.heard(newest_ms, started, row["correction_ms"], _MAX_SILENCE_MS)
+    elif not clock.is_set and old_step_ms is not None:
+        raise DatabaseClockJumped(
+            "database clock may have jumped: a node has recorded a step that is not confirmed yet",
+            hint="retry in a few seconds; check the clock of the database's machine",
+        )
     clock.heard(now_ms, started, row["correction_ms"])
 
 
