@@ -94,6 +94,11 @@ class InFlightBatch:
         return any(write.is_waiting for write in self.writes)
 
     @property
+    def is_replay(self) -> bool:
+        """Return whether it has spooled scripts, whose answers no caller looks at."""
+        return any(write.is_replay for write in self.writes)
+
+    @property
     def may_take_effect(self) -> bool:
         """Return whether it may have been applied, or may be applied right now."""
         return self.is_out or self.may_be_applied

@@ -191,9 +191,10 @@ class Sender:
         except RolledBack as back:
             in_flight.has_earlier_copy |= back.knew_keys
             return None
-        if is_single and in_flight.is_outcome_unknown:
+        if is_single and (in_flight.is_outcome_unknown or in_flight.is_replay):
             # An empty answer is ambiguous after a lost one: this node may have been superseded after the
-            # statement was applied. Only a batch with a guard can tell.
+            # statement was applied. And a replayed script must not count as applied if the guard did not
+            # hold. Only a batch with a guard can tell.
             (outcome,) = verdicts
             if isinstance(outcome, Outcome) and not outcome.rows:
                 return None
