@@ -192,7 +192,7 @@ async def test_damage_done_under_a_reading_store_never_shows_and_is_healed(
         await asyncio.gather(asking, return_exceptions=True)
     _assert_sound(replica_file(node), witness)
     if damage in _TO_THE_FILE:
-        assert any("changed by somebody else" in message for message in caplog.messages)
+        assert any("changed by another process" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("damage", [_flip_a_byte, _truncate, _swap_in_place], ids=_name)
