@@ -284,6 +284,32 @@ def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_
         last = clock.tick()
 
 
+def test_a_late_answer_does_not_set_a_slightly_fast_clock_far_back() -> None:
+    monotonic = Clock(1_000.0)
+    clock = MeshClock(Dependencies(wall_ms=lambda: 0, elapsed=monotonic))
+    clock.heard(1_000_000, clock.started(), correction_ms=18_000)
+    monotonic.now += 1
+    started = clock.started()
+    monotonic.now += 3
+    clock.heard(1_000_960, started, correction_ms=17_960)
+    assert 1_003_960 - 750 <= clock.now_ms <= 1_003_961, "the correction has faded by 40 ms, not by 3 s"
+
+
+def test_an_answer_from_before_a_step_does_not_end_it() -> None:
+    monotonic = Clock(1_000.0)
+    clock = MeshClock(Dependencies(wall_ms=lambda: 0, elapsed=monotonic))
+    clock.heard(1_000_000, clock.started())
+    before = clock.started()
+    monotonic.now += 1
+    clock.heard(1_001_000 - 20_000, clock.started())
+    assert clock.step is not None
+    clock.heard(1_000_000, before)
+    assert clock.step is not None
+    assert clock.jumps == 1
+    clock.heard(1_001_000, clock.started())
+    assert clock.step is None, "the clock was set right again"
+
+
 @many
 @given(
     st.lists(

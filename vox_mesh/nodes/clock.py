@@ -31,6 +31,10 @@ MAX_STEP_MS: Final = 5_000
 """Smaller steps of the database's clock are followed; larger ones have to be confirmed."""
 
 _MAX_DRIFT: Final = 0.001
+_MAX_SLEW: Final = 0.05
+"""How fast a correction fades: `slew` in `database_clock.sql`."""
+_MAX_SLEW_MS: Final = 500
+"""How much of a correction fades at once, after a pause."""
 _MIN_LATE_MS: Final = 10_000
 _MAX_LATE_MS: Final = 600_000
 _STEP_TOLERANCE_MS: Final = 2_000
@@ -78,6 +82,7 @@ class MeshClock:
         self._unsure_ms = 0.0  # the upper bound is above it by this: an answer may have been late
         self._wall_ahead_ms = 0.0  # of the clock that never steps, when the database was last believed
         self._heard_at = 0.0
+        self._noticed_at = 0.0  # when a step was last noticed
         self._late_ms = _MIN_LATE_MS
         self._is_accepting = False
         self._hybrid = HybridClock("")
@@ -114,6 +119,8 @@ class MeshClock:
 
         `unsure_ms`: the time may be later by this much.
         """
+        if self.step is not None and started < self._noticed_at:
+            return  # the time may have been read before the step
         now = self._times.elapsed()
         if correction_ms is not None:
             self.correction_ms = correction_ms
@@ -124,10 +131,10 @@ class MeshClock:
             if ahead is not None and not self._is_accepting:
                 low_ms, high_ms = at_least - ahead - self._unsure_ms, at_most - ahead
                 if self._is_step(low_ms, high_ms, now):
-                    self._suspect(ClockStep(round(low_ms), round(high_ms)))
+                    self._suspect(ClockStep(round(low_ms), round(high_ms)), now)
                     return
-            self._ahead_ms = at_least  # a better bound, or the clocks drift
-            self._unsure_ms = at_most - at_least + unsure_ms
+            self._ahead_ms = self._lower_bound(at_least, at_most, now)
+            self._unsure_ms = at_most - self._ahead_ms + unsure_ms
         else:
             self._unsure_ms = min(self._unsure_ms, at_most - ahead)
         self.step, self._is_accepting = None, False
@@ -141,9 +148,23 @@ class MeshClock:
         most = MAX_STEP_MS + _MAX_DRIFT * 1_000 * (now - self._heard_at)
         return low_ms > most or high_ms < -most
 
-    def _suspect(self, step: ClockStep) -> None:
+    def _lower_bound(self, at_least: float, at_most: float, now: float) -> float:
+        """Return the better bound: the answer's, or the previous one if drift explains the difference.
+
+        An answer may have been on its way for long, so that its own bound is far too low.
+        """
+        if self._ahead_ms is None:
+            return at_least
+        drift_ms = _MAX_DRIFT * 1_000 * (now - self._heard_at)
+        if self.correction_ms:
+            drift_ms += _MAX_SLEW * 1_000 * (now - self._heard_at) + _MAX_SLEW_MS
+        lowest = self._ahead_ms - drift_ms
+        return max(at_least, lowest) if lowest <= at_most else at_least
+
+    def _suspect(self, step: ClockStep, now: float) -> None:
         if self.step is None:
             self.jumps += 1
+            self._noticed_at = now
             _log.error("database clock jumped: step_s=%+.1f", step.low_ms / 1_000)
         self.step = step
 
