@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -229,6 +235,41 @@ async def keep_in_order_if_it_may(node: MeshNode) -> None:
     await node._message_maintenance.run_once()
     with pytest.raises(DatabaseClockJumped):
         await node.locks.sweep_expired_distributed_locks()
+
+
+@pytest.mark.parametrize("statement", range(1, 9))
+async def test_nothing_expires_if_the_clock_is_set_while_a_request_is_applied(
+    tmp_path: Path, statement: int
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, b = mesh.nodes
+        await a.locks.acquire("x", ttl=TTL_S)
+        with _clock_set_at(mesh.database, statement), suppress(DatabaseClockJumped):
+            await b.locks.sweep_expired_distributed_locks()
+        mesh.database.set_ahead(0)
+        await mesh.settle()
+        assert await b.locks.holders(["x"])
+
+
+@contextmanager
+def _clock_set_at(database: SteppedDatabase, statement: int) -> Iterator[None]:
+    """Set the clock when the engine begins the given statement, in the middle of a transaction."""
+    memory = database.engine
+    assert isinstance(memory, SharedMemory)
+    left = statement
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            database.set_ahead(HOUR_S)
+            memory._clock.begin()
+
+    memory._connection.set_trace_callback(count)
+    try:
+        yield
+    finally:
+        memory._connection.set_trace_callback(None)
 
 
 @BOTH

@@ -49,6 +49,7 @@ _NODES: Final = named("nodes")
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
 _NO_WRITER: Final = (None,) * CONDITION_VALUES
+_ON_TIME: Final = _SQL["refuse_unless_on_time"]
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
@@ -202,11 +203,12 @@ class OpLogWriter:
         if self._registration is not None:
             writer = self._writer_values
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
-            return BatchWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
+            condition = Statement(_IS_CURRENT, (*writer, *days))
+            return BatchWrapper((guard,), Statement(_ON_TIME, window), condition=condition)
         if not self._clock.is_set:
             return NO_WRAPPER
-        guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return BatchWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
+        guard = Statement(_ON_TIME, window)
+        return BatchWrapper((guard,), guard, condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
 
     @property
     def _writer_values(self) -> Sequence[Value]:
@@ -240,7 +242,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return BatchWrapper(preface, accepted, verdicts)
+        return BatchWrapper(preface, Statement(_ON_TIME, self._clock.window_ms), accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 

@@ -18,7 +18,13 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("probe")
 _CLOCK: Final = named("database_clock")
-_FILE_ACCESS: Final = ("file_function", "query_function", "file_table")
+_FILE_ACCESS: Final = (
+    "SELECT lsmode(0)",
+    "SELECT sha3_query('SELECT 1')",
+    "SELECT count(*) FROM fsdir('/dev/null')",
+)
+"""Statements that succeed, without an effect, on a server that gives every client access to its files."""
+
 _TENANT: Final = ("scope_id", "repository_id")
 
 
@@ -79,9 +85,9 @@ async def checkpoint_pages(engine: Engine) -> int:
 
 async def has_file_access(engine: Engine) -> bool:
     """Return whether SQL statements can read and write files of the database's machine."""
-    for name in _FILE_ACCESS:
+    for sql in _FILE_ACCESS:
         try:
-            await engine.query(Statement(_SQL[name]))
+            await engine.query(Statement(sql))
         except ScriptFailed:
             continue
         return True

@@ -75,14 +75,15 @@ CONDITION_VALUES: Final = 4
 class BatchWrapper(NamedTuple):
     """Statements around the scripts of a batch.
 
-    `preface` runs before the scripts: if it fails, nothing is applied. The log entries run after them,
-    outside their savepoints, and record each script's verdict; their rows are returned to the interceptor:
-    `accepted` is used if all scripts have succeeded by then, `verdicts` if some may have failed. `condition`
-    is the equivalent of the preface for a batch of a single statement; its values are `?3` to `?6` and the
-    two times that `EARLIEST` and `LATEST` stand for.
+    `preface` runs before the scripts and `closing` after them: if one fails, nothing is applied. The log
+    entries run after the scripts, outside their savepoints, and record each script's verdict; their rows are
+    returned to the interceptor: `accepted` is used if all scripts have succeeded by then, `verdicts` if some
+    may have failed. `condition` is the equivalent of the preface for a batch of a single statement; its
+    values are `?3` to `?6` and the two times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()
+    closing: Statement | None = None
     accepted: Statement | None = None
     verdicts: Callable[[], Statement | None] = lambda: None
     condition: Statement | None = None
@@ -121,16 +122,17 @@ class RolledBack(Exception):
 class ScriptBatch(Batch):
     """The batch of one or more scripts, and what its result means for each of them.
 
-    The preface of its wrapper runs before the scripts, the log entries after them.
+    The preface of its wrapper runs before the scripts, the log entries and the closing check after them.
     """
 
-    __slots__ = ("_entries", "_scripts", "_wrapper")
+    __slots__ = ("_closing", "_entries", "_scripts", "_wrapper")
 
     def __init__(self, scripts: Sequence[Script], wrapper: BatchWrapper) -> None:
         super().__init__()
         self._scripts = scripts
         self._wrapper = wrapper
         self._entries: int | None = None
+        self._closing: int | None = None
         for statement in wrapper.preface:
             self.add(statement.sql, statement.params)
 
@@ -152,8 +154,7 @@ class ScriptBatch(Batch):
         if result.committed:
             return
         own = [*range(1, 1 + len(self._wrapper.preface))]
-        if self._entries is not None:
-            own.append(self._entries)
+        own += [step for step in (self._entries, self._closing) if step is not None]
         if any(isinstance(result.steps[step], StepError) for step in own):
             raise StaleWrapper(result.error.message if result.error else "")
 
@@ -182,6 +183,8 @@ class OptimisticBatch(ScriptBatch):
                 self._answers.append((answer, run))
         if (accepted := wrapper.accepted) is not None:
             self._entries = self.add(accepted.sql, accepted.params, wants_rows=True)
+        if (closing := wrapper.closing) is not None:
+            self._closing = self.add(closing.sql, closing.params)
         self.seal()
 
     def _store_keys(self, tenant: Tenant) -> int | None:
@@ -285,10 +288,13 @@ class IsolatedBatch(ScriptBatch):
         for script in scripts:
             closed = self._isolate(tenant, script, closed)
         if (entries := wrapper.verdicts()) is not None:
-            self._entries = self.add(entries.sql, entries.params, after=closed, wants_rows=True)
+            closed = Ok(self.add(entries.sql, entries.params, after=closed, wants_rows=True))
+            self._entries = len(self.steps) - 1
+        if (closing := wrapper.closing) is not None:
+            closed = Ok(self.add(closing.sql, closing.params, after=closed))
+            self._closing = len(self.steps) - 1
         keys = orjson.dumps([script.key for script in scripts]).decode()
-        recorded = closed if self._entries is None else Ok(self._entries)
-        self.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
+        self.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=closed, wants_rows=True)
         self.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
         self.seal()
 
