@@ -35,13 +35,11 @@ class JobView(RecordView, record=Job, without=("id", "seed")):
     @classmethod
     def of(cls, job: Job) -> JobView:
         """Return the view of a job."""
-        return JobView(**_columns(job))
+        return JobView.from_record(job, **_parsed(job))
 
 
-def _columns(job: Job) -> dict[str, Any]:
-    row = job._asdict()
-    del row["id"], row["seed"]  # internal columns
-    return row | {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
+def _parsed(job: Job) -> dict[str, Any]:
+    return {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,9 @@ class WholeJobView(JobView):
         cls, job: Job, predecessors: Sequence[Predecessor], successors: Sequence[str], note: Note
     ) -> WholeJobView:
         """Return the view of a job with its predecessors, successors and last note."""
-        return cls(
-            **_columns(job),
+        return cls.from_record(
+            job,
+            **_parsed(job),
             predecessors=[PredecessorView.of(each) for each in predecessors],
             successors=[*successors],
             progress=note.progress,
@@ -115,11 +114,6 @@ async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
 class ScheduledView(RecordView, record=Scheduled):
     """A job that was scheduled, now or before."""
 
-    @classmethod
-    def of(cls, scheduled: Scheduled) -> ScheduledView:
-        """Return the view of a scheduled job."""
-        return cls(**scheduled._asdict())
-
 
 @dataclass(frozen=True)
 class RetriedView(ScheduledView):
@@ -130,7 +124,7 @@ class RetriedView(ScheduledView):
     @classmethod
     def again(cls, job: Job, scheduled: Scheduled) -> RetriedView:
         """Return the view of a retried job."""
-        return cls(**scheduled._asdict(), retry_of=job.job_id)
+        return cls.from_record(scheduled, retry_of=job.job_id)
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ class AbortedView(JobView):
     @classmethod
     def ended(cls, job: Job, *, aborted: bool) -> AbortedView:
         """Return the view of an aborted job."""
-        return cls(**_columns(job), aborted=aborted)
+        return cls.from_record(job, **_parsed(job), aborted=aborted)
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
@@ -186,11 +180,6 @@ async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> lis
 class PieceView(RecordView, record=Piece):
     """A piece of a job's output or log."""
 
-    @classmethod
-    def of(cls, piece: Piece) -> PieceView:
-        """Return the view of a piece of output."""
-        return cls(**piece._asdict())
-
 
 # --- kinds ---------------------------------------------------------------------------------------------
 
@@ -202,8 +191,7 @@ class KindView(RecordView, record=KindRules):
     @classmethod
     def of(cls, rules: KindRules) -> KindView:
         """Return the view of a kind's rules."""
-        switches = {"is_paused": bool(rules.is_paused), "is_audited": bool(rules.is_audited)}
-        return cls(**rules._asdict() | switches)
+        return cls.from_record(rules, is_paused=bool(rules.is_paused), is_audited=bool(rules.is_audited))
 
 
 async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
@@ -224,8 +212,7 @@ class CronView(RecordView, record=CronJob):
     @classmethod
     def of(cls, cron: CronJob) -> CronView:
         """Return the view of a cron."""
-        values = {"manifest": orjson.loads(cron.manifest), "options": orjson.loads(cron.options)}
-        return cls(**cron._asdict() | values)
+        return cls.from_record(cron, manifest=orjson.loads(cron.manifest), options=orjson.loads(cron.options))
 
 
 @dataclass(frozen=True)

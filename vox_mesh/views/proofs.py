@@ -81,7 +81,7 @@ async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> Rebuild
     rebuild = Rebuild(mesh.store)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(
-        [DifferenceView(**each._asdict()) for each in differences],
-        [FindingView(**each._asdict()) for each in rebuild.findings],
+        [DifferenceView.from_record(each) for each in differences],
+        [FindingView.from_record(each) for each in rebuild.findings],
         repair,
     )

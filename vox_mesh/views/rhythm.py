@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -14,6 +14,7 @@ from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.rhythm.budgets import SetBudget, Spending
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.record_view import RecordView
 
 # --- beats ---------------------------------------------------------------------------------------
 
@@ -90,17 +91,11 @@ def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
 
 
 @dataclass(frozen=True)
-class StatusView:
+class StatusView(RecordView, record=StatusClaim):
     """What an agent said of a task, and the bar that it counts for."""
 
-    agent_id: str
-    task_id: str
-    beat_index: int
     state: str
     wait_for: list[str]
-    beats_left: int | None
-    progress: float | None
-    notes: str
     hlc: str
     window: str
 
@@ -108,8 +103,9 @@ class StatusView:
     def of(cls, mesh: MeshServices, claim: StatusClaim) -> StatusView:
         """Return the view of a claim, in the beat of its timestamp."""
         stamp = mesh.rhythm.stamp(claim.hlc)
-        columns = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
-        return cls(**columns, window=stamp.window)
+        return cls.from_record(
+            claim, wait_for=list(claim.wait_for), beat_index=stamp.beat_index, window=stamp.window
+        )
 
 
 # --- addresses -----------------------------------------------------------------------------------

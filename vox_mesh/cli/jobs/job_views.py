@@ -59,14 +59,14 @@ def logs(reference: str, follow: bool, as_json: bool) -> None:
                 if not as_json:
                     _print(piece)
                 elif follow:
-                    show_next(vars(PieceView.of(piece)))
+                    show_next(vars(PieceView.from_record(piece)))
                 else:
                     found.append(piece)
         return found
 
     found = run_command("job logs", work)
     if as_json and not follow:
-        show_several([vars(PieceView.of(piece)) for piece in found], as_json=True)
+        show_several([vars(PieceView.from_record(piece)) for piece in found], as_json=True)
 
 
 async def _read_log(mesh: Mesh, job_id: str) -> AsyncGenerator[Piece, None]:

@@ -53,4 +53,4 @@ async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: ResolveR
     done = await mesh.conflicts.resolve(
         conflict_id, take=body.take, value=value, reason=body.reason, onto=body.onto
     )
-    return ResolutionView(*done)
+    return ResolutionView.from_record(done)

@@ -53,7 +53,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     reports = await mesh.oplog.verify(query.node)
     if query.node is not None and not reports:
         raise NotKnown(f"chain {query.node!r} not found")
-    return [ChainView.of(report) for report in reports]
+    return [ChainView.from_record(report) for report in reports]
 
 
 @OPLOG.get("/v1/oplog/export")
