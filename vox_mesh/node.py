@@ -195,6 +195,7 @@ class MeshNode(Mesh):
         await self.rhythm.status.catch_up()
         await self._conductor.catch_up()
         await self.locks.catch_up()
+        await self.worker.catch_up()
         await self.locks.sweep_expired_distributed_locks()
         await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()

@@ -232,17 +232,18 @@ async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: S
         assert (back.state, back.failures, desk.begun.qsize()) == ("pending", 0, 0)
 
 
-async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(local: MeshNode) -> None:
+async def test_a_claim_that_is_over_is_not_renewed_again_while_the_job_is_completed(local: MeshNode) -> None:
     job = await local.jobs.find(await local.jobs.schedule("work"))
     leases = local.worker._leases
-    sent, lease_ms = leases.now - _LEASE_S, round(_LEASE_S * 1_000)
-    leases.hold(job._replace(claim_token=7), sent, lease_ms, on_lost=lambda: None)
+    lost = asyncio.Event()
+    leases.hold(job._replace(claim_token=7), leases.now, round(_LEASE_S * 1_000), lost.set)
     leases.mark_ending(job)
-    await leases._renew()
+    await leases._renewer.renew_all()
     assert leases.stale == 1
-    await leases._renew()
+    await leases._renewer.renew_all()
     assert leases.stale == 1
-    assert leases._next_renewal == float("inf")
+    assert leases.holds(job)
+    assert not lost.is_set()
     leases.release(job)
 
 
@@ -270,12 +271,11 @@ async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renew
             await node.jobs.schedule("short")
             async with asyncio.timeout(PATIENCE_S):
                 assert {await begun.get(), await begun.get()} == {"long", "short"}
-                for held in node.worker._leases._held.values():
-                    held.renew_at = 0.0  # so that the long one is being renewed, too
                 frozen_at = loop.time()
                 server.freeze()
-                node.worker._leases.verify_soon()
+                renewal = asyncio.create_task(node.worker._leases._renewer.renew_all())
                 await stopped.wait()
+            assert renewal.cancel(), "it was still waiting for its answer"
             server.thaw()
     assert stopped_at - frozen_at < 3.0  # not the ten seconds that a request may take
 

@@ -242,7 +242,6 @@ async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_whi
     first_ms = await _lease_end(one, job_id)
     assert bar_ms + _PLAN_MS <= first_ms < bar_ms + _PLAN_MS + soon_ms
     await _advance_to(harness, bar_ms + 6_000)
-    one.worker._leases._wake.set()  # its timer does not follow the manual clock
     async with asyncio.timeout(_PATIENCE_S):
         seen = one.store.change_count
         while await _lease_end(one, job_id) == first_ms:

@@ -64,7 +64,7 @@ class Worker:
         self._finisher = finisher
         self._send_heartbeat = send_heartbeat
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, renewing
+        self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, verifying
         self._capacity = capacity = Capacity(presence.activity, policy)
         self._executor = Executor(
             *(store, jobs, artifacts, presence, capacity, limits, leases, finisher, reconciler),
@@ -199,6 +199,7 @@ class Worker:
         finally:
             await _cancel_all(*self._tasks, *self._executor.tasks)
             self._tasks = []
+            self._leases.close()
         if self._store.is_spooling:
             return  # the announcement would only wait for its timeout
         with suppress(MeshError):  # otherwise the other nodes notice the missing heartbeats
@@ -226,6 +227,10 @@ class Worker:
         self._reconciler.request()
         self._leases.verify_soon()
         self._wake.set()
+
+    async def catch_up(self) -> None:
+        """Renew the leases that are due, and stop the jobs whose lease has expired."""
+        await self._leases.renew_due()
 
     async def _listen(self) -> None:
         seen = self._store.change_count
