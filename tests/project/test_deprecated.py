@@ -13,8 +13,9 @@ from vox_mesh.messages.messages import Messages
 
 def test_the_fields_of_log_lines_are_found_where_they_were() -> None:
     old = importlib.import_module("vox_mesh.coordination.log_context")
-    with pytest.warns(DeprecationWarning, match="import log_fields from vox_mesh"):
+    with pytest.warns(DeprecationWarning, match=r"use vox_mesh\.log_fields") as seen:
         assert old.log_fields is vox_mesh.log_fields
+    assert seen[0].filename == __file__
 
 
 def test_what_never_was_there_is_not_found() -> None:
@@ -56,8 +57,9 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def test_a_handler_may_still_raise_give_back() -> None:
-    with pytest.warns(DeprecationWarning, match="vox_mesh.GiveBack is deprecated: use Yield"):
+    with pytest.warns(DeprecationWarning, match="vox_mesh.GiveBack is deprecated: use Yield") as seen:
         from vox_mesh import GiveBack
+    assert seen[0].filename == __file__
     assert GiveBack is Yield
     assert str(GiveBack("busy", delay=2)) == "busy"
     assert GiveBack(delay=2).delay_ms == 2_000

@@ -42,7 +42,6 @@ from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -62,6 +61,7 @@ from vox_mesh.model.messages.records import (
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import new_key

@@ -13,10 +13,10 @@ from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Features, Nodes
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
