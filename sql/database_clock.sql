@@ -1,10 +1,10 @@
 -- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
--- name: look
+-- name: read
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
--- name: first_look
+-- name: first_read
 -- The same for a node that starts, and the evidence that the clock was set. `step_ms`: a step that another node
 -- has just noticed, and that is not decided yet. A witness states the time by its own count, so its testimony is
 -- recent if that is about the time that it expects. `old_step_ms`: the same, of a step that may have been

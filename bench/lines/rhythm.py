@@ -174,7 +174,7 @@ async def writes(environment: BenchEnvironment) -> list[Figure]:
         writers = [StatusClaimWriter(context) for _, context in nodes]
         found = []
         for number in range(environment.pace.rounds):
-            before = sum(context.store.traffic.requests["write"] for _, context in nodes)
+            before = sum(context.store.stats.requests["write"] for _, context in nodes)
             for agent in range(_AGENTS):
                 writers[agent % _NODES].claim(f"agent-{agent}", "task", "executing", progress=number / 100)
             await asyncio.gather(
@@ -183,7 +183,7 @@ async def writes(environment: BenchEnvironment) -> list[Figure]:
                     for writer, (_, context) in zip(writers, nodes, strict=True)
                 )
             )
-            after = sum(context.store.traffic.requests["write"] for _, context in nodes)
+            after = sum(context.store.stats.requests["write"] for _, context in nodes)
             found.append((after - before) / _NODES)
             for bar_clock, context in nodes:
                 bar_clock.now_ms += context.beat().beat_ms

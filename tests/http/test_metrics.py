@@ -206,7 +206,7 @@ async def test_nodes_tell_their_silence_and_those_that_left_are_only_counted(
             node_id="bob",
             tick="1h",
             db_path=tmp_path / "vox" / "local.db",
-            scope_id=node.store.tenant.scope_id,
+            scope_id=node.store.writer_id.scope_id,
         )
     ):
         ago = "last_seen_ms = last_seen_ms - 7200000"
@@ -241,9 +241,9 @@ async def test_a_node_says_who_it_is_and_how_it_stands(node: MeshNode, metrics: 
 
 
 async def test_parts_that_were_begun_again_are_told(node: MeshNode, metrics: Metrics) -> None:
-    node.supervisor.parts["keeper"].restarts = 3
+    node.supervisor.parts["message-maintenance"].restarts = 3
     restarts = (await scraped(metrics)).all("vox_part_restarts_total")
-    assert (restarts[("keeper",)], restarts[("heartbeat",)]) == (3, 0)
+    assert (restarts[("message-maintenance",)], restarts[("heartbeat",)]) == (3, 0)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ async def test_however_many_kinds_and_nodes_there_are_the_answer_is_bounded(
 ) -> None:
     numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 300)"
     await write(node, f"{numbers} INSERT INTO job_counts SELECT ?1, ?2, 'kind-' || n, 'pending', n FROM n")
-    ann = await node.store.read(f"SELECT * FROM mesh_heartbeats {_OF_MESH}", node.store.tenant[:2])
+    ann = await node.store.read(f"SELECT * FROM mesh_heartbeats {_OF_MESH}", node.store.mesh_id)
     given = {"node_id": "'node-' || n", "last_seen_ms": "1000000 * n"}
     values = ", ".join(given.get(name, name) for name in ann.columns)
     await write(

@@ -379,7 +379,7 @@ async def test_an_audited_kind_that_never_records_fails_and_says_why(local: Mesh
 
 
 async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_lost(node: MeshNode) -> None:
-    scope_id = node.store.tenant[0]
+    scope_id = node.store.writer_id[0]
     await node.store.write(Script(Statement("CREATE TABLE IF NOT EXISTS fenced (scope TEXT, step INTEGER)")))
     verdicts = asyncio.Queue[str]()
 

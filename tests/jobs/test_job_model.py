@@ -145,7 +145,7 @@ class JobWalk(RuleBasedStateMachine):
     async def _compare(self) -> None:
         sql = "SELECT * FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id"
         one = self._nodes["one"]
-        rows = await one.store.read(sql, one.store.tenant[:2], fresh=True)
+        rows = await one.store.read(sql, one.store.mesh_id, fresh=True)
         assert {row["job_id"]: _seen(row) for row in rows} == self._oracle.seen()
         assert [row["job_id"] for row in rows] == list(self._oracle.tasks)
 

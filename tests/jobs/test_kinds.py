@@ -195,7 +195,7 @@ async def test_renewals_are_no_claims_and_what_is_past_is_forgotten(node: MeshNo
     await write(node, "UPDATE job_claims SET claimed_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
     await claim(node, third)
     sql = "SELECT job_id FROM job_claims WHERE scope_id = ? AND repository_id = ?"
-    rows = await node.store.read(sql, node.store.tenant[:2], fresh=True)
+    rows = await node.store.read(sql, node.store.mesh_id, fresh=True)
     assert [row[0] for row in rows] == [third]
 
 

@@ -56,7 +56,7 @@ async def counted(node: MeshNode) -> bool:
     """Whether the counts are those of the rows."""
     sql = "SELECT kind, state, count(*) FROM jobs WHERE scope_id = ? AND repository_id = ? GROUP BY 1, 2"
     found: dict[str, dict[str, int]] = {}
-    for kind, state, jobs in await node.store.read(sql, node.store.tenant[:2], fresh=True):
+    for kind, state, jobs in await node.store.read(sql, node.store.mesh_id, fresh=True):
         found.setdefault(str(kind), {})[str(state)] = int(str(jobs))
     await node.store.synced()
     return found == await node.jobs.queries.counts()

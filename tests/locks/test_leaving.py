@@ -104,7 +104,7 @@ async def test_whoever_gives_up_while_a_lock_is_handed_over_gets_nothing_any_mor
 async def test_a_replaced_node_takes_no_lock_and_ends_none(there: Scene) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("task:a")
-        whose = (*mesh.store.tenant[:2], mesh.identity.node_id)
+        whose = (*mesh.store.mesh_id, mesh.identity.node_id)
         await other.store.write(Script(Statement(named("nodes")["raise_incarnation"], whose)))
         with pytest.raises(StaleIncarnation):
             await mesh.locks.acquire("task:b")

@@ -192,7 +192,7 @@ async def test_a_waiter_that_is_dead_is_passed_over(mesh: MeshNode) -> None:
     sql = "INSERT INTO lock_waiters VALUES (?, ?, 'a', 1, 'R', 0, 'gone', 'gone', ?, ?)"
     await mesh.locks.release(await mesh.locks.acquire(["a", "b"]))
     soon = "9999-01-01T00:00:00.000Z"
-    await mesh.store.write(Script(Statement(sql, (*mesh.store.tenant[:2], LONG_AGO, soon))))
+    await mesh.store.write(Script(Statement(sql, (*mesh.store.mesh_id, LONG_AGO, soon))))
     held = await refused(mesh, ["a"], shared=True)
     assert (list(held.holders), "wait for it before you" in held.line) == ([], True)
     await put_off(mesh, "R")

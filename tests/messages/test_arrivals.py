@@ -211,7 +211,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     await settled(away.node)
     away.begin()
     late = sent[0]._replace(message_uuid="01ARZ3NDEKTSV4RRFFQ69G5FAV", payload='"late"')
-    signature = away.node.identity.key.sign(late.signed_text(*away.node.store.tenant[:2]))
+    signature = away.node.identity.key.sign(late.signed_text(*away.node.store.mesh_id))
     late = late._replace(signature=signature)
     messages.relay_buffer.add([late])
     message = await asking

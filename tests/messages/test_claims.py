@@ -155,7 +155,7 @@ async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_f
     await killed.store.close()
     again = await crowd.node("worker")
     await again.store.synced()
-    assert not (await again.messages._claims.look(["z"])).is_free
+    assert not (await again.messages._claims.find_claimable(["z"])).is_free
     assert await again.messages.poll_inbox_from_db("z") == []
 
 

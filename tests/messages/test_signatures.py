@@ -47,12 +47,12 @@ def _changed(**columns: Any) -> Forge:
 
 
 async def _by_another_key(node: MeshNode, message: Message) -> None:
-    text = message._replace(payload='"another"').signed_text(*node.store.tenant[:2])
+    text = message._replace(payload='"another"').signed_text(*node.store.mesh_id)
     await change(node, [message], payload='"another"', signature=stranger().sign(text))
 
 
 async def _of_another_mesh(node: MeshNode, message: Message) -> None:
-    text = message.signed_text("another scope", node.store.tenant[1])
+    text = message.signed_text("another scope", node.store.writer_id[1])
     await change(node, [message], signature=node.identity.key.sign(text))
 
 
@@ -114,7 +114,7 @@ async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd
     copied = sent._replace(message_uuid=new_key(), payload='"again"')
     await _insert(one, copied)  # with the signature of the true one
     unsigned = sent._replace(message_uuid=new_key(), sender_agent="b", sender_node="one")
-    signature = two.identity.key.sign(unsigned.signed_text(*two.store.tenant[:2]))
+    signature = two.identity.key.sign(unsigned.signed_text(*two.store.mesh_id))
     await _insert(two, unsigned._replace(signature=signature))  # signed, but by another node than it names
     assert bodies(await two.messages.poll_inbox_from_db("z")) == ["true"]
     assert await two.messages.queries.counts() == {"delivered": 1, "dead": 2}

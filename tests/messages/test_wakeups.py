@@ -191,11 +191,11 @@ async def test_many_receivers_that_begin_together_claim_nothing_one_by_one(
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     await other.messages.send("idle-200", "here already", sender="sender")
-    before = node.store.traffic.answered
+    before = node.store.stats.answered
     async with receiving(node, idle(_MANY)) as got:
         assert (await next_of(got)).body == "here already"
         await resting.reach(_MANY)
-        assert node.store.traffic.answered - before < 5 * FEW
+        assert node.store.stats.answered - before < 5 * FEW
 
 
 # --- but that one ------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Sleeper:
         self.names: tuple[str, ...] = (name,)
         self.woken = 0
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """It was woken."""
         self.woken += 1
 

@@ -174,9 +174,9 @@ async def test_what_waited_is_left_to_nodes_whose_clocks_are_right() -> None:
         op_id = (await right.oplog.append(NOTE, {}, deps=[dep])).key
         await right.oplog.append(NOTE, {}, key=dep)
         with pytest.raises(ClockOff):
-            await wrong.deferral.run_once()
-        assert await right.deferral.run_once() == 1
-        assert await right.deferral.waiting_for(op_id) is None
+            await wrong.pending_ops.run_once()
+        assert await right.pending_ops.run_once() == 1
+        assert await right.pending_ops.waiting_for(op_id) is None
 
 
 async def test_a_forged_time_in_a_row_is_flagged_and_not_merged() -> None:

@@ -54,17 +54,17 @@ async def test_an_update_whose_answer_got_lost_counts_once(requests: int) -> Non
             assert now is not None
             return {"importance": now["importance"] + 1}
 
-        look = node.occ._versions.look
+        read = node.occ._versions.read
 
-        async def look_and_move(address: Any) -> Any:
-            seen = await look(address)
+        async def read_and_move(address: Any) -> Any:
+            seen = await read(address)
             if rivals:
                 rivals.popleft()
                 await node.occ.write(MEMORIES, at("a"), {"importance": 10}, seen)
                 losing.after(requests)
             return seen
 
-        node.occ._versions.look = look_and_move  # type: ignore[method-assign]
+        node.occ._versions.read = read_and_move  # type: ignore[method-assign]
         if not requests:
             losing.after(0)
         with pytest.raises(OutcomeUnknown) as unknown:

@@ -20,10 +20,10 @@ _LAYERS: Final = (
     "base_errors",
     "errors",
     "model",
+    "observability",
     "settings",
     "store",
     "contrib",
-    "observability",
     "nodes",
     "oplog",
     "coordination",
@@ -49,9 +49,9 @@ module may import from its own layer and from those below it."""
 
 _MAY_USE: Final = {
     "model": {"errors"},
-    "store": {"errors", "model"},
-    "contrib": {"errors", "model", "store"},
     "observability": {"errors", "model"},
+    "store": {"errors", "model", "observability"},
+    "contrib": {"errors", "model", "store"},
     "nodes": {"errors", "model", "store", "observability"},
     "views": set(_LAYERS[: _LAYERS.index("runtime") + 1]) - {"settings", "contrib"},
     "sync": {"errors", "mesh", "model", "nodes", "observability", "runtime", "settings"},

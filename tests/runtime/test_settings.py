@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.settings import EXAMPLES, variable_of
 
 SECRET = "s3cr3t-t0k3n"
@@ -181,7 +181,7 @@ def test_no_secret_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
     settings = load_settings(enabled=True, db_url=url)
-    assert (settings.home, settings.endpoint) == (Home.MESH, endpoint)
+    assert (settings.backend, settings.endpoint) == (Backend.SERVER, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
 )
 def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
     settings = load_settings(enabled=True, db_url=url, db_token=SECRET)
-    assert (settings.home, settings.file_path) == (Home.FILE, Path(path))
+    assert (settings.backend, settings.file_path) == (Backend.FILE, Path(path))
     with pytest.raises(BadSettings, match="VOX_DB_URL"):
         _ = settings.endpoint
 
@@ -204,13 +204,13 @@ def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("values", "home"),
     [
-        ({}, Home.MEMORY),
-        ({"db_url": "libsql://x.turso.io"}, Home.MEMORY),
-        ({"enabled": True}, Home.FILE),
-        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Home.MESH),
+        ({}, Backend.MEMORY),
+        ({"db_url": "libsql://x.turso.io"}, Backend.MEMORY),
+        ({"enabled": True}, Backend.FILE),
+        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Backend.SERVER),
     ],
 )
-def test_the_home_is_chosen_by_two_variables(values: dict[str, Any], home: Home) -> None:
+def test_the_home_is_chosen_by_two_variables(values: dict[str, Any], home: Backend) -> None:
     assert load_settings(**values).home is home
 
 

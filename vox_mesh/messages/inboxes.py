@@ -48,7 +48,7 @@ class LocalInboxes:
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._writer = writer
         self._relay_buffer = relay_buffer
         self._run_in_background = run_in_background
@@ -129,7 +129,7 @@ class InboxLeases:
         self, store: Store, clock: MeshClock, node: Callable[[], str], monotonic: Callable[[], float]
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
         self._node = node
         self._monotonic = monotonic

@@ -187,7 +187,7 @@ class Messages:
             )
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
-        values = (*self._store.tenant[:2], now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
+        values = (*self._store.mesh_id, now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
         agents = [row[0] for row in await self._store.read(sql("recent_agents"), values)]
         options.setdefault("correlation", new_key())
         sending = [self.send(agent, body, sender=sender, **options) for agent in agents if agent != sender]
@@ -303,7 +303,7 @@ class Messages:
         checked_lease(lease)
         names = self._names(agent, roles)
         self._inboxes.announce_if_due(names)
-        if not (await self._claims.look(names)).is_free:
+        if not (await self._claims.find_claimable(names)).is_free:
             return []
         return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
 

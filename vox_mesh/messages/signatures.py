@@ -77,7 +77,7 @@ class SenderVerifier:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()

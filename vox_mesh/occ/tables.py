@@ -84,7 +84,7 @@ class Tables:
                 f"key of table {name} must be {_describe_keys(table)}, got {given}",
                 hint=f"pass a value for each of {_describe_keys(table)}",
             )
-        whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
+        whose = dict(zip(_TENANCY, self._store.mesh_id, strict=True))
         return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
 
     async def _read_table(self, name: str) -> VersionedTable:

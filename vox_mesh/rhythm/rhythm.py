@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.locks.leadership import Leader, Leadership
@@ -15,6 +15,7 @@ from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.beat_locks import BeatLocks
@@ -33,8 +34,10 @@ OFFICE: Final = "rhythm"
 """The name of the leadership."""
 
 
-class Rhythm(Phrases):
+class Rhythm(Phrases, RenamedAttributes):
     """Beats, phrases, budgets, help and reports of the mesh."""
+
+    _RENAMED: ClassVar = {"look": "refresh"}
 
     def __init__(
         self,
@@ -48,13 +51,13 @@ class Rhythm(Phrases):
         files: RhythmFiles,
     ) -> None:
         self.times = Times(clock)
-        built_in = TempoPolicy.built_in(store.tenant.repository_id)
+        built_in = TempoPolicy.built_in(store.writer_id.repository_id)
         plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
         self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
         self.budgets = Budgets(self.context, read_rates(files.rates))
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
-        self.holds = BeatLocks(self.context, locks)
+        self.beat_locks = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.context)
         self.bar_reporter = BarReporter(self.context)
@@ -62,9 +65,15 @@ class Rhythm(Phrases):
         self.controller = TempoController(self.context, self.policies, self.leadership)
         super().__init__(self.context, self.status, messages, self.budgets, self.help)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the announced tempos. A node does so in every bar."""
-        await self.policies.look()
+        await self.policies.refresh()
+
+    @property
+    def holds(self) -> BeatLocks:
+        """Return `beat_locks`. Deprecated."""
+        warn_renamed("rhythm.holds", "rhythm.beat_locks")
+        return self.beat_locks
 
     @property
     def timeline(self) -> Timeline:

@@ -78,7 +78,7 @@ class Health:
         """Return the vitals that the next heartbeat reports."""
         replica = self._store.replica_status
         return Vitals(
-            written=self._store.traffic.answered,
+            written=self._store.stats.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
             # A heartbeat that is read has reached the database, and may be read long after the start.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.crons import Crons
@@ -16,7 +16,7 @@ from vox_mesh.messages.messages import Messages
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Features, Nodes
-from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class MeshServices:
+class MeshServices(RenamedAttributes):
     """The locks, nodes, op log, versions, messages and jobs of one mesh."""
+
+    _RENAMED: ClassVar = {"deferral": "pending_ops"}
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class MeshServices:
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
         self.roles = Roles(store, writer, self.nodes, clock)
-        self.deferral = PendingOps(store, clock, kinds)
-        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
+        self.pending_ops = PendingOps(store, clock, kinds)
+        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.pending_ops)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)

@@ -101,7 +101,7 @@ async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
 async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
     """Return the timestamp of a job's outputs: that of the op that ended it."""
     with suppress(NotKnown):
-        await mesh.rhythm.look()
+        await mesh.rhythm.refresh()
         hlc = (await mesh.oplog.find(job.last_op)).hlc
         return {**stamp_of(mesh, hlc)._asdict(), "hlc": hlc}
     return {}

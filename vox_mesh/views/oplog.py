@@ -85,7 +85,7 @@ class OpStateView:
 async def find_op_state(mesh: MeshServices, op_id: str) -> OpStateView:
     """Return the state of an op."""
     entry = await mesh.oplog.find(op_id)
-    waits = await mesh.deferral.waiting_for(op_id)
+    waits = await mesh.pending_ops.waiting_for(op_id)
     if waits is not None:
         return OpStateView.of(waits)
     state = "applied" if entry.accepted else "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, get_type_hints
 
 
@@ -32,7 +32,7 @@ class RecordView:
     @classmethod
     def from_record(cls, record: Any, **values: Any) -> Self:
         """Return the view of a record, with these values for fields that the record does not have as such."""
-        columns = asdict(record) if is_dataclass(record) else record._asdict()
+        columns = record._asdict() if hasattr(record, "_asdict") else asdict(record)
         names = cls.__dataclass_fields__
         return cls(**{name: value for name, value in columns.items() if name in names} | values)
 

@@ -41,7 +41,7 @@ class BeatView(BeatFrame):
 
 async def beat_of(mesh: MeshServices) -> BeatView:
     """Return the current beat."""
-    await mesh.rhythm.look()
+    await mesh.rhythm.refresh()
     leader = await mesh.rhythm.leader()
     return BeatView.of_frame(mesh.rhythm.frame(), None if leader is None else leader.node_id)
 
@@ -58,7 +58,7 @@ class AgreementView:
 async def agreement_of(mesh: MeshServices) -> AgreementView:
     """Return the agreement of live nodes."""
     rhythm = mesh.rhythm
-    entry = (await rhythm.policies.look(fresh=True)).at(rhythm.times.now_ms)
+    entry = (await rhythm.policies.refresh(fresh=True)).at(rhythm.times.now_ms)
     leader = await rhythm.leader()
     live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
     return AgreementView(
@@ -129,7 +129,7 @@ class MomentView:
 async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """Return the time an address refers to, relative to now."""
     rhythm = mesh.rhythm
-    await rhythm.look()
+    await rhythm.refresh()
     now_ms, plan = rhythm.times.now_ms, rhythm.context.plan
     resolved = resolve(address, plan, now_ms)
     return MomentView(
@@ -191,7 +191,7 @@ class PoliciesView:
 
 async def policies_of(mesh: MeshServices) -> PoliciesView:
     """Return the policies of a mesh, read from the primary."""
-    plan, now_ms = await mesh.rhythm.policies.look(fresh=True), mesh.rhythm.times.now_ms
+    plan, now_ms = await mesh.rhythm.policies.refresh(fresh=True), mesh.rhythm.times.now_ms
     coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]
     return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms)
 

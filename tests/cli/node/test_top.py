@@ -288,9 +288,9 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
         async with Mesh.open(settings) as node, Mesh.open_command(settings) as mesh:
             await node.roles.designate_coordinator(node.identity.node_id)
             lookout = OverviewReader(mesh)
-            await lookout.look()
+            await lookout.read()
             before = gateway.messages
-            seen = await lookout.look()
+            seen = await lookout.read()
             assert [each.role for each in seen.nodes] == ["owner+coordinator"]
             assert gateway.messages - before == 1
 

@@ -130,7 +130,7 @@ async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Se
     await rhythm.status.flush()
     rows = await served.node.store.read(
         "SELECT agent_id, state, progress FROM status_claims WHERE scope_id = ?1 ORDER BY agent_id",
-        served.node.store.tenant[:1],
+        served.node.store.writer_id[:1],
     )
     assert [tuple(row) for row in rows] == [("ada", "review", 1.0), ("bob", "waiting", None)]
 

@@ -45,7 +45,7 @@ async def start(tmp_path: Path) -> AsyncIterator[StartLocker]:
 
 async def _queued(mesh: Mesh, key: str, *names: str) -> None:
     """Wait until exactly these wait for a key, in this order."""
-    values = (mesh.store.tenant.scope_id, key)
+    values = (mesh.store.writer_id.scope_id, key)
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -57,7 +57,7 @@ async def _queued(mesh: Mesh, key: str, *names: str) -> None:
 
 async def _alive_until(mesh: Mesh, key: str, name: str, than: str = "") -> str:
     """Until when a waiter is believed in; wait until that is later than it was."""
-    values = (mesh.store.tenant.scope_id, key, name)
+    values = (mesh.store.writer_id.scope_id, key, name)
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -139,7 +139,9 @@ async def test_a_killed_waiter_is_passed_over_and_a_paused_one_is_served_later_a
 async def _left(mesh: Mesh) -> list[str]:
     """Who holds or waits for anything."""
     waiters = await mesh.store.read(
-        "SELECT holder_agent FROM lock_waiters WHERE scope_id = ?", (mesh.store.tenant.scope_id,), fresh=True
+        "SELECT holder_agent FROM lock_waiters WHERE scope_id = ?",
+        (mesh.store.writer_id.scope_id,),
+        fresh=True,
     )
     return [str(holder) for holder in await mesh.locks.holders()] + [row["holder_agent"] for row in waiters]
 

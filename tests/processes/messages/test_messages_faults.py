@@ -16,7 +16,7 @@ from tests.support.messages.message_runs import SENDER, Correspondent, Post, pos
 from tests.support.running.lengths import SOAK, only_at_full_length
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server, free_port
-from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.model.base.backends import ReplicaChoice
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
 

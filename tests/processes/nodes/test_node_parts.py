@@ -92,13 +92,15 @@ async def test_a_part_that_crashes_is_told_begun_again_and_counted(
         crashed.set()
         raise ZeroDivisionError("a bug of ours")
 
-    assert await asked.restarts("keeper") == 0
+    assert await asked.restarts("message-maintenance") == 0
     monkeypatch.setattr(keeper, "run_once", crash)
     async with asyncio.timeout(_PATIENCE_S):
         await crashed.wait()
-        assert await asked.faults() == {"parts": "keeper crashed: ZeroDivisionError: a bug of ours"}
+        assert await asked.faults() == {
+            "parts": "message-maintenance crashed: ZeroDivisionError: a bug of ours"
+        }
     await asked.until_ready()
-    assert await asked.restarts("keeper") == 1
+    assert await asked.restarts("message-maintenance") == 1
     assert await asked.restarts("heartbeat") == 0
 
 

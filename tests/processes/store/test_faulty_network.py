@@ -21,7 +21,7 @@ from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Unreachable
-from vox_mesh.model.base.homes import Driver
+from vox_mesh.model.base.backends import Driver
 
 _PATIENT_S = 60.0
 

@@ -250,7 +250,7 @@ async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended
     end = ended(node, 5, account="acme")
     await record(node, end, ended(node, 2), replace(ended(node, 9), ended_ms=since_ms - 60_000))
     await record(node, end)  # told twice, it counts once
-    await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.tenant[:1])))
+    await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.writer_id[:1])))
     assert await stand() == {"agent:ann": 7, "account:acme": 5}
     await budgets.set("agent:ann", Budget(max_bu=50))
     await budgets.set("account:acme", Budget(max_bu=50), anew=True)
@@ -264,7 +264,8 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
         for job, account, ago_ms in (("long-ago", "acme", 60_000), ("just-now", "", 6_000))
     ]
     lease = Statement(
-        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1", node.store.tenant[:1]
+        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1",
+        node.store.writer_id[:1],
     )
     await node.store.write(Script(*map(budgets.record_begin, begins), lease))
     amounts = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")

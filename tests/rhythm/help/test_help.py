@@ -322,7 +322,7 @@ async def test_the_message_and_what_is_written_with_it_are_both_there_or_neither
     thread, _ = await two.asked()
 
     def close(_: Message) -> list[Statement]:
-        return [Statement(named("help")["withdraw"], (*two.asking.store.tenant[:2], thread.thread_id))]
+        return [Statement(named("help")["withdraw"], (*two.asking.store.mesh_id, thread.thread_id))]
 
     with pytest.raises(MessageTaken):
         await two.asking.messages.send("other", "another one", key=thread.thread_id, statements=close)

@@ -70,7 +70,7 @@ class Player:
         """Let a bar pass, and learn on the downbeat what was announced."""
         beat = self.rhythm.context.beat()
         self._clock.now += (beat.window_ends_ms - self.rhythm.times.now_ms + A_FEW_MS) / 1_000
-        await self.rhythm.look()
+        await self.rhythm.refresh()
         await self.lead()
 
     async def bar(self, of: tuple[Figures, MeshStanding]) -> TempoDecision | None:
@@ -173,7 +173,7 @@ async def test_the_next_leader_goes_on_where_the_last_one_stopped(hall: Hall, le
         op = (await other.ops())[-1]
         assert op.node_id == "b"
         assert parse(op.payload)["before"] == parse(last.payload)["after"]
-        await leader.rhythm.look()
+        await leader.rhythm.refresh()
         assert other.rhythm.timeline == leader.rhythm.timeline
         assert await other.controller.replayed() == []
 
@@ -204,7 +204,7 @@ async def test_nothing_is_decided_where_the_policy_does_not_adapt(hall: Hall) ->
 async def test_who_does_not_lead_decides_nothing(hall: Hall, leader: Player) -> None:
     before = await leader.ops()
     async with hall.player("b") as other:
-        await other.rhythm.look()
+        await other.rhythm.refresh()
         assert not await other.rhythm.leadership.keep(TTL_S)
         assert await other.controller.decide(other.report(PRESSED)) is None
     assert await leader.ops() == before
@@ -234,7 +234,7 @@ async def test_who_has_lost_the_office_without_knowing_it_changes_nothing(leader
         await leader.controller.decide(leader.report(OVERRUN))
     op = (await leader.ops())[-1]
     assert (op.accepted, op.reason) == (0, "stale_fence")
-    assert (await leader.rhythm.policies.look(fresh=True)).entries == tempos
+    assert (await leader.rhythm.policies.refresh(fresh=True)).entries == tempos
 
 
 async def test_a_tempo_that_was_set_by_hand_meanwhile_stands_and_is_gone_on_from(hall: Hall) -> None:

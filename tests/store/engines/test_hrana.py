@@ -27,12 +27,12 @@ from vox_mesh.errors import (
     Unreachable,
     UpgradeRefused,
 )
-from vox_mesh.model.base.homes import Driver, Home
+from vox_mesh.model.base.backends import Backend, Driver
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.ws import WsEngine
 
-AUTO = HomeCase(Home.MESH, Driver.AUTO)
+AUTO = HomeCase(Backend.SERVER, Driver.AUTO)
 WAYS = [MESH, MESH_HTTP, MESH_LIBSQL_CLIENT]
 each_way = pytest.mark.parametrize("case", WAYS, ids=str)
 

@@ -26,7 +26,7 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import WrongHome
-from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.replica import ReplicaState

@@ -18,9 +18,9 @@ from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeC
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 from vox_mesh.store.watch.changes import Change, Changes
 
 _PATIENCE_S: Final = 30.0
@@ -38,7 +38,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 @pytest.fixture
 async def other(settings: Settings) -> AsyncIterator[Store]:
     """Another store on the same database; in memory there can be none."""
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         pytest.skip("what is in memory is nobody else's")
     async with await open_store(settings) as store:
         yield store
@@ -153,7 +153,7 @@ class SlowAnswers(MemoryEngine):
 
 async def test_a_commit_while_the_answer_is_on_its_way_is_not_missed() -> None:
     engine = SlowAnswers()
-    async with Store(Home.MEMORY, engine, Tenant("", "default", "me"), timeout=_PATIENCE_S) as store:
+    async with Store(Backend.MEMORY, engine, WriterId("", "default", "me"), timeout=_PATIENCE_S) as store:
         table = await make_table(store)
         engine.asked.clear()
         engine.released.clear()
@@ -313,9 +313,9 @@ async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixt
             changes.bump()
             await asyncio.Event().wait()
 
-    tenant = Tenant("", "default", "writer")
+    writer_id = WriterId("", "default", "writer")
     async with Store(
-        Home.MEMORY, MemoryEngine(), tenant, timeout=10, changes=changes, listener=Listener()
+        Backend.MEMORY, MemoryEngine(), writer_id, timeout=10, changes=changes, listener=Listener()
     ) as store:
         assert await asyncio.wait_for(store.changed(0), _PATIENCE_S) == 1
     assert "goes on: task=listener" in caplog.text

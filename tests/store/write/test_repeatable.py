@@ -58,7 +58,7 @@ COLUMNS = "id INTEGER PRIMARY KEY, a NOT NULL, b"
 async def remembered(store: Store) -> int:
     """How many scripts of this mesh are remembered."""
     sql = "SELECT count(*) FROM script_results WHERE scope_id = ?"
-    return int((await store.read(sql, store.tenant[:1], fresh=True)).value)
+    return int((await store.read(sql, store.writer_id[:1], fresh=True)).value)
 
 
 def told(verdicts: Sequence[Verdict]) -> list[object]:

@@ -13,12 +13,12 @@ from tests.support.store.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Statement, Store
 from vox_mesh.errors import BadStatement, ConstraintFailed
 from vox_mesh.store.rows import Value
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 from vox_mesh.store.write.script_batch import NOTHING_TO_PRUNE, OptimisticBatch
 from vox_mesh.store.write.script_statements import merge_inserts, plain_insert
 
 _PLAIN = "INSERT INTO notes (a, b) VALUES (?, ?)"
-_TENANT = Tenant("scope", "repository", "writer")
+_WRITER_ID = WriterId("scope", "repository", "writer")
 
 
 def _insert(*values: Value, sql: str = _PLAIN) -> Script:
@@ -71,7 +71,7 @@ def test_a_script_that_does_more_than_that_stays_as_it_is() -> None:
 
 def test_neighbours_are_a_statement_for_all() -> None:
     scripts = [_insert(number, None) for number in range(32)]
-    request = OptimisticBatch(_TENANT, scripts, NOTHING_TO_PRUNE)
+    request = OptimisticBatch(_WRITER_ID, scripts, NOTHING_TO_PRUNE)
     values = [value for number in range(32) for value in (number, None)]
     assert [list(step.params) for step in request.steps if "notes" in step.sql] == [values]
 

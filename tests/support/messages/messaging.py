@@ -37,7 +37,7 @@ def ids(messages: Iterable[Message]) -> list[str]:
 
 async def write(mesh: Mesh, sql: str, *values: Value) -> None:
     """Run a statement directly; `?1` and `?2` are the mesh, then its own values."""
-    await mesh.store.write(Script(Statement(sql, (*mesh.store.tenant[:2], *values))))
+    await mesh.store.write(Script(Statement(sql, (*mesh.store.mesh_id, *values))))
 
 
 async def change(mesh: Mesh, messages: Iterable[Message], **columns: Value) -> None:
@@ -68,7 +68,7 @@ async def database_ms(mesh: Mesh) -> int:
 async def row_of(mesh: Mesh, message: Message) -> dict[str, Any]:
     """All that the database has of a message."""
     sql = "SELECT * FROM a2a_messages WHERE scope_id = ? AND repository_id = ? AND message_uuid = ?"
-    rows = await mesh.store.read(sql, (*mesh.store.tenant[:2], message.message_uuid), fresh=True)
+    rows = await mesh.store.read(sql, (*mesh.store.mesh_id, message.message_uuid), fresh=True)
     row: dict[str, Any] = rows[0].as_dict()
     return row
 

@@ -63,7 +63,7 @@ def unsigned(node: Mesh, **changes: Any) -> Message:
 
 def signed(node: Mesh, message: Message, key: SigningKey | None = None) -> Message:
     """It, signed by the node, or with another key."""
-    text = message.signed_text(*node.store.tenant[:2])
+    text = message.signed_text(*node.store.mesh_id)
     return message._replace(signature=(key or node.identity.key).sign(text))
 
 
@@ -80,7 +80,7 @@ def stranger_key() -> SigningKey:
 async def rows_of(node: Mesh) -> int:
     """How many messages are in the database."""
     counted = await node.store.read(
-        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.tenant[0],), fresh=True
+        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.writer_id[0],), fresh=True
     )
     return int(counted[0][0])
 

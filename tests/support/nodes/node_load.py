@@ -179,7 +179,7 @@ class Load:
     async def _until_acked(self) -> None:
         count = sum(map(len, self.sent.values()))
         async with asyncio.timeout(PATIENCE_S):
-            async for change in self.store.watch(_ACKED, (self.store.tenant[0], READER)):
+            async for change in self.store.watch(_ACKED, (self.store.writer_id[0], READER)):
                 if change.rows.value == count:
                     return
 

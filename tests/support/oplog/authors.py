@@ -126,7 +126,7 @@ async def digest_of_log(store: Store) -> str:
     """
 
     async def ask(sql: str, *values: int | str) -> Any:
-        statement = Statement(sql, (*store.tenant[:2], *values))
+        statement = Statement(sql, (*store.mesh_id, *values))
         if store._replica is None:
             return await store.read(statement.sql, statement.params, fresh=True)
         async with asyncio.timeout(_PATIENCE_S):

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh import Answer, Mesh, Op, OpKind, Rows, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import Refused
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.base.homes import Home
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, signed_text
 from vox_mesh.node import MeshNode
@@ -23,7 +23,7 @@ from vox_mesh.nodes.identity import COMMANDS, Identity
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 
 NOTE: Final = OpKind("test.note")
 """An op that does nothing."""
@@ -69,7 +69,7 @@ class Intruder:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
 
     async def run(self, *statements: tuple[str, tuple[Value, ...]]) -> None:
         """Run statements in one go; `?1` and `?2` are the mesh, then their own values."""
@@ -253,7 +253,7 @@ async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
         await node.oplog.anchor()
         scene = Scene(node)
         await scene.run(("DELETE FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2", ()))
-        await node.deferral.look()  # nobody applies or drops anything meanwhile
+        await node.pending_ops.refresh()  # nobody applies or drops anything meanwhile
         await scene.keep()
         yield scene
 
@@ -261,16 +261,16 @@ async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
 @asynccontextmanager
 async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[Mesh]:
     """A command beside a node. In memory it lives in the node's own process, since no other has the data."""
-    if settings.home is not Home.MEMORY:
+    if settings.backend is not Backend.MEMORY:
         async with Mesh.open_command(settings) as mesh:
             yield mesh
         return
     identity = Identity(node.identity.node_id, node.identity.key, node.identity.node_id + COMMANDS)
-    tenant = Tenant(settings.scope_id, settings.repository_id, "command")
+    writer_id = WriterId(settings.scope_id, settings.repository_id, "command")
     dependencies = Dependencies()
     clock = MeshClock(dependencies)
-    author = OpLogWriter(lambda: identity, tenant, clock)
-    store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, interceptor=author)
+    author = OpLogWriter(lambda: identity, writer_id, clock)
+    store = Store(settings.backend, node.store._engine, writer_id, timeout=_TIMEOUT_S, interceptor=author)
     mesh = Mesh(store, author, clock, dependencies, None, node.artifacts, RhythmFiles())
     yield mesh
     await store.write(mesh.oplog.seal_script())

@@ -15,11 +15,11 @@ from tests.support.running.processes import Writer
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store.replica.mark import Record, read_record, replica_path
 
-PUSHED: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.PUSHED)
-PUSHED_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP, ReplicaChoice.PUSHED)
+PUSHED: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.PUSHED)
+PUSHED_HTTP: Final = HomeCase(Backend.SERVER, Driver.HTTP, ReplicaChoice.PUSHED)
 SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")
 COMPACTING_FLAGS: Final = (*SAFE_FLAGS, "--max-log-size", "1")
 """A log of one megabyte: what a replica has not fetched soon, it must get from a snapshot."""

@@ -15,7 +15,7 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import ensure_schema
-from vox_mesh.store.script import Tenant, Verdict
+from vox_mesh.store.script import Verdict, WriterId
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.retry import RetryingCaller
@@ -70,7 +70,7 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
     ledger = IdempotencyKeyPruner(time.monotonic)
     caller = RetryingCaller(None, sleep=at_once)
     combiner = Combiner(
-        Sender(gate.run, caller, Tenant("", "default", "writer"), ledger),
+        Sender(gate.run, caller, WriterId("", "default", "writer"), ledger),
         caller,
         ledger,
         monotonic=time.monotonic,

@@ -18,7 +18,7 @@ from vox_mesh.cli.support.session import engine_session, start, start_shared
 from vox_mesh.cli.support.terminal import ProgressBar
 from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.oplog.op_kinds import RESTORE
 from vox_mesh.runtime.open_store import Role, open_store
 from vox_mesh.runtime.restore import BackupFile
@@ -61,7 +61,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
         schema_version = await ensure_schema(engine)
         facts = await engine.facts()
     return {
-        "home": settings.home.value,
+        "home": settings.backend.value,
         "driver": facts.driver,
         "address": facts.address,
         "schema_version": schema_version,
@@ -85,21 +85,21 @@ def status(as_json: bool) -> None:
     show_one(record, as_json=as_json)
     if fault is not None:
         raise fault
-    if settings.home is Home.MEMORY and not as_json:
+    if settings.backend is Backend.MEMORY and not as_json:
         show_lines(["memory backend: data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
 
 
 async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
     """Return the known state; without the database it is incomplete, but the spool matters most then."""
     local = {
-        "home": settings.home.value,
-        "shared": settings.home is not Home.MEMORY,
+        "home": settings.backend.value,
+        "shared": settings.backend is not Backend.MEMORY,
         "package_version": version("vox-mesh"),
         "scope_id": settings.scope_id,
         "repository_id": settings.repository_id,
     }
     kept: dict[str, Any] = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
-    if settings.home is Home.MESH:
+    if settings.backend is Backend.SERVER:
         kept["replicas"] = [asdict(report) for report in await replica_reports(settings)]
     try:
         async with await open_store(settings, Role.COMMAND) as store:
@@ -184,7 +184,12 @@ async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, An
     async with engine_session(settings) as engine:
         done = await restore_backup(engine, backup, timeout=settings.db_deadline)
         facts = await engine.facts()
-    record = {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}
+    record = {
+        "file": str(backup.path),
+        "home": settings.backend.value,
+        "address": facts.address,
+        **asdict(done),
+    }
     payload = {
         "fingerprint": backup.fingerprint,
         "rows": done.rows,

@@ -8,7 +8,7 @@ from typing import Final
 
 from vox_mesh.cli.support.session import engine_session
 from vox_mesh.errors import BadSettings, MeshError, NoAnswer, ReplicaOff, SlotInUse
-from vox_mesh.model.base.homes import Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.runtime.open_store import open_slot_replica, primary_log
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.mark import Record, read_record, replica_path
@@ -29,7 +29,7 @@ async def replica_reports(settings: Settings) -> list[ReplicaReport]:
 
 async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
     """Bring this node's replica up to date, or wait until the process that owns it has done so."""
-    if settings.home is not Home.MESH or settings.db_replica is ReplicaChoice.OFF:
+    if settings.backend is not Backend.SERVER or settings.db_replica is ReplicaChoice.OFF:
         raise BadSettings(
             "no replica to sync: the database itself answers reads",
             hint="set VOX_DB_URL, and VOX_DB_REPLICA to a value other than off",

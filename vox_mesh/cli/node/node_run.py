@@ -115,7 +115,7 @@ class NodeRun:
 
     def _report_ready(self, mesh: MeshNode) -> None:
         url = mesh.presence.activity.control_addr or "none"
-        status = f"node up: node_id={mesh.identity.node_id} home={mesh.store.home.value} url={url}"
+        status = f"node up: node_id={mesh.identity.node_id} home={mesh.store.backend.value} url={url}"
         _log.info("%s", status)
         self._manager.notify_ready(status)
         mesh.supervisor.start("service-manager", self._manager.send_keepalives)

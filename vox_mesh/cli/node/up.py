@@ -13,7 +13,7 @@ from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime import loop
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 
@@ -63,7 +63,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     chosen = {name: value for name, value in options.items() if value is not None}
     settings = load_settings(**chosen)
     set_up_logs(settings.log_format)
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         _log.warning("memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 to share")
     work = None if no_worker else _work(settings, load_handlers(names), grace)
     if no_worker and names:

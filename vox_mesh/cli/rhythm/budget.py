@@ -114,7 +114,7 @@ def report(subject: str | None, since: float | None, as_json: bool) -> None:
     """
 
     async def read(mesh: Mesh) -> list[Spending]:
-        await mesh.rhythm.look()
+        await mesh.rhythm.refresh()
         since_ms = None if since is None else mesh.clock.now_ms - round(since * 1_000)
         return await mesh.rhythm.budgets.report(subject, since_ms=since_ms)
 

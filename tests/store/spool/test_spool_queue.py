@@ -1,4 +1,4 @@
-"""The AgentQueue: what only appends is never lost while the database is away, and never doubled."""
+"""The SpoolQueue: what only appends is never lost while the database is away, and never doubled."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.store.combining import LONG_S, adding
 from tests.support.store.gate import GatedEngine
 from vox_mesh import Outcome, Script, Statement, Store
 from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, OutcomeUnknown, SpoolFull, Unreachable
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Tenant, Verdict
-from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.script import Verdict, WriterId
 from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.write.breaker import Breaker
 
 SHORT_S = 0.05
@@ -48,7 +48,7 @@ class Bell:
 class Away:
     """A store on a memory database that can be away, with a spool on disk."""
 
-    def __init__(self, store: Store, gate: GatedEngine, queue: AgentQueue, bell: Bell) -> None:
+    def __init__(self, store: Store, gate: GatedEngine, queue: SpoolQueue, bell: Bell) -> None:
         self.store = store
         self.gate = gate
         self.queue = queue
@@ -98,9 +98,9 @@ async def away(
     """A store with its spool in the folder."""
     gate = gate or GatedEngine(MemoryEngine())
     bell = bell or Bell()
-    queue = AgentQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
-    tenant = Tenant("", "default", "writer")
-    store = Store(Home.MESH, gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue)
+    queue = SpoolQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
+    writer_id = WriterId("", "default", "writer")
+    store = Store(Backend.SERVER, gate, writer_id, timeout=LONG_S, breaker=breaker, spool_queue=queue)
     await store.begin()
     await store.write(Script(Statement("CREATE TABLE IF NOT EXISTS t (id INTEGER UNIQUE, a)")))
     try:
@@ -196,7 +196,7 @@ async def test_what_was_replayed_but_not_crossed_out_takes_effect_once(tmp_path:
     spool = Spool(tmp_path / "spool.db", 2**20)
     kept = [script for _, script in spool.first(2, 2**20)]
     spool.close()
-    store = Store(Home.MESH, gate, Tenant("", "default", "writer"), timeout=LONG_S)
+    store = Store(Backend.SERVER, gate, WriterId("", "default", "writer"), timeout=LONG_S)
     await store._combiner.submit(kept, LONG_S, is_replay=True)
     await store.close()
     async with away(tmp_path, gate) as a:
@@ -314,7 +314,7 @@ async def test_large_scripts_are_replayed_in_parts(tmp_path: Path) -> None:
 async def test_on_a_slow_line_fewer_are_replayed_at_once_and_then_more_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool.db", 2**20)
     spool.keep([adding(number, appendable=True) for number in range(20)])
-    queue = AgentQueue(spool, timeout=1.0, max_scripts=8)
+    queue = SpoolQueue(spool, timeout=1.0, max_scripts=8)
     sizes: list[int] = []
 
     async def submit(scripts: Sequence[Script], timeout: float, *, is_replay: bool) -> list[Verdict]:
