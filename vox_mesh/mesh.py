@@ -13,7 +13,6 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings, load_settings
@@ -63,8 +62,16 @@ class Mesh(MeshServices):
         store = await open_store_of(settings, Role.COMMAND, None, writer_id, writer, dependencies)
         # A command that only reads needs no identity, and creates no key.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
-        files = RhythmFiles(settings.tempo_policy, settings.rates)
-        mesh = cls(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
+        mesh = cls(
+            store,
+            writer,
+            clock,
+            dependencies,
+            settings.agent_id,
+            artifacts,
+            policy_file=settings.tempo_policy,
+            rates_file=settings.rates,
+        )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
             try:

@@ -39,7 +39,6 @@ from vox_mesh.nodes.identity import (
 from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, writer_id_of
@@ -77,8 +76,16 @@ class MeshNode(Mesh):
         dependencies: Dependencies,
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
-        files = RhythmFiles(settings.tempo_policy, settings.rates)
-        super().__init__(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
+        super().__init__(
+            store,
+            writer,
+            clock,
+            dependencies,
+            settings.agent_id,
+            artifacts,
+            policy_file=settings.tempo_policy,
+            rates_file=settings.rates,
+        )
         self.presence = presence
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(

@@ -13,7 +13,7 @@ from tests.cli.conftest import Vox
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings, open_store
 from vox_mesh.errors import MeshError, Unauthorized
-from vox_mesh.model.base.access_tokens import access_token, public_pem
+from vox_mesh.model.base.keys import access_token, public_pem
 from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.settings import Settings
 

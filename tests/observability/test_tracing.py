@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.cli.conftest import Ended, Vox
 from tools.fork_server import Program
 from tools.forked import Process
-from vox_mesh.model.base.traces import Trace
+from vox_mesh.observability.log_context import Trace
 
 _PATIENCE_S: Final = 60.0
 _SOON_S: Final = 25.0

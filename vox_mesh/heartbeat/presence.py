@@ -12,8 +12,7 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MeshError, NodeInUse, Refused
-from vox_mesh.model.base.health_check import Vitals
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id

@@ -32,8 +32,7 @@ from vox_mesh.messages.claims import (
     is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
-from vox_mesh.messages.inboxes import LocalInboxes
-from vox_mesh.messages.polling import InboxPoller
+from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import AgentDirectory, Auto, Outbox, Route

@@ -10,8 +10,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from vox_mesh.messages.scripts import sql
-from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree, split_signature
-from vox_mesh.model.base.keys import SigningKey, is_signed
+from vox_mesh.model.base.keys import (
+    MAX_TEXTS,
+    SigningKey,
+    is_signed,
+    join_signature,
+    merkle_tree,
+    split_signature,
+)
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.nodes.identity import COMMANDS

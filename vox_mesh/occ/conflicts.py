@@ -18,8 +18,7 @@ from vox_mesh.errors import (
     RowMoved,
     TooLarge,
 )
-from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.row_json import encode_row, row_of, row_text, show_row
+from vox_mesh.model.base.canonical import canonical, encode_row, row_of, row_text, show_row
 from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
 from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions, writer_of

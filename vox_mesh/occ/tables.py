@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.base.row_json import row_text
+from vox_mesh.model.base.canonical import row_text
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named

@@ -21,7 +21,6 @@ from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.beat_locks import BeatLocks
 from vox_mesh.rhythm.budgets import Budgets, read_rates
 from vox_mesh.rhythm.context import RhythmContext, Times
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
@@ -48,13 +47,15 @@ class Rhythm(Phrases, RenamedAttributes):
         agent: str | None,
         locks: Locks,
         messages: Messages,
-        files: RhythmFiles,
+        *,
+        policy_file: Path | None = None,
+        rates_file: Path | None = None,
     ) -> None:
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.writer_id.repository_id)
-        plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
+        plan = Plan(PlanEntry.of(built_in if policy_file is None else _policy_at(policy_file)))
         self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
-        self.budgets = Budgets(self.context, read_rates(files.rates))
+        self.budgets = Budgets(self.context, read_rates(rates_file))
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
         self.beat_locks = BeatLocks(self.context, locks)

@@ -7,8 +7,8 @@ from typing import Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker.worker import Worker
-from vox_mesh.model.base.health_check import HealthCheck, Vitals
 from vox_mesh.model.locks.records import iso_of
+from vox_mesh.model.nodes.liveness import HealthCheck, Vitals
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
 from vox_mesh.oplog.writer import OpLogWriter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
@@ -25,7 +26,6 @@ from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class MeshServices(RenamedAttributes):
         dependencies: Dependencies,
         agent: str | None,
         artifacts: Artifacts,
-        files: RhythmFiles,
+        *,
+        policy_file: Path | None = None,
+        rates_file: Path | None = None,
     ) -> None:
         kinds = OpKinds()
         self.store = store
@@ -76,7 +78,7 @@ class MeshServices(RenamedAttributes):
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
-        self._files = files
+        self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
     @cached_property
     def rhythm(self) -> Rhythm:
@@ -91,7 +93,7 @@ class MeshServices(RenamedAttributes):
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,
-            files=self._files,
+            **self._rhythm_files,
         )
 
     @property

@@ -39,12 +39,12 @@ from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.messages.sending import MakeStatements
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import JsonObject
-from vox_mesh.model.base.health_check import Vitals
 from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.model.messages.records import Message
+from vox_mesh.model.nodes.liveness import Vitals
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, Key

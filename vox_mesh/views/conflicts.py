@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from vox_mesh.model.base.row_json import show_row
+from vox_mesh.model.base.canonical import show_row
 from vox_mesh.occ.conflicts import Conflict, Resolution
 from vox_mesh.views.record_view import RecordView
 

@@ -1,11 +1,11 @@
-"""Views of jobs, their kinds, crons and workers."""
+"""Views of jobs, their proofs, kinds, crons and workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -13,8 +13,12 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
+from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
+from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.model.jobs.records import Job, JobState, matches
+from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
@@ -265,3 +269,80 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
 async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
     return WorkerView.of(await mesh.nodes.require(node_id), await mesh.jobs.queries.situation())
+
+
+# --- proofs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProofView:
+    """Whether a job's proof holds, and what is wrong with it; without faults, its trailers."""
+
+    job_id: str
+    state: str
+    trailers: dict[str, str] | None
+    valid: bool
+    faults: list[str]
+    remarks: list[str]
+
+
+async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
+    """Verify the proof of a job."""
+    job = await mesh.jobs.find(reference)
+    faults, remarks, proof = await _verifier(mesh).check(job)
+    proof_trailers = None if faults or proof is None else trailers(proof)
+    return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
+
+
+class Bundled(NamedTuple):
+    """Everything needed to verify a job's proof elsewhere; with faults, there is no text."""
+
+    job_id: str
+    text: str
+    faults: list[str]
+
+
+async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
+    """Return the bundle of a job, if its proof is valid."""
+    job = await mesh.jobs.find(reference)
+    verifier = _verifier(mesh)
+    faults, _, proof = await verifier.check(job)
+    text = "" if faults or proof is None else await verifier.bundle(job, proof)
+    return Bundled(job.job_id, text, faults)
+
+
+def _verifier(mesh: MeshServices) -> Verifier:
+    return Verifier(mesh.oplog, mesh.artifacts)
+
+
+# --- jobs table and op log -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DifferenceView(RecordView, record=Difference):
+    """A value that differs between the table of jobs and the op log."""
+
+
+@dataclass(frozen=True)
+class FindingView(RecordView, record=ReplayFinding):
+    """An accepted op that the rules do not allow."""
+
+
+@dataclass(frozen=True)
+class RebuildView:
+    """How the roster differs from the log, and whether it was made the same."""
+
+    differences: list[DifferenceView]
+    findings: list[FindingView]
+    repaired: bool
+
+
+async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
+    """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
+    rebuild = Rebuild(mesh.store)
+    differences = await (rebuild.repair() if repair else rebuild.check())
+    return RebuildView(
+        [DifferenceView.from_record(each) for each in differences],
+        [FindingView.from_record(each) for each in rebuild.findings],
+        repair,
+    )

@@ -19,8 +19,7 @@ from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch import listeners
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listeners import FileEvents, Listener, NoEvents, ServerPoll, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, Inotify, Listener, NoEvents, ServerPoll, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05

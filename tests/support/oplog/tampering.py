@@ -21,7 +21,6 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import COMMANDS, Identity
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.script import WriterId
 
@@ -271,7 +270,7 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     clock = MeshClock(dependencies)
     author = OpLogWriter(lambda: identity, writer_id, clock)
     store = Store(settings.backend, node.store._engine, writer_id, timeout=_TIMEOUT_S, interceptor=author)
-    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts, RhythmFiles())
+    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts)
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

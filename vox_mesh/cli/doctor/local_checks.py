@@ -18,8 +18,7 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.store.engines.file import refuse_unless_ours
-from vox_mesh.store.replica.mark import mark_of
-from vox_mesh.store.replica.report import replicas_next_to
+from vox_mesh.store.replica.mark import mark_of, replicas_next_to
 from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 

@@ -21,13 +21,17 @@ from vox_mesh.views.jobs import (
     CountView,
     JobView,
     PieceView,
+    ProofView,
+    RebuildView,
     ScheduledView,
     WholeJobView,
+    bundle_proof,
     job_counts,
     ready_jobs,
+    rebuild_roster,
     show_whole_job,
+    verify_proof,
 )
-from vox_mesh.views.proofs import ProofView, RebuildView, bundle_proof, rebuild_roster, verify_proof
 
 JOBS: Final = Operations("jobs")
 
