@@ -65,7 +65,7 @@ def test_nouns_verbs_options_and_choices_are_completed(memory: Vox) -> None:
     assert {line.partition(",")[2] for line in asked(memory, "vox-mesh ")} == set(app._COMMANDS)
 
 
-def test_the_other_shells_are_told_what_a_verb_does_too(memory: Vox) -> None:
+def test_the_other_shells_are_notified_what_a_verb_does_too(memory: Vox) -> None:
     kind, verb, about = asked(memory, "vox-mesh lock ren", "zsh")
     assert (kind, verb) == ("plain", "renew")
     (line,) = asked(memory, "vox-mesh lock ren", "fish")
@@ -85,13 +85,13 @@ def test_the_other_shells_are_told_what_a_verb_does_too(memory: Vox) -> None:
     ],
     ids=str,
 )
-def test_a_shell_that_asks_for_nonsense_is_told_nothing(memory: Vox, variables: dict[str, str]) -> None:
+def test_a_shell_that_asks_for_nonsense_is_given_nothing(memory: Vox, variables: dict[str, str]) -> None:
     ended = memory.having(**variables)()
     assert ended.err == ""
     assert "Traceback" not in ended.out
 
 
-def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_whoever_types(memory: Vox) -> None:
+def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_types(memory: Vox) -> None:
     broken = memory.having(VOX_MESH_ENABLED="perhaps", VOX_DB_URL="gopher://example")
     assert asked(broken, "vox-mesh db st") == ["plain,status"]
     assert asked(broken, "vox-mesh send reviewer 'it --pri") == []

@@ -75,7 +75,7 @@ async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
         await open_store(settings.model_copy(update={"db_token": None}))
 
 
-def test_nobody_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
+def test_no_one_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{scripted.admin_port}/v1/namespaces/default/config")
     refused.value.close()

@@ -117,7 +117,7 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     assert public.read_bytes() == public_pem(load_or_create_key(private))
 
 
-def test_a_public_file_with_more_keys_than_one_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_public_file_with_more_keys_than_one_is_left_unchanged(tmp_path: Path) -> None:
     made(tmp_path, "--ttl", "1d", "--key", "sqld.pem")
     public = tmp_path / "sqld.pub.pem"
     both = public_pem(load_or_create_key(tmp_path / "next.pem")) + public.read_bytes()
@@ -141,7 +141,7 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     assert public.read_bytes() == first
 
 
-def test_nothing_but_the_token_is_on_stdout_and_its_end_is_told(tmp_path: Path) -> None:
+def test_nothing_but_the_token_is_on_stdout_and_its_end_is_reported(tmp_path: Path) -> None:
     ended = Vox(tmp_path)("token", "create", "--read-only", "--ttl", "30d")
     assert ended.out.count("\n") == 1
     assert ended.out.count(".") == 2

@@ -246,7 +246,7 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
     assert asked <= 2 * 2 * seconds
 
 
-async def test_a_message_that_is_brought_again_costs_nobody_anything(
+async def test_a_message_that_is_brought_again_costs_no_one_anything(
     neighbours: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudged: list[list[Message]] = []
@@ -272,7 +272,7 @@ async def test_what_is_said_sparingly_says_how_often_it_was_not(caplog: pytest.L
 # --- too often -----------------------------------------------------------------------------------
 
 
-async def test_a_peer_that_asks_too_often_is_told_and_another_is_not(neighbours: Pair) -> None:
+async def test_a_peer_that_asks_too_often_is_notified_and_another_is_not(neighbours: Pair) -> None:
     async with serving(neighbours.receiver, limits=RelayLimits(per_second=5)) as (_, url):
         address = url + neighbours.url[-len("/v1/a2a/deliver") :]
         headers = neighbours.headers()

@@ -185,7 +185,7 @@ async def test_what_another_server_says_is_one_short_line_without_our_token(vill
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
-async def test_whatever_another_server_answers_is_an_error_that_can_be_told(
+async def test_whatever_another_server_answers_is_an_error_that_can_be_reported(
     village: Town, answer: bytes, said: str
 ) -> None:
     async with open_pair(village) as pair:
@@ -199,7 +199,7 @@ async def test_an_endless_answer_is_not_read_to_the_end(village: Town) -> None:
         assert line.startswith("409 ")
 
 
-async def test_a_trace_is_told_in_a_header_too(village: Town) -> None:
+async def test_a_trace_is_reported_in_a_header_too(village: Town) -> None:
     heads: list[bytes] = []
 
     def note(request: bytes) -> bytes:

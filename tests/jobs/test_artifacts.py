@@ -245,7 +245,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_full_disk_is_told_and_leaves_nothing(artifacts: Artifacts, folder: Path) -> None:
+async def test_a_full_disk_is_reported_and_leaves_nothing(artifacts: Artifacts, folder: Path) -> None:
     sink = artifacts.sink("a", KIND)
     with no_file_larger_than(len(LARGE) // 2), pytest.raises(ArtifactNotKept) as refused:
         sink.write(LARGE)
@@ -254,7 +254,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(artifacts: Artifacts, fold
     assert (await artifacts.keep(LARGE, name="a", type=KIND)).size == len(LARGE)
 
 
-async def test_a_folder_that_can_not_be_used_is_told(local: Store, tmp_path: Path) -> None:
+async def test_a_folder_that_can_not_be_used_is_reported(local: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     artifacts = Artifacts(local, tmp_path / "file" / "artifacts", lambda: "node-1")
     with pytest.raises(ArtifactNotKept) as refused:
@@ -264,7 +264,7 @@ async def test_a_folder_that_can_not_be_used_is_told(local: Store, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", [b"", LARGE[:-1], LARGE + b"x", b"x" + LARGE[1:]], ids=len)
-async def test_a_damaged_file_is_told_never_given_out_and_mended_by_keeping_it_again(
+async def test_a_damaged_file_is_reported_never_given_out_and_mended_by_keeping_it_again(
     artifacts: Artifacts, local: Store, folder: Path, damage: bytes
 ) -> None:
     await commit(local, artifacts, kept := await artifacts.keep(LARGE, name="a", type=KIND))
@@ -287,7 +287,7 @@ async def test_a_body_that_was_changed_in_the_database_is_not_given_out(
         await artifacts.body(kept.hash)
 
 
-async def test_what_is_not_here_is_told(artifacts: Artifacts, local: Store, folder: Path) -> None:
+async def test_what_is_not_here_is_reported(artifacts: Artifacts, local: Store, folder: Path) -> None:
     with pytest.raises(NotKnown, match="no artifact"):
         await artifacts.body(hash_of(b"never kept"))
     await commit(local, artifacts, kept := await artifacts.keep(LARGE, name="a", type=KIND))

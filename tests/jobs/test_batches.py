@@ -36,7 +36,7 @@ PENDING, CLAIMED, RUNNING, SUCCEEDED, FAILED, ABORTED = JobState
 # --- many at once -----------------------------------------------------------------------------------
 
 
-async def test_of_several_claims_those_that_can_be_had_are(pair: Pair) -> None:
+async def test_of_several_claims_the_ones_that_can_be_had_are(pair: Pair) -> None:
     node = pair.one
     good = [await schedule(node) for _ in range(2)]
     taken = await schedule(node)

@@ -412,7 +412,7 @@ async def test_kill_9_of_the_worker_leaves_no_process_of_its_commands(tmp_path: 
         await worker.wait()
 
 
-async def test_one_that_asks_for_the_terminal_does_not_wait_for_ever() -> None:
+async def test_one_that_asks_for_the_terminal_does_not_wait_forever() -> None:
     ours, theirs = pty.openpty()
     in_terminal = f"import fcntl; fcntl.ioctl(0, {termios.TIOCSCTTY}, 0)\n{_PROGRAM}"
     try:
@@ -434,7 +434,7 @@ async def test_one_that_asks_for_the_terminal_does_not_wait_for_ever() -> None:
 # --- what can't be run ---------------------------------------------------------------------------
 
 
-async def test_what_can_not_be_run_is_told_on_a_line(tmp_path: Path) -> None:
+async def test_what_can_not_be_run_is_reported_on_a_line(tmp_path: Path) -> None:
     plain, strange = tmp_path / "plain", tmp_path / "strange"
     for file, mode in ((plain, 0o644), (strange, 0o755)):
         file.write_bytes(b"\0no program")

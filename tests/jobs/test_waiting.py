@@ -105,7 +105,7 @@ def listening(node: MeshNode, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return begun
 
 
-async def test_who_waits_for_a_job_when_the_mesh_is_left_is_told(
+async def test_who_waits_for_a_job_when_the_mesh_is_left_is_notified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Mesh.open(FILE.settings(tmp_path, None, tick="1h")) as node:

@@ -57,7 +57,7 @@ async def test_two_agents_of_one_node_are_two_holders(mesh: MeshNode) -> None:
     await refused(mesh, "task:1", agent="b")
 
 
-async def test_whoever_holds_a_key_and_asks_again_is_refused_like_anybody_else(mesh: MeshNode) -> None:
+async def test_one_that_holds_a_key_and_asks_again_is_refused_like_anybody_else(mesh: MeshNode) -> None:
     lock = await mesh.locks.acquire("task:1", agent="a")
     await refused(mesh, "task:1", agent="a")
     await refused(mesh, "task:1", agent="a", shared=True)
@@ -194,7 +194,7 @@ async def test_of_many_who_want_one_key_one_has_it(mesh: MeshNode) -> None:
     assert (holder.holder_agent, holder.fence_token) == (winners[0].holder_agent, winners[0].fence_token)
 
 
-async def test_many_who_want_keys_of_their_own_are_each_told_of_their_own(mesh: MeshNode) -> None:
+async def test_many_who_want_keys_of_their_own_are_each_notified_of_their_own(mesh: MeshNode) -> None:
     await mesh.locks.acquire("task:7", agent="before")
     asked = [mesh.locks.acquire(f"task:{n}", agent=f"a{n}") for n in range(64)]
     ends = await asyncio.gather(*asked, return_exceptions=True)
@@ -280,7 +280,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
             await waiting
 
 
-async def test_a_hold_that_expired_before_its_answer_came_is_not_told_as_one(there: Scene) -> None:
+async def test_a_hold_that_expired_before_its_answer_came_is_not_reported_as_one(there: Scene) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         for keys, shared in ((["x", "y"], False), ("x", True)):
 
@@ -316,7 +316,7 @@ async def test_one_key_may_be_asked_about_as_it_is_acquired(there: Scene) -> Non
 
 
 @pytest.mark.parametrize("wait", [-1.0, float("nan"), 100_000.0])
-async def test_nobody_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
+async def test_no_one_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
     async with there.node("a") as mesh:
         with pytest.raises(BadValue):
             await mesh.locks.acquire("task:a", wait=wait)

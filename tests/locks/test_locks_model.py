@@ -270,13 +270,13 @@ class _InMemory:
 
 
 @pytest.mark.soak
-def test_what_agents_are_told_in_memory_is_what_the_rules_say() -> None:
+def test_what_agents_are_answered_in_memory_is_what_the_rules_say() -> None:
     _walk(_InMemory, lengths.LOCK_WALKS, 40)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
-def test_what_agents_of_two_nodes_are_told_is_what_the_rules_say(
+def test_what_agents_of_two_nodes_are_answered_is_what_the_rules_say(
     case: Any, tmp_path: Path, shared_server: Server
 ) -> None:
     walks = 0

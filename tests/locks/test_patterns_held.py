@@ -43,7 +43,7 @@ async def test_what_has_a_path_in_common_excludes_each_other_both_ways(mesh: Mes
             await mesh.locks.sweep_expired_distributed_locks()
 
 
-async def test_an_expired_pattern_is_in_nobodys_way(mesh: MeshNode) -> None:
+async def test_an_expired_pattern_is_in_no_ones_way(mesh: MeshNode) -> None:
     await expire(mesh, await mesh.locks.acquire("file:src/**"))
     assert await is_free(mesh, "file:src/a")
     await expire(mesh, await mesh.locks.acquire("file:src/a"))

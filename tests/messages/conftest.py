@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.messages.messaging import Crowd, crowd_on
+from tests.support.messages.messaging import NodeGroup, crowd_on
 from tests.support.oplog.authoring import Scene, scene
 from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
@@ -39,7 +39,7 @@ async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 @pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
-async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes on each home in turn."""
     case: HomeCase = request.param
     async with crowd_on(case, tmp_path, _server(request, case)) as crowd:

@@ -23,7 +23,7 @@ from vox_mesh.store.write.breaker import Breaker
 _TRIES = 10_000
 
 
-class Nudged:
+class CountingListener:
     """Somebody who counts how often there was a message."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ async def sent(local: MeshNode) -> list[Message]:
     return [await local.messages.send("z", body, sender=body[0]) for body in ("a0", "b0", "a1")]
 
 
-def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, Nudged]:
+def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, CountingListener]:
     """Arrivals where somebody receives as z."""
-    arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), Nudged()
+    arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), CountingListener()
     arrivals.join(["z"], nudged)
     return arrivals, nudged
 
@@ -59,7 +59,7 @@ async def test_what_is_brought_waits_in_the_order_in_which_to_hand_it_out(sent: 
     assert arrivals.deliverable(["y"], set(), nudged) == []
 
 
-async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> None:
+async def test_what_no_one_receives_here_is_not_kept(sent: list[Message]) -> None:
     arrivals = RelayBuffer(Clock())
     arrivals.add(sent)
     assert arrivals._kept == {}

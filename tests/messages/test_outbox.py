@@ -319,7 +319,7 @@ async def test_what_an_earlier_process_left_in_the_spool_is_not_overtaken(post: 
     await later.outbox.close()
 
 
-async def test_a_message_for_somebody_here_is_brought_without_a_courier(post: Post) -> None:
+async def test_a_message_for_someone_here_is_brought_without_a_courier(post: Post) -> None:
     receiving = post.node.messages.receive("here")
     post.node.messages.relay_by(post.outbox)
     asking = asyncio.create_task(anext(receiving))

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support.messages.message_oracle import Letter, Oracle
-from tests.support.messages.messaging import PATIENCE_S, Crowd, change, come_due, crowd_on, lapse
+from tests.support.messages.message_oracle import Oracle, OracleMessage
+from tests.support.messages.messaging import PATIENCE_S, NodeGroup, change, come_due, crowd_on, lapse
 from tests.support.running import lengths
 from tests.support.running.walks import walk
 from tools.homes import FILE, MEMORY, HomeCase
@@ -49,7 +49,7 @@ class MessageWalk(RuleBasedStateMachine):
         super().__init__()
         self._runner = asyncio.Runner()
         self._oracle = Oracle()
-        self._held: list[tuple[str, Message, Letter]] = []
+        self._held: list[tuple[str, Message, OracleMessage]] = []
         self._over: list[tuple[str, Message]] = []
 
     def _run(self, step: Coroutine[Any, Any, T]) -> T:
@@ -66,7 +66,7 @@ class MessageWalk(RuleBasedStateMachine):
         """Open the mesh."""
         walk = type(self)
         walk.walks += 1
-        self._context: AbstractAsyncContextManager[Crowd] = crowd_on(
+        self._context: AbstractAsyncContextManager[NodeGroup] = crowd_on(
             walk.case, walk.folder / str(walk.walks), None
         )
 
@@ -94,7 +94,7 @@ class MessageWalk(RuleBasedStateMachine):
         self._held = [each for each in self._held if each[2].is_held]
         self._over += [(name, message) for name, message, letter in over if letter.is_open]
 
-    def _chosen(self, number: int) -> tuple[MeshNode, Message, Letter]:
+    def _chosen(self, number: int) -> tuple[MeshNode, Message, OracleMessage]:
         name, message, letter = self._held[number % len(self._held)]
         return self._nodes[name], message, letter
 

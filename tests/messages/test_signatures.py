@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.messages.messaging import (
-    Crowd,
+    NodeGroup,
     bodies,
     change,
     crowd_on,
@@ -108,7 +108,7 @@ async def test_messages_that_are_sent_together_have_one_signature_and_each_is_ch
         assert await node.messages.queries.counts() == {"delivered": 7, "dead": 2}
 
 
-async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: Crowd) -> None:
+async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: NodeGroup) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
     sent = await one.messages.send("z", "true", sender="a")
     copied = sent._replace(message_uuid=new_key(), payload='"again"')
@@ -144,7 +144,7 @@ async def test_what_follows_a_forged_message_is_an_attempt_like_any_other(node: 
         assert other.delivery_attempts == 1
 
 
-async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: Crowd) -> None:
+async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: NodeGroup) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
     sent = await one.messages.send(
         "z",

@@ -262,7 +262,7 @@ def test_before_the_database_is_heard_the_own_clock_is_all_there_is() -> None:
     ),
     st.integers(0, 10**12),
 )
-def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_answer_takes(
+def test_what_is_reported_is_never_ahead_of_the_database_nor_behind_by_more_than_an_answer_takes(
     answers: list[tuple[int, int, int]], ahead: int
 ) -> None:
     monotonic = Clock(1_000.0)

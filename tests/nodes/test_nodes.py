@@ -204,7 +204,7 @@ def test_what_makes_a_node_dead_is_what_frees_its_name() -> None:
     assert missed_ticks(-1, tick_ms) == 0
 
 
-async def test_a_watch_tells_of_silence_although_nobody_commits(node: MeshNode, clock: Clock) -> None:
+async def test_a_watch_tells_of_silence_although_no_one_commits(node: MeshNode, clock: Clock) -> None:
     watch = node.nodes.watch()
     own = (await _until(watch, lambda nodes: len(nodes) == 1))[0]
     assert own.state is NodeState.ALIVE
@@ -286,7 +286,7 @@ async def test_a_slow_answer_does_not_keep_the_next_tick_waiting(
                 await asked.wait()
 
 
-async def test_who_is_here_is_told_of_one_mesh_only(tmp_path: Path) -> None:
+async def test_who_is_here_is_notified_of_one_mesh_only(tmp_path: Path) -> None:
     first = _slow(FILE.settings(tmp_path, None))
     elsewhere = [
         first.model_copy(update={"scope_id": "another"}),

@@ -322,7 +322,7 @@ def test_the_text_says_the_same_in_short(vox: Vox) -> None:
     assert as_text.splitlines() == lines
 
 
-def test_a_token_is_in_no_line_whoever_says_it(vox: Vox) -> None:
+def test_a_token_is_in_no_line_no_matter_who_says_it(vox: Vox) -> None:
     (vox.folder / "my_handlers.py").write_text(
         HANDLERS.replace('"in the loop"', '"it is %s", __import__("os").environ["VOX_MESH_TOKEN"]', 1)
     )

@@ -209,7 +209,7 @@ def _absent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("collector_of", [_silent, _absent])
-def test_a_collector_that_is_away_keeps_nobody_from_working_and_ending(vox: Vox, collector_of: Any) -> None:
+def test_a_collector_that_is_away_keeps_no_one_from_working_and_ending(vox: Vox, collector_of: Any) -> None:
     job_id = vox("job", "schedule", "--kind", "example.traced", "--json").document["job_id"]
     with collector_of() as url:
         traced = vox.having(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_EXPORTER_OTLP_TIMEOUT="600")
@@ -484,7 +484,7 @@ asyncio.run(main())
 """
 
 
-def test_a_tracer_that_fails_is_told_once_and_changes_nothing_else(vox: Vox) -> None:
+def test_a_tracer_that_fails_is_reported_once_and_changes_nothing_else(vox: Vox) -> None:
     ended = _run(vox.having(VOX_MESH_ENABLED="0"), _FAULTY)
     assert ended.code == 0, ended.err
     succeeded, failed = ["succeeded", 1, None], ["failed", 1, "ValueError: no"]

@@ -269,7 +269,7 @@ async def test_a_store_without_a_log_takes_no_ops(store: Store) -> None:
     assert (await store.write(Script(Statement("SELECT 1")))).repeated is False
 
 
-async def test_an_author_does_not_vouch_for_an_entry_that_somebody_put_behind_its_own() -> None:
+async def test_an_author_does_not_vouch_for_an_entry_that_someone_put_behind_its_own() -> None:
     async with scene() as there:
         async with there.node() as node:
             await node.oplog.append(NOTE, {})

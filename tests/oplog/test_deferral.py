@@ -358,7 +358,7 @@ async def test_asking_says_what_is_waited_for(mesh: MeshNode) -> None:
     assert await mesh.pending_ops.waiting_for(behind) is None
 
 
-async def test_an_op_that_waits_is_stored_though_nobody_can_look_then_what_it_waits_for() -> None:
+async def test_an_op_that_waits_is_stored_though_no_one_can_look_then_what_it_waits_for() -> None:
     async with scene() as there, there.node() as node:
         await know(node)
         dep = new_key()

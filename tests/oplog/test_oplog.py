@@ -66,7 +66,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_op_is_there_once() -> No
         await assert_sound(node)
 
 
-async def test_an_op_whose_copy_came_first_is_not_told_as_unsent_and_is_there_once() -> None:
+async def test_an_op_whose_copy_came_first_is_not_reported_as_unsent_and_is_there_once() -> None:
     async with scene() as there, there.node() as node:
         await node.oplog.append(NOTE, {})
         script = Script(op=Op(NOTE, "{}"))
@@ -136,7 +136,7 @@ async def test_after_an_op_of_unknown_fate_what_has_no_op_goes_on_as_ever() -> N
         await assert_sound(node)
 
 
-async def test_a_node_that_was_replaced_is_told_so_and_its_late_requests_are_refused() -> None:
+async def test_a_node_that_was_replaced_is_notified_and_its_late_requests_are_refused() -> None:
     async with scene() as there, there.node() as old:
         await old.oplog.append(NOTE, {})
         await give_up(there, old, noted())
@@ -152,7 +152,7 @@ async def test_a_node_that_was_replaced_is_told_so_and_its_late_requests_are_ref
             await assert_sound(new)
 
 
-async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten() -> None:
+async def test_what_a_node_wrote_before_it_was_replaced_is_not_reported_as_unwritten() -> None:
     async with scene() as there, there.node() as old:
         await old.oplog.append(NOTE, {})
         script = Script(Statement("SELECT 1"))
@@ -164,7 +164,7 @@ async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten
                 await old.store.write(script)
 
 
-async def test_entries_that_were_acknowledged_and_are_gone_are_told() -> None:
+async def test_entries_that_were_acknowledged_and_are_gone_are_reported() -> None:
     async with scene() as there, there.node() as node:
         for _ in range(3):
             await node.oplog.append(NOTE, {})

@@ -134,7 +134,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("variable", "value", "fault"), BAD)
-def test_a_bad_value_is_told_in_one_line_with_an_example(
+def test_a_bad_value_is_reported_in_one_line_with_an_example(
     variable: str, value: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -149,7 +149,7 @@ def test_a_bad_value_is_told_in_one_line_with_an_example(
     assert bad.value.__cause__ is None
 
 
-def test_a_bad_override_is_told_by_the_name_of_its_variable() -> None:
+def test_a_bad_override_is_reported_by_the_name_of_its_variable() -> None:
     with pytest.raises(BadSettings, match="VOX_DB_DRIVER: "):
         load_settings(db_driver="odbc")
 
@@ -202,7 +202,7 @@ def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "home"),
+    ("values", "backend"),
     [
         ({}, Backend.MEMORY),
         ({"db_url": "libsql://x.turso.io"}, Backend.MEMORY),
@@ -210,8 +210,8 @@ def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
         ({"enabled": True, "db_url": "libsql://x.turso.io"}, Backend.SERVER),
     ],
 )
-def test_the_home_is_chosen_by_two_variables(values: dict[str, Any], home: Backend) -> None:
-    assert load_settings(**values).home is home
+def test_the_backend_is_chosen_by_two_variables(values: dict[str, Any], backend: Backend) -> None:
+    assert load_settings(**values).backend is backend
 
 
 @pytest.mark.parametrize("url", ["http://db.example", "ws://10.0.0.7:8080", "libsql://db.example?tls=0"])

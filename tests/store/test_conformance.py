@@ -69,7 +69,7 @@ async def test_a_failing_script_leaves_nothing_behind(store: Store) -> None:
     assert await column(store, table) == []
 
 
-async def test_a_bad_statement_is_told_from_a_constraint(store: Store) -> None:
+async def test_a_bad_statement_is_distinguished_from_a_constraint(store: Store) -> None:
     table = await make_table(store)
     script = Script(
         Statement(f"INSERT INTO {table} (id) VALUES (1)"), Statement("INSERT INTO no_such_table VALUES (1)")

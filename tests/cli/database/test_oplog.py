@@ -85,7 +85,7 @@ def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: 
     assert f"broken: {node.node_id}, entry 3 ({chain['op_id']}): its contents" in text.out
 
 
-def test_a_chain_that_is_not_there_is_told(vox: Vox, node: RunningNode) -> None:
+def test_a_chain_that_is_not_there_is_reported(vox: Vox, node: RunningNode) -> None:
     assert vox("oplog", "export", "log").code == 0
     for more in ((), ("--from-file", "log")):
         ended = vox("oplog", "verify", "--node", f"{node.node_id}x", *more)
@@ -142,7 +142,7 @@ def test_an_anchor_shows_that_a_chain_was_cut_off(vox: Vox, node: RunningNode) -
     assert f"anchor {made['op_id']} of {made['node_id']} recorded entry 4" in ended.out
 
 
-def test_what_an_op_waits_for_is_told(vox: Vox) -> None:
+def test_what_an_op_waits_for_is_reported(vox: Vox) -> None:
     with running_node(vox) as node:
         first = node.note("first")
         waiting = node.note(f"second after {_ABSENT}")

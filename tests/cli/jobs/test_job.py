@@ -101,7 +101,7 @@ def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: Vox) -> 
     assert (process.wait(), err, out.count('"is_new": false')) == (0, "", 2)
 
 
-def test_what_is_wrong_with_manifests_is_told_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
+def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
     path = vox.folder / "bad.yaml"
     path.write_text("kind: test.work\n---\nkind: Test\npriority: 9\n---\ncommand: [make]\ncolour: red\n")
     ended = vox("job", "schedule", "-f", "bad.yaml")
@@ -299,7 +299,9 @@ def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is
 
 
 @pytest.mark.parametrize("home", ["file", "mesh"])
-def test_whoever_waits_is_told_when_the_job_ends(home: str, vox: Vox, request: pytest.FixtureRequest) -> None:
+def test_one_that_waits_is_notified_when_the_job_ends(
+    home: str, vox: Vox, request: pytest.FixtureRequest
+) -> None:
     there = {}
     if home == "mesh":
         server: Server = request.getfixturevalue("shared_server")

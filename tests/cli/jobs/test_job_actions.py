@@ -20,7 +20,7 @@ def snapshot(vox: Vox) -> Any:
     return vox("job", "list", "--json").document
 
 
-def test_jobs_are_aborted_by_name_and_those_that_had_ended_are_told(vox: Vox) -> None:
+def test_jobs_are_aborted_by_name_and_the_ones_that_had_ended_are_reported(vox: Vox) -> None:
     ended = kind(vox)
     done(ended)
     pending, running = kind(vox), kind(vox)

@@ -114,7 +114,9 @@ def test_what_was_not_done_by_a_worker_has_no_proof(vox: Vox) -> None:
         ("UPDATE job_artifacts SET body = 'AAAA' WHERE body IS NOT NULL", "was damaged in the database"),
     ],
 )
-def test_whatever_is_changed_in_the_database_is_told(vox: Vox, there: Scene, change: str, fault: str) -> None:
+def test_whatever_is_changed_in_the_database_is_reported(
+    vox: Vox, there: Scene, change: str, fault: str
+) -> None:
     with database(vox) as connection:
         assert connection.execute(f"{change}").rowcount > 0
     told = faults(vox, there.command)

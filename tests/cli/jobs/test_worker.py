@@ -195,7 +195,7 @@ def test_an_object_that_can_be_awaited_when_called_is_async() -> None:
     assert not Handler("a", print).is_async
 
 
-def test_a_module_that_names_no_handlers_is_told_by_its_name(modules: Path) -> None:
+def test_a_module_that_names_no_handlers_is_reported_by_its_name(modules: Path) -> None:
     with pytest.raises(BadSettings, match="example:number"):
         load_handlers(["example:handlers", "example:number"])
 

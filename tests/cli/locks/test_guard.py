@@ -193,7 +193,7 @@ def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
     assert lenient.stderr.startswith("vox-mesh: warning: locks not checked: ")
 
 
-def test_a_server_that_lets_nobody_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
+def test_a_server_that_lets_no_one_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
     checked = guarded.vox.at(shared_server, token="wrong")("guard", "check", "notes.txt")
     assert (checked.code, checked.out) == (3, "")
     assert checked.err.startswith("vox-mesh: locks not checked: ")
@@ -294,7 +294,7 @@ def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: Sc
     assert (free.code, free.out, free.err) == (0, "", "")
 
 
-def test_nobody_in_particular_is_the_node_and_many_holds_are_not_all_shown(guarded: Scene) -> None:
+def test_no_one_in_particular_is_the_node_and_many_holds_are_not_all_shown(guarded: Scene) -> None:
     guarded.hold("file:**", node="here", agent="here")
     names = [f"f{number:02}" for number in range(30)]
     assert guarded.vox.having(VOX_MESH_NODE_ID="here")("guard", "check", *names).code == 0

@@ -69,7 +69,7 @@ def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> No
         assert (ended.code, "not found" in ended.error) == (1, True)
 
 
-def test_a_claim_is_settled_by_whoever_knows_its_name_and_by_nobody_else(coder: Vox) -> None:
+def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(coder: Vox) -> None:
     one, two = sent(coder, "b", "one"), sent(coder, "b", "two")
     held = claimed(coder, "b")
     assert [each["message_uuid"] for each in held] == [one["message_uuid"], two["message_uuid"]]

@@ -108,7 +108,7 @@ def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: Vox, server:
         assert [interrupted(plain)[0], interrupted(documents)[0]] == [130, 130]
 
 
-def test_a_watch_in_a_terminal_draws_the_list_anew(vox: Vox) -> None:
+def test_a_watch_in_a_terminal_draws_the_list_again(vox: Vox) -> None:
     vox("db", "init")
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -160,7 +160,7 @@ def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: Vox) -> No
     assert vox("oplog", "verify").code == 0
 
 
-def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_told(vox: Vox) -> None:
+def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: Vox) -> None:
     with running_node(vox) as owner:
         garbage = vox("nodes", "rekey", owner.node_id, "--key", "ed25519:xyz")
         assert (garbage.code, "public key must be" in garbage.error) == (2, True)
@@ -180,7 +180,7 @@ def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, 
     return ended
 
 
-def test_on_the_memory_home_there_is_nobody_to_see(memory: Vox) -> None:
+def test_on_the_memory_home_there_is_no_one_to_see(memory: Vox) -> None:
     for command, (code, out, err) in _together(memory, _SHARED_COMMANDS).items():
         assert (code, out) == (2, ""), command
         assert "VOX_MESH_ENABLED=1" in err, command

@@ -236,7 +236,9 @@ def _forget_place(vox: Vox) -> None:
 # --- under a service manager ---------------------------------------------------------------------
 
 
-def test_the_service_manager_is_told_when_it_is_ready_alive_and_stopping(vox: Vox, tmp_path: Path) -> None:
+def test_the_service_manager_is_notified_when_it_is_ready_alive_and_stopping(
+    vox: Vox, tmp_path: Path
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(_PATIENCE_S)
         manager.bind(str(tmp_path / "notify"))

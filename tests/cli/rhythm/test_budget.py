@@ -54,7 +54,7 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
     assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")
 
 
-def test_the_faults_of_a_file_are_told_line_by_line(vox: Vox) -> None:
+def test_the_faults_of_a_file_are_reported_line_by_line(vox: Vox) -> None:
     (vox.folder / "b.yaml").write_text("budget:\n  max_bu: -1\n  tokens: 5\n")
     ended = vox("budget", "set", "agent:ann", "b.yaml")
     assert (ended.code, ended.out) == (2, "")
@@ -64,7 +64,7 @@ def test_the_faults_of_a_file_are_told_line_by_line(vox: Vox) -> None:
     ]
 
 
-def test_a_file_of_rates_that_can_not_be_used_is_told_at_the_start(vox: Vox) -> None:
+def test_a_file_of_rates_that_can_not_be_used_is_reported_at_the_start(vox: Vox) -> None:
     for text, fault in ((None, "VOX_MESH_RATES: rates.yaml can't be read"), ("cpu_sec: x", "rates.yaml:1:")):
         if text is not None:
             (vox.folder / "rates.yaml").write_text(text)

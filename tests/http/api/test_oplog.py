@@ -32,7 +32,7 @@ async def log(served: Served) -> None:
     await fill(served.node)
 
 
-async def test_entries_are_told_as_the_command_tells_them(served: Served) -> None:
+async def test_entries_are_reported_as_the_command_tells_them(served: Served) -> None:
     entries = await served.all("/v1/oplog", limit=3)
     assert [each["id"] for each in entries] == sorted({each["id"] for each in entries})
     assert entries == await printed(served, "oplog", "tail", "--limit", "1000")
@@ -53,7 +53,7 @@ async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
     assert (len(set(seen)), seen[-1]) == (len(seen), new.key)
 
 
-async def test_how_ops_stand_is_told(served: Served) -> None:
+async def test_how_ops_stand_is_reported(served: Served) -> None:
     (waiting,) = await served.all("/v1/oplog/waiting")
     assert [waiting] == await printed(served, "oplog", "waiting")
     assert await served.get(f"/v1/oplog/{waiting['op_id']}/standing") == waiting

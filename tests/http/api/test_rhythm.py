@@ -16,7 +16,7 @@ from tests.support.messages.messaging import change
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.serving import READ_TOKEN, Served, serving_api
 from tests.support.nodes.town import Town
-from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, Hand, player
+from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from tools.homes import FILE
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import Job
@@ -42,7 +42,7 @@ async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[t
         yield served, Vox(folder, **variables)
 
 
-async def test_whoever_only_reads_sees_all_and_changes_nothing(served: Served) -> None:
+async def test_one_that_only_reads_sees_all_and_changes_nothing(served: Served) -> None:
     for path in ("rhythm/beat", "rhythm/policy", "rhythm/reports", "rhythm/promises", "budgets/report"):
         assert (await served.ask("GET", f"/v1/{path}", token=READ_TOKEN)).status_code == 200
     said = {"agent_id": "ada", "task_id": "t", "state": "planning"}
@@ -57,7 +57,7 @@ async def test_whoever_only_reads_sees_all_and_changes_nothing(served: Served) -
 # --- the policy ----------------------------------------------------------------------------------
 
 
-async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_told(served: Served) -> None:
+async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_reported(served: Served) -> None:
     bad = await served.ask(
         "PUT", "/v1/rhythm/policy", {"policy": "cluster_id: east\ninitial_bpm: fast\nx: 1"}
     )
@@ -82,7 +82,7 @@ async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_told(served: 
 
 async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, Vox]) -> None:
     served, vox = neighbour
-    hand = Hand()
+    hand = MovableClock()
     ann = player(served.node, hand)
     for bar in range(3):
         hand.to(bar, 2)

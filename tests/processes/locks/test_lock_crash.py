@@ -171,7 +171,7 @@ async def test_a_process_that_ends_leaves_no_lock_and_no_place_in_the_queue_behi
         assert await _left(mesh) == []
 
 
-async def test_whoever_waits_while_its_mesh_is_left_is_told_and_has_no_place_in_the_queue(
+async def test_one_that_waits_while_its_mesh_is_left_is_notified_and_has_no_place_in_the_queue(
     settings: Settings,
 ) -> None:
     async with Mesh.open_command(settings) as mesh:

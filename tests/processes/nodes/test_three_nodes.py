@@ -38,18 +38,18 @@ _MORE_BYTES: Final = 40 * 2**20
 _MORE_FILES: Final = 24
 
 
-class Footing(NamedTuple):
+class ResourceUse(NamedTuple):
     """What a process takes of its machine."""
 
     bytes: int
     files: int
 
 
-def _footing(node: UpNode) -> Footing:
+def _footing(node: UpNode) -> ResourceUse:
     pid = node.process.pid
     result = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     folder = Path(f"/proc/{pid}/fd")
-    return Footing(int(result.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
+    return ResourceUse(int(result.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
 
 
 class Truth:

@@ -38,7 +38,7 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
         ((2_500, 2_000), "came 2500"),
     ],
 )
-def test_a_downbeat_that_is_told_twice_left_out_or_no_downbeat_is_found(
+def test_a_downbeat_that_is_reported_twice_left_out_or_no_downbeat_is_found(
     second: tuple[int, int], fault: str
 ) -> None:
     assert fault in faults(BEAT_CHECKS, "downbeats-once", _with_beats((1_000, 1_000), second))[0]

@@ -70,7 +70,7 @@ def test_on_a_fair_line_what_is_asked_is_done_and_answered() -> None:
     ],
     ids=["refused", "lost", "unanswered", "broken"],
 )
-def test_a_bad_line_is_told_as_it_is_and_no_better(
+def test_a_bad_line_is_reported_unchanged_and_no_better(
     conditions: NetworkConditions, error: type[Exception], words: int
 ) -> None:
     async def scenario(network: Network) -> None:

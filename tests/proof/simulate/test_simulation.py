@@ -59,7 +59,7 @@ def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
     assert [verdict.looks for verdict in evaluate_all(read)] == [verdict.looks for verdict in trial.verdicts]
 
 
-def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
+def test_a_broken_promise_is_reported_with_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_lives(history: History) -> Iterator[str | int]:

@@ -58,7 +58,7 @@ def test_without_a_bound_anything_may_be_spent() -> None:
 
 
 @given(st.data(), timelines(), st.integers(0, 12))
-def test_a_hard_end_is_the_end_of_the_bar_so_many_bars_on(
+def test_a_hard_end_is_the_end_of_the_bar_this_many_bars_on(
     data: st.DataObject, timeline: Timeline, bars: int
 ) -> None:
     since_ms = data.draw(near(timeline))
@@ -138,7 +138,7 @@ def test_a_budget_is_read_as_it_was_written() -> None:
         ("tokens: 3", "budget.tokens: is no field"),
     ],
 )
-def test_a_fault_is_told_with_its_line_and_field(line: str, fault: str) -> None:
+def test_a_fault_is_reported_with_its_line_and_field(line: str, fault: str) -> None:
     with pytest.raises(BadBudget) as raised:
         parse_budget(f"budget: # of three lines\n\n  {line}\n", "b.yaml")
     (amounts,) = raised.value.faults
@@ -184,7 +184,7 @@ async def record(node: MeshNode, *ends: PhraseEnd) -> None:
     await node.store.write(Script(*(node.rhythm.budgets.record(each) for each in ends)))
 
 
-async def test_what_was_spent_is_told_by_agent_and_account(node: MeshNode) -> None:
+async def test_what_was_spent_is_reported_by_agent_and_account(node: MeshNode) -> None:
     budgets = node.rhythm.budgets
     end = ended(node, 2, account="acme", cpu_sec=1.5)
     await record(node, end, ended(node, 3), ended(node, 4, agent="bob", account="acme", cpu_sec=0.5))
@@ -210,7 +210,7 @@ async def test_devices_are_summed_by_class(node: MeshNode) -> None:
     assert found.resources == Resources(gpu_sec={"A100": 1.5, "a.b": 2.0})
 
 
-async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_anew(node: MeshNode) -> None:
+async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_again(node: MeshNode) -> None:
     budgets = node.rhythm.budgets
     await budgets.set("account:acme", Budget(max_bu=5))
     since_ms = (await budgets.set("agent:ann", Budget(max_bu=100))).since_ms

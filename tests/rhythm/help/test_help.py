@@ -180,7 +180,7 @@ async def test_a_late_answer_breaks_the_promise_and_arrives_all_the_same(two: Tw
     assert await two.counts() == (0, 1, 0, 0)
 
 
-async def test_an_answer_that_nobody_had_promised_is_help_too(two: Two) -> None:
+async def test_an_answer_that_no_one_had_promised_is_help_too(two: Two) -> None:
     thread, request = await two.asked()
     await two.helper.answer(request, "at once")
     assert (await two.asker.wait(thread)).body == "at once"
@@ -188,7 +188,7 @@ async def test_an_answer_that_nobody_had_promised_is_help_too(two: Two) -> None:
     assert await two.counts() == (1, 0, 0, 0)
 
 
-async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(two: Two) -> None:
+async def test_a_promise_that_is_taken_back_is_broken_and_no_one_waits_for_it(two: Two) -> None:
     thread, request = await two.asked()
     with pytest.raises(NotHelper, match="no promise to withdraw"):
         await two.helper.withdraw(request)
@@ -206,7 +206,9 @@ async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(tw
     assert await two.counts() == (0, 1, 0, 0)
 
 
-async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_what_to_do(two: Two) -> None:
+async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_notified_what_to_do(
+    two: Two,
+) -> None:
     thread, request = await two.asked(task="ucxl://a/b")
     await two.helper.promise(request, promise_beats=2, fail_after_beats=3, on_fail="plan-b")
     waiting = asyncio.create_task(two.asker.wait(thread))
@@ -237,7 +239,7 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
     assert await two.counts() == (0, 0, 1, 0)
 
 
-async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
+async def test_a_request_that_no_one_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
     await two.advance(2)
     assert await two.helping.messages.poll_inbox_from_db("helper") == []

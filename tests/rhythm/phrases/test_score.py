@@ -251,7 +251,9 @@ FAULTS: Final[dict[str, tuple[str, int, str, str]]] = {
 
 
 @pytest.mark.parametrize(("text", "line", "field", "wrong"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_is_wrong_is_told_with_its_line_and_field(text: str, line: int, field: str, wrong: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line_and_field(
+    text: str, line: int, field: str, wrong: str
+) -> None:
     with pytest.raises(BadScore) as caught:
         parse_score(text, "s.yaml")
     (fault,) = caught.value.faults

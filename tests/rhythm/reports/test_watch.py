@@ -36,7 +36,7 @@ def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
     assert watched == {bar for bar in range(first, first + count) if watch.covers(bar * _BAR_MS)}
 
 
-def test_what_is_told_is_forgotten_and_what_goes_on_is_not() -> None:
+def test_what_is_reported_is_forgotten_and_what_goes_on_is_not() -> None:
     watch = BarWatch()
     assert watch.begins_ms is None
     assert list(watch.parts(Window(0, _BAR_MS))) == [(Window(0, _BAR_MS), False)]

@@ -243,7 +243,7 @@ async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
         assert (tmp_path / "copy").read_bytes() == before
 
 
-async def test_what_somebody_else_did_to_the_file_is_not_covered_up_by_applying(
+async def test_what_another_did_to_the_file_is_not_covered_up_by_applying(
     copy: Copy, source: Primary, tmp_path: Path
 ) -> None:
     with (tmp_path / "copy").open("r+b") as file:
@@ -307,7 +307,7 @@ async def test_a_query_that_never_ends_is_left_to_the_primary(
     assert await value(copy) == 4
 
 
-async def test_whoever_waited_to_read_looks_again_whether_it_may(
+async def test_one_that_waited_to_read_looks_again_whether_it_may(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
@@ -379,7 +379,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_nobody_reads_while_pages_change_though_whoever_changes_them_has_gone(
+async def test_no_one_reads_while_pages_change_though_the_one_who_changes_them_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr(copy._file, "apply", held := Held(copy._file.apply))

@@ -176,7 +176,7 @@ async def test_an_error_inside_opens_it_again(way: Way) -> None:
 @each_way
 @pytest.mark.parametrize("holder", [Watched.reading, Watched.changing], ids=["read", "changed"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_whoever_is_cancelled_at_any_turn_leaves_it_usable(way: Way, holder: Way, times: int) -> None:
+async def test_one_that_is_cancelled_at_any_turn_leaves_it_usable(way: Way, holder: Way, times: int) -> None:
     for turns in range(_ROUNDS):
         watched, held, kept = Watched(), asyncio.Event(), asyncio.Event()
         holding = asyncio.create_task(stay(holder(watched), held))

@@ -83,7 +83,9 @@ async def test_the_log_is_read_from_any_frame_and_then_pushed(shared_server: Ser
 
 
 @pytest.mark.parametrize("token", [None, "x.y.z", Server().token], ids=["none", "garbage", "another's"])
-async def test_a_token_that_is_not_accepted_is_told_as_such(shared_server: Server, token: str | None) -> None:
+async def test_a_token_that_is_not_accepted_is_reported_as_such(
+    shared_server: Server, token: str | None
+) -> None:
     async with log_of(shared_server.url, token) as log:
         with pytest.raises(Unauthorized) as refused:
             await log.hello(5.0)
@@ -215,7 +217,7 @@ def page(status: int) -> Callable[[], web.Response]:
         (grpc(body=bytes(200)), NoAnswer),
     ],
 )
-async def test_a_server_that_is_another_is_told_apart_from_one_in_trouble(
+async def test_a_server_that_is_another_is_distinguished_from_one_in_trouble(
     answer: Callable[[], web.StreamResponse], told: type[MeshError]
 ) -> None:
     async with answering(answer) as log:

@@ -21,7 +21,7 @@ _STEPS = 120
 
 
 @dataclass
-class Life:
+class ServerRun:
     """A life of the server: after how many frames there were how many commits."""
 
     log_id: str
@@ -39,7 +39,7 @@ class Line:
     """A connection, and the answers on their way: the frame named, and the commits it saw."""
 
     number: int
-    life: Life
+    life: ServerRun
     answers: deque[tuple[int | None, int]] = field(default_factory=deque)
 
 
@@ -53,9 +53,9 @@ class World:
         self.commits = 0
         self.seen = 0
         self.lines: list[Line] = []
-        self.life = Life("log 0", 0)
+        self.life = ServerRun("log 0", 0)
         self.lives = 1
-        self.asked: tuple[float, Life | None, int] | None = None
+        self.asked: tuple[float, ServerRun | None, int] | None = None
         self.copy = self.life
         self.next_frame = 0
         self.as_of = -1.0
@@ -73,7 +73,7 @@ class World:
 
     def restart(self) -> None:
         """A new life, whose log begins with everything."""
-        self.life = Life(f"log {self.lives}", self.commits)
+        self.life = ServerRun(f"log {self.lives}", self.commits)
         self.life.frames = [-1] * self.random.randint(0, 2) + [self.commits]
         self.lives += 1
 
@@ -184,7 +184,7 @@ class World:
 @many
 @given(st.integers(0, 2**32))
 @example(35_129)  # answers of a dead server between two of the living one
-def test_what_was_told_is_never_missing_and_a_hello_later_all_is_well(seed: int) -> None:
+def test_what_was_reported_is_never_missing_and_a_hello_later_all_is_well(seed: int) -> None:
     world = World(Random(seed))
     world.connect()
     for _ in range(_STEPS):

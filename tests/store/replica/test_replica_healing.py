@@ -146,7 +146,7 @@ def _name(damage: Damage) -> str:
 
 
 @pytest.mark.parametrize("damage", [*_TO_THE_FILE, *_TO_OTHERS, _garble_mark], ids=_name)
-async def test_damage_done_while_nobody_has_it_open_is_healed_on_opening(
+async def test_damage_done_while_no_one_has_it_open_is_healed_on_opening(
     damage: Damage, node: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await open_store(node) as store:
@@ -290,7 +290,7 @@ async def test_the_files_are_readable_by_their_owner_alone(node: Settings) -> No
     assert modes == dict.fromkeys((file.name, f"{file.name}.mark", f"{file.name}.redo"), 0o600)
 
 
-async def test_a_replica_of_another_primary_is_fetched_anew(node: Settings, server: Server) -> None:
+async def test_a_replica_of_another_primary_is_fetched_again(node: Settings, server: Server) -> None:
     async with await open_store(node) as store:
         witness = await Witness.make(store)
         await witness.from_replica(store)

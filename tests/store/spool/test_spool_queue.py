@@ -30,7 +30,7 @@ from vox_mesh.store.write.breaker import Breaker
 SHORT_S = 0.05
 
 
-class Bell:
+class ReplayPause:
     """A pause of the replay that lasts until a test rings, or (if it listens) the database has answered."""
 
     def __init__(self, *, listens: bool = False) -> None:
@@ -48,7 +48,7 @@ class Bell:
 class Away:
     """A store on a memory database that can be away, with a spool on disk."""
 
-    def __init__(self, store: Store, gate: GatedEngine, queue: SpoolQueue, bell: Bell) -> None:
+    def __init__(self, store: Store, gate: GatedEngine, queue: SpoolQueue, bell: ReplayPause) -> None:
         self.store = store
         self.gate = gate
         self.queue = queue
@@ -93,11 +93,11 @@ async def away(
     *,
     breaker: Breaker | None = None,
     max_bytes: int = 2**20,
-    bell: Bell | None = None,
+    bell: ReplayPause | None = None,
 ) -> AsyncIterator[Away]:
     """A store with its spool in the folder."""
     gate = gate or GatedEngine(MemoryEngine())
-    bell = bell or Bell()
+    bell = bell or ReplayPause()
     queue = SpoolQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
     writer_id = WriterId("", "default", "writer")
     store = Store(Backend.SERVER, gate, writer_id, timeout=LONG_S, breaker=breaker, spool_queue=queue)
@@ -116,7 +116,9 @@ class LastingEngine(MemoryEngine):
         """The server stays."""
 
 
-async def test_unreachable_past_the_deadline_appends_are_kept_and_the_rest_is_told(tmp_path: Path) -> None:
+async def test_unreachable_past_the_deadline_appends_are_kept_and_the_rest_is_reported(
+    tmp_path: Path,
+) -> None:
     async with away(tmp_path) as a:
         a.leave()
         needs_answer = asyncio.create_task(a.store.write(adding(100), timeout=SHORT_S))
@@ -166,7 +168,7 @@ async def test_while_anything_is_kept_new_appends_go_behind_it(tmp_path: Path) -
 
 
 async def test_a_write_that_succeeds_ends_the_wait_for_the_next_replay(tmp_path: Path) -> None:
-    async with away(tmp_path, bell=Bell(listens=True)) as a:
+    async with away(tmp_path, bell=ReplayPause(listens=True)) as a:
         a.leave()
         await a.append(1)
         a.gate.before.clear()
@@ -241,7 +243,7 @@ async def test_what_the_database_refuses_is_set_aside_and_the_rest_goes_on(tmp_p
         assert await a.refused() == 1
 
 
-async def test_a_full_spool_is_told(tmp_path: Path) -> None:
+async def test_a_full_spool_is_reported(tmp_path: Path) -> None:
     async with away(tmp_path, max_bytes=4_096) as a:
         a.leave()
         outcomes = await asyncio.gather(*(a.append(number) for number in range(100)), return_exceptions=True)
@@ -252,7 +254,7 @@ async def test_a_full_spool_is_told(tmp_path: Path) -> None:
         assert await a.ids() == list(range(kept))
 
 
-async def test_a_disk_that_fails_is_told_and_nothing_is_said_to_be_kept(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_is_reported_and_nothing_is_said_to_be_kept(tmp_path: Path) -> None:
     async with away(tmp_path) as a:
         a.leave()
         a.queue._spool._connection.execute("PRAGMA query_only = 1")
@@ -287,7 +289,7 @@ async def test_reads_go_on_as_soon_as_the_database_is_back(tmp_path: Path) -> No
         await a.back()
 
 
-async def test_under_way_when_the_circuit_opens_an_append_is_kept_and_its_caller_told_so(
+async def test_under_way_when_the_circuit_opens_an_append_is_kept_and_its_caller_notified(
     tmp_path: Path,
 ) -> None:
     async with away(tmp_path, breaker=Breaker(time.monotonic, faults=2)) as a:
@@ -334,7 +336,7 @@ async def test_on_a_slow_line_fewer_are_replayed_at_once_and_then_more_again(tmp
 
 @few
 @given(st.lists(st.sampled_from(["append", "write", "leave", "return", "lose"]), min_size=3, max_size=12))
-def test_whatever_happens_to_the_database_everyone_was_told_the_truth(actions: list[str]) -> None:
+def test_whatever_happens_to_the_database_everyone_was_given_the_truth(actions: list[str]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(_live_through(actions, Path(folder)))
 
@@ -342,7 +344,7 @@ def test_whatever_happens_to_the_database_everyone_was_told_the_truth(actions: l
 async def _live_through(actions: list[str], folder: Path) -> None:
     told: dict[int, type] = {}
     appended: list[int] = []
-    async with away(folder, bell=Bell(listens=True)) as a:
+    async with away(folder, bell=ReplayPause(listens=True)) as a:
         for number, action in enumerate(actions):
             if action == "leave":
                 a.leave()

@@ -187,7 +187,7 @@ async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
     assert second == first[:2], "after a pause it is as at the beginning"
 
 
-async def test_a_look_that_fails_is_told_and_does_not_end_the_listening() -> None:
+async def test_a_look_that_fails_is_reported_and_does_not_end_the_listening() -> None:
     disk, changes = Disk(), Changes()
     async with _listening(_listener(disk, changes), changes):
         seen = changes.count

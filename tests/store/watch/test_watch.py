@@ -97,7 +97,7 @@ async def test_a_change_that_another_makes_is_seen(store: Store, other: Store) -
     await watch.aclose()
 
 
-async def test_an_answer_that_did_not_change_is_not_told_again(store: Store) -> None:
+async def test_an_answer_that_did_not_change_is_not_reported_again(store: Store) -> None:
     table, elsewhere = await make_table(store), await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -112,7 +112,7 @@ async def test_an_answer_that_did_not_change_is_not_told_again(store: Store) -> 
     await watch.aclose()
 
 
-async def test_whoever_takes_long_sees_the_latest_answer_next(store: Store) -> None:
+async def test_one_that_takes_long_sees_the_latest_answer_next(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -122,7 +122,7 @@ async def test_whoever_takes_long_sees_the_latest_answer_next(store: Store) -> N
     await watch.aclose()
 
 
-async def test_a_burst_ends_with_its_last_answer_and_is_told_in_few(store: Store) -> None:
+async def test_a_burst_ends_with_its_last_answer_and_is_reported_in_few(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -222,12 +222,12 @@ async def test_a_watch_that_is_given_up_leaves_nothing_waiting(store: Store) -> 
     assert {name for name in left if not name.startswith("vox-mesh-replica")} <= {"vox-mesh-listener"}
 
 
-async def test_a_wrong_query_is_told_and_not_waited_for(store: Store) -> None:
+async def test_a_wrong_query_is_reported_and_not_waited_for(store: Store) -> None:
     with pytest.raises(BadStatement):
         await _next(_watch(store, "SELECT * FROM nowhere_to_be_found"))
 
 
-async def test_a_watched_table_that_is_dropped_is_told(store: Store) -> None:
+async def test_a_watched_table_that_is_dropped_is_reported(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0

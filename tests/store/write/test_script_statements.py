@@ -57,11 +57,11 @@ def test_all_rows_are_inserted_in_their_order(width: int, count: int) -> None:
         "UPDATE notes SET a = ?, b = ?",
     ],
 )
-def test_what_does_more_than_insert_a_row_stays_as_it_is(sql: str) -> None:
+def test_what_does_more_than_insert_a_row_stays_unchanged(sql: str) -> None:
     assert plain_insert(_insert(1, 2, sql=sql)) is None
 
 
-def test_a_script_that_does_more_than_that_stays_as_it_is() -> None:
+def test_a_script_that_does_more_than_that_stays_unchanged() -> None:
     plain, other = Statement(_PLAIN, (1, 2)), Statement("DELETE FROM notes")
     assert plain_insert(Script(plain, plain)) == _PLAIN
     assert plain_insert(Script(plain, other)) is None

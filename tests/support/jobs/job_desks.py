@@ -30,7 +30,7 @@ async def idle(node: MeshNode) -> None:
             await asyncio.wait(node.worker._executor.tasks)
 
 
-class Desk:
+class ControlledHandler:
     """A handler whose work ends when the test says so, and which knows how many it has at a time."""
 
     def __init__(self, node: MeshNode, kind: str = "work", **options: Any) -> None:

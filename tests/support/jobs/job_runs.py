@@ -153,7 +153,7 @@ class Works:
 
 
 @dataclass
-class Story:
+class JobHistory:
     """What the log tells of one job, in the order of the commits."""
 
     max_attempts: int
@@ -203,7 +203,7 @@ class History:
     """All that was done to jobs, judged as it is read."""
 
     def __init__(self) -> None:
-        self.stories: dict[str, Story] = {}
+        self.stories: dict[str, JobHistory] = {}
         self.completions: list[tuple[str, dict[str, Any]]] = []
         self.refused: Counter[tuple[str, str | None]] = Counter()
         self.expired = 0
@@ -231,7 +231,9 @@ class History:
 
     def _add(self, entry: LogEntry, payload: dict[str, Any], item: dict[str, Any]) -> None:
         if entry.kind == SCHEDULE:
-            self.stories.setdefault(item["job_id"], Story(item["max_attempts"]))  # again, it is the same job
+            self.stories.setdefault(
+                item["job_id"], JobHistory(item["max_attempts"])
+            )  # again, it is the same job
             return
         story, node, token = self.stories[item["job_id"]], entry.node_id, item.get("claim_token", 0)
         if entry.kind == CLAIM:

@@ -38,7 +38,7 @@ async def orders() -> AsyncIterator[Facts]:
         transport.close()
 
 
-class Hand:
+class LockExecutor:
     """Does what it is ordered to. The locks that it has are known by their first keys."""
 
     def __init__(self, mesh: Mesh, job: Facts) -> None:
@@ -123,7 +123,7 @@ class Hand:
 async def serve(job: Facts) -> None:
     """Be a node that does what it is told."""
     async with Mesh.open() as mesh:
-        hand = Hand(mesh, job)
+        hand = LockExecutor(mesh, job)
         report(node=mesh.identity.node_id)
         doing: set[asyncio.Task[None]] = set()
         try:

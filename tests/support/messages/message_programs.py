@@ -50,7 +50,7 @@ class Lines:
         os.write(self._writing, (" ".join(str(word) for word in words) + "\n").encode())
 
 
-class Person:
+class MessagingAgent:
     """Somebody who sends or receives, and halts where the job says so until it is told to go on."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:
@@ -72,7 +72,7 @@ class Person:
             await self._follow_ups.get()
 
 
-class Desk(Person):
+class AgentSender(MessagingAgent):
     """Sends each message of some agents once, as far as it knows; and again, if it does not know."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:
@@ -107,11 +107,11 @@ async def send(job: Facts) -> None:
     """Be a node that sends messages for some agents, and stays until its stdin ends."""
     async with Mesh.open() as mesh:
         report(node=mesh.identity.node_id)
-        desk = Desk(mesh, job)
+        desk = AgentSender(mesh, job)
         await desk.live(desk.send_all())
 
 
-class Reader(Person):
+class Reader(MessagingAgent):
     """Deals with messages, with each once: of that it keeps a list, which it shares with others."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:

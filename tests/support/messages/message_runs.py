@@ -56,7 +56,7 @@ class MessageJob(Job):
     """How long a receiver waits for the answer to a claim; 0: as long as usual."""
 
 
-class Correspondent(Writer):
+class MessageProcess(Writer):
     """A running `tests.support.messages.message_programs`."""
 
     @property
@@ -86,7 +86,7 @@ class Correspondent(Writer):
         self._process.terminate()
 
 
-class Post:
+class MessageRun:
     """One run: its processes, the two files in which these write what they did, and a look at the table."""
 
     def __init__(self, settings: Settings, folder: Path, store: Store) -> None:
@@ -95,7 +95,7 @@ class Post:
         self._folder = folder
         self._sent = folder / "sent"
         self._done = folder / "done"
-        self._people: list[Correspondent] = []
+        self._people: list[MessageProcess] = []
 
     def settings_of(self, name: str, **more: Any) -> Settings:
         """The same mesh, from a folder of its own."""
@@ -104,13 +104,13 @@ class Post:
         values = {"home_dir": folder, "db_path": path, "node_id": name, **more}
         return self.settings.model_copy(update=values)
 
-    async def sender(self, agents: tuple[str, ...] = (SENDER,), **what: Any) -> Correspondent:
+    async def sender(self, agents: tuple[str, ...] = (SENDER,), **what: Any) -> MessageProcess:
         """Start a node that sends for these agents, which goes on where the last one was."""
         settings = what.pop("settings", None) or self.settings_of(f"node-of-{agents[0]}")
         path = f"{self._sent}-{agents[0]}"
         return await self._start(settings, MessageJob("send", agents=agents, path=path, **what))
 
-    async def receiver(self, agent: str = RECEIVER, **what: Any) -> Correspondent:
+    async def receiver(self, agent: str = RECEIVER, **what: Any) -> MessageProcess:
         """Start a node that receives; it is ready."""
         settings = what.pop("settings", None) or self.settings_of(f"node-of-{agent}")
         job = MessageJob("receive", agents=(agent,), path=str(self._done), **what)
@@ -118,10 +118,10 @@ class Post:
         await receiver.until_told("node")
         return receiver
 
-    async def _start(self, settings: Settings, job: MessageJob) -> Correspondent:
+    async def _start(self, settings: Settings, job: MessageJob) -> MessageProcess:
         log = self._folder / f"{job.agents[0]}-{len(self._people)}.log"
-        person = await Correspondent.start(settings, job, log, _PROGRAM)
-        assert isinstance(person, Correspondent)
+        person = await MessageProcess.start(settings, job, log, _PROGRAM)
+        assert isinstance(person, MessageProcess)
         self._people.append(person)
         return person
 
@@ -217,13 +217,13 @@ def disorder(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def post(settings: Settings, folder: Path) -> AsyncIterator[Post]:
+async def post(settings: Settings, folder: Path) -> AsyncIterator[MessageRun]:
     """A run; whatever becomes of the test, all of its processes are gone at the end."""
     async with AsyncExitStack() as stack:
         watching = settings.model_copy(
             update={"home_dir": folder / "watcher", "db_path": _watched(settings, folder)}
         )
-        run = Post(settings, folder, await stack.enter_async_context(await open_store(watching)))
+        run = MessageRun(settings, folder, await stack.enter_async_context(await open_store(watching)))
         stack.push_async_callback(run.close)
         yield run
 

@@ -103,7 +103,7 @@ async def settled(mesh: Mesh) -> None:
             await asyncio.wait(leaving)
 
 
-class Crowd:
+class NodeGroup:
     """Nodes on one database, each with a key and a folder of its own; a node may begin again."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
@@ -121,7 +121,7 @@ class Crowd:
         return node
 
 
-class _InMemory(Crowd):
+class _InMemory(NodeGroup):
     async def begin(self) -> None:
         self._scene = await self._stack.enter_async_context(scene())
 
@@ -129,7 +129,7 @@ class _InMemory(Crowd):
         return self._scene.node(name, dependencies)
 
 
-class _InTown(Crowd):
+class _InTown(NodeGroup):
     def __init__(self, stack: AsyncExitStack, town: Town) -> None:
         super().__init__(stack)
         self._town = town
@@ -139,7 +139,7 @@ class _InTown(Crowd):
 
 
 @asynccontextmanager
-async def crowd_on(case: HomeCase, folder: Path, server: Server | None) -> AsyncIterator[Crowd]:
+async def crowd_on(case: HomeCase, folder: Path, server: Server | None) -> AsyncIterator[NodeGroup]:
     """A crowd on a home, which ticks only when it is asked to and has no relay."""
     async with AsyncExitStack() as stack:
         if case is MEMORY:

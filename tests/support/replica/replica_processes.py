@@ -29,7 +29,7 @@ _PATIENCE_S: Final = 90.0
 _LOOK_S: Final = 0.005
 
 
-class Crew:
+class ReplicaProcesses:
     """Starts processes that keep replicas."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,9 +45,9 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(folder: Path) -> AsyncIterator[Crew]:
+async def crew(folder: Path) -> AsyncIterator[ReplicaProcesses]:
     """Processes that are gone at the end, whatever becomes of the test."""
-    crew = Crew(folder)
+    crew = ReplicaProcesses(folder)
     try:
         yield crew
     finally:

@@ -13,7 +13,7 @@ from typing import Final
 from proof.chaos.proxy import Proxy, PushFault
 from tests.support.replica.replica_processes import (
     PUSHED,
-    Crew,
+    ReplicaProcesses,
     assert_intact,
     assert_same_pages,
     compacted,
@@ -55,7 +55,7 @@ class Scene:
         self.cut_short = 0
         """How many changes of the replica were cut off in the middle."""
 
-    async def begin(self, crew: Crew) -> None:
+    async def begin(self, crew: ReplicaProcesses) -> None:
         """Start to keep the replica."""
         self._crew = crew
         self._reader = await crew.start(self._settings, Job("keep"))

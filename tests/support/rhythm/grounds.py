@@ -20,7 +20,7 @@ BEGIN_MS: Final = 45_000_000 * BAR_MS
 
 
 @dataclass
-class Hand:
+class MovableClock:
     """A clock that a test moves."""
 
     now_ms: int = BEGIN_MS
@@ -31,7 +31,7 @@ class Hand:
 
 
 @dataclass
-class Player:
+class ClockedReporter:
     """A node's desk and reports by a clock of the test's own."""
 
     node: MeshNode
@@ -49,11 +49,11 @@ class Player:
         await self.status.flush()
 
 
-def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Player:
+def player(node: MeshNode, hand: MovableClock, policy: TempoPolicy | None = None) -> ClockedReporter:
     """A node of the rhythm that goes by this clock alone."""
     clock = MeshClock(Dependencies(lambda: hand.now_ms, elapsed=lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
     ground = RhythmContext(node.store, node._writer, clock, Times(clock), None, plan)
-    return Player(node, ground, StatusClaimWriter(ground), BarReporter(ground))
+    return ClockedReporter(node, ground, StatusClaimWriter(ground), BarReporter(ground))
