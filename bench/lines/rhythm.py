@@ -154,10 +154,10 @@ async def drift(environment: BenchEnvironment) -> list[Figure]:
     for bpm in (7.0, 12.0, 17.3)[: environment.pace.rounds]:
         timeline = Timeline([Tempo(bpm, 8)])
         begin_ms = timeline.window_at(time.time_ns() // 1_000_000).start_ms
-        metronome, told = Metronome(begin_ms), 0
+        metronome, count = Metronome(begin_ms), 0
         for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # at random moments
-            told += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
-        off.append(abs(told - _HOUR_MS // timeline.last.beat_ms))
+            count += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
+        off.append(abs(count - _HOUR_MS // timeline.last.beat_ms))
     what = "beats told in an hour of simulated time, off from those derived at its end"
     return [Figure("rhythm-drift", what, "beats", off, target=at_most(0.0, Of.OURS), worst=True)]
 

@@ -19,12 +19,12 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def asked(vox: Vox, line: str, shell: str = "bash") -> list[str]:
-    """The words that a shell is told for a line whose last word is being typed."""
+    """The completions that a shell gets for a line whose last word is being typed."""
     words = line.split(" ")
-    told = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    shown = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     if shell == "fish":
-        told["COMP_CWORD"] = words[-1]
-    ended = vox.having(**{COMPLETE: f"{shell}_complete"}, **told)()
+        shown["COMP_CWORD"] = words[-1]
+    ended = vox.having(**{COMPLETE: f"{shell}_complete"}, **shown)()
     assert (ended.code, ended.err) == (0, "")
     return [line for line in ended.out.splitlines() if line]
 
@@ -99,8 +99,8 @@ def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_t
 
 
 def test_nouns_are_completed_without_loading_any_of_their_commands(memory: Vox) -> None:
-    told = {COMPLETE: "bash_complete", "COMP_WORDS": "vox-mesh no", "COMP_CWORD": "1"}
-    ended = memory.having(**told)(python=("-X", "importtime"))
+    shown = {COMPLETE: "bash_complete", "COMP_WORDS": "vox-mesh no", "COMP_CWORD": "1"}
+    ended = memory.having(**shown)(python=("-X", "importtime"))
     assert ended.out == "plain,nodes\n"
     assert "vox_mesh.cli.app" in ended.err  # the list of imports
     assert not [name for name in ("pydantic", "asyncio", "vox_mesh.mesh") if name in ended.err]

@@ -66,7 +66,9 @@ async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
     )
     deadline = time.monotonic() + _PATIENCE_S
     synchronous = None
-    while synchronous != _FULL and time.monotonic() < deadline:  # of new streams, once the server was told
+    while (
+        synchronous != _FULL and time.monotonic() < deadline
+    ):  # of new streams, once the server was configured
         async with await open_store(settings) as store:
             synchronous = (await store.read("PRAGMA synchronous")).value
             assert (await store.read("PRAGMA wal_autocheckpoint")).value == 0

@@ -21,7 +21,7 @@ _DAY_S: Final = 86_400
 
 
 class KeyedServer(Server):
-    """The test server with the public keys of somebody else, one after another in its file."""
+    """The test server with the public keys of another, one after another in its file."""
 
     def __init__(self, *public_keys: bytes) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
     assert "sqld.pub.pem does not belong to" in refused.error
-    assert not (tmp_path / "sqld").exists()  # nor is a key left that nothing is told of
+    assert not (tmp_path / "sqld").exists()  # nor is an unreported key left
     load_or_create_key(tmp_path / "sqld")
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
@@ -153,7 +153,7 @@ def test_nothing_but_the_token_is_on_stdout_and_its_end_is_reported(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ((), "--ttl"),  # a token without an end is nobody's wish by mistake
+        ((), "--ttl"),  # a token without an end is no one's wish by mistake
         (("--ttl", "0s"), "between 1s and 3650d"),
         (("--ttl", "9999d"), "between 1s and 3650d"),
         (("--ttl", "soon"), "soon"),

@@ -1,4 +1,4 @@
-"""Calls: none outlives whoever asked, nor the node; and what nobody is there to have is given back."""
+"""Calls: none outlives its client or the node, and an answer without a client is undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def node(village: Town) -> AsyncIterator[MeshNode]:
 
 @pytest.fixture
 async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody who asks it."""
+    """A client that asks it."""
     async with httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client:
         yield client
 

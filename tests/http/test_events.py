@@ -1,4 +1,4 @@
-"""Events: whoever listens is told all that is in the log once, and how all else stands."""
+"""Events: a listener gets every log entry once, and the state of everything else."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_beats_come_when_they_begin_after_the_one_of_now(village: Town, tm
 async def test_reports_and_tempos_are_reported_with_their_beats_to_who_asks_for_them(node: MeshNode) -> None:
     async with _listening(node, topics="report,tempo") as listener:
         assert (await listener.next()).data == {"report": None}
-        await node.messages.send("ben", "hello", sender="ann")  # of which nothing is told here
+        await node.messages.send("ben", "hello", sender="ann")  # of which nothing is reported here
         hand = MovableClock()
         ann = player(node, hand)
         await ann.say("ada", "write", "done")

@@ -1,4 +1,4 @@
-"""Whether a node lives and is ready: anyone may ask, and whoever may read is told why."""
+"""Whether a node lives and is ready: anyone may ask, and readers get the reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def node(village: Town) -> AsyncIterator[MeshNode]:
 
 @pytest.fixture
 async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody without a token."""
+    """A client without a token."""
     async with httpx.AsyncClient(base_url=address_of(node), trust_env=False) as client:
         yield client
 

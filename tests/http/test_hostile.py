@@ -97,7 +97,7 @@ _HEADERS: Final = st.dictionaries(
 
 
 def _resigned(pair: Pair, fields: dict[str, Any]) -> dict[str, Any]:
-    """Signed by the sender as it is now, if it can be: so that more than the signature is looked at."""
+    """Signed by the sender, if it can be, so that not only the signature is checked."""
     try:
         message = Message(**{name: fields[name] for name in WIRE_FIELDS})
         return wire(signed(pair.sender, message))
@@ -232,8 +232,8 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
         return await read(*args, **options)
 
     reception = Reception(neighbours.receiver.store, neighbours.receiver.messages, neighbours.receiver.clock)
-    hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "nobody"))
-    unknown = letter(neighbours.sender, sender_node="nobody", hlc=hlc)
+    hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "unknown"))
+    unknown = letter(neighbours.sender, sender_node="unknown", hlc=hlc)
     forged = signed(neighbours.sender, unsigned(neighbours.sender), stranger_key())
     assert await neighbours.receiver.messages.verifier.is_known(forged.sender_node)
     monkeypatch.setattr(neighbours.receiver.store, "read", counted)

@@ -155,7 +155,7 @@ async def test_a_port_in_use_is_one_clear_line_that_names_the_variable(village: 
 
 
 async def test_two_services_never_have_the_same_port() -> None:
-    """Both are bound before either serves: the second one has to be told at once."""
+    """Both are bound before either serves: the second one has to fail at once."""
     first = await ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND").listen(1)
     with first, pytest.raises(BadSettings, match="VOX_MESH_BIND"):
         await ListenAddress("127.0.0.1", first.getsockname()[1], None, "VOX_MESH_BIND").listen(1)

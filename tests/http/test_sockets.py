@@ -1,4 +1,4 @@
-"""Bare connections: slow, split, lying, flooding ones. Nobody hangs, nothing leaks, others are served."""
+"""Bare connections: slow, split, lying, flooding ones. No one hangs, nothing leaks, others are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: nodes with different ones can't talk, both say why, and nobody ever says what the token is."""
+"""Tokens: nodes with different ones can't talk, both say why, and no one ever says what the token is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_outbound import Peer
 
-_OTHER: Final = "another-token-that-nobody-may-read"
+_OTHER: Final = "another-token-that-no-one-may-read"
 
 
 async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_secret(
@@ -130,7 +130,7 @@ def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(token: 
 
 @asynccontextmanager
 async def _answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """Somebody else's server, which answers whatever it likes to the request."""
+    """Another's server, which answers whatever it likes to the request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")

@@ -166,9 +166,9 @@ async def test_a_stream_is_cut_at_its_limit_and_says_so(
             sink.write(piece)
         kept = await sink.finish()
     cut = len(whole) - limit
-    told = f"\n[cut: {cut} more bytes were not kept; the limit is {limit}]\n".encode() if cut > 0 else b""
+    reported = f"\n[cut: {cut} more bytes were not kept; the limit is {limit}]\n".encode() if cut > 0 else b""
     body = kept.body if kept.body is not None else await artifacts.body(kept.hash)
-    assert body == whole[:limit] + told
+    assert body == whole[:limit] + reported
     assert (kept.hash, kept.size) == (hash_of(body), len(body))
 
 
@@ -211,8 +211,12 @@ async def test_only_files_of_a_bounded_size_are_kept(
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     file.write_bytes(LARGE)
-    for path, told in ((pipe, "not a file"), (tmp_path, "not a file"), (tmp_path / "none", "can't be read")):
-        with pytest.raises(BadValue, match=told):
+    for path, reported in (
+        (pipe, "not a file"),
+        (tmp_path, "not a file"),
+        (tmp_path / "none", "can't be read"),
+    ):
+        with pytest.raises(BadValue, match=reported):
             await artifacts.keep_file(path, name="a", type=KIND)
     with pytest.raises(BadValue, match="larger than"):
         await artifacts.keep_file(file, name="a", type=KIND, limit=len(LARGE) - 1)
@@ -306,9 +310,9 @@ async def test_a_body_too_large_for_its_reader_is_refused(artifacts: Artifacts) 
     assert await artifacts.body(kept.hash, limit=len(LARGE)) == LARGE
 
 
-# --- many at once, and those that are killed ------------------------------------------------------
+# --- many at once, and the ones that are killed ------------------------------------------------------
 
-# Writes the same content again and again, for as long as it is asked to; between writes, at times, it sweeps.
+# Writes the same content again and again, for as long as asked; between writes, at times, it sweeps.
 _KEEPING: Final = """
 import sys
 from pathlib import Path

@@ -61,7 +61,7 @@ asyncio.run(main())
 
 
 class End(NamedTuple):
-    """A phrase that has ended, as it is recorded."""
+    """A phrase that has ended, as it was recorded."""
 
     outcome: str
     attempt: int

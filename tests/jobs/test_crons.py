@@ -1,4 +1,4 @@
-"""Crons: the times that an expression names, and jobs that come once for each, whoever is first."""
+"""Crons: the times that an expression names, and jobs that come once for each, no matter who is first."""
 
 from __future__ import annotations
 
@@ -321,5 +321,5 @@ async def test_one_whose_time_zone_is_not_known_here_is_left_to_others(
         fired = await crons.fire_due() + await crons.fire_due()
     jobs = [orjson.loads(job.manifest)["nonce"].split("@")[0] for job in await come_and_gone(local)]
     assert (len(fired), jobs) == (1, ["here"])
-    (told,) = caplog.messages
-    assert told.startswith("cron left to other nodes: cron=there: 'Nowhere/Land' is no time zone")
+    (reported,) = caplog.messages
+    assert reported.startswith("cron left to other nodes: cron=there: 'Nowhere/Land' is no time zone")

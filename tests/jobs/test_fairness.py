@@ -1,4 +1,4 @@
-"""Who gets the work: all that are free, nobody twice, and nobody waits for the dead longer than one grace."""
+"""Who gets the work: all that are free, no one twice, and no one waits for the dead longer than one grace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerGroup:
         self.nodes: list[MeshNode] = []
 
     async def open(self, count: int, concurrency: int = 4) -> list[ControlledHandler]:
-        """So many nodes whose workers are ready, and know of each other."""
+        """This many nodes whose workers are ready, and know of each other."""
         self.nodes = [await self._crowd.node(f"node-{n}") for n in range(count)]
         desks = [ControlledHandler(node) for node in self.nodes]
         for node in self.nodes:
@@ -59,7 +59,7 @@ class WorkerGroup:
         return node
 
     async def until_started(self, job_id: str) -> Job:
-        """The job, as soon as somebody works on it."""
+        """The job, as soon as someone works on it."""
         async with asyncio.timeout(PATIENCE_S):
             async for job in self.nodes[0].jobs.watch(job_id):
                 if job.state == "running":
@@ -159,7 +159,7 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Wo
         return chooser.count
 
     assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
-    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
+    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("unknown.kind")).job_id)
     assert len(await stranger.worker._claimer.claim([job], 30_000)) == 1
     assert await shop.nodes[0].worker._claimer.claim([job], 30_000) == []
     assert await count_after(0.1) == 2

@@ -1,4 +1,4 @@
-"""The keeper of jobs: leases run out once, nobody waits in vain, and an idle keeper writes nothing."""
+"""Maintenance of jobs: leases expire once, waiters are served, and an idle run writes nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def keep(node: MeshNode) -> None:
 
 
 async def until_pending(node: MeshNode, job: Scheduled) -> None:
-    """Wait until a job is nobody's."""
+    """Wait until a job is free."""
     async with asyncio.timeout(_PATIENCE_S):
         async for seen in node.jobs.watch(job):
             if seen.state == "pending":

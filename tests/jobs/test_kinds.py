@@ -1,4 +1,4 @@
-"""Kinds of job: what is decided of them holds at every commit, whoever claims."""
+"""Kinds of job: what is decided of them holds at every commit, no matter who claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kinds_of(node: MeshNode) -> JobKinds:
 
 
 async def jobs_of(jobs: Jobs, kind: str, count: int) -> list[str]:
-    """The ids of so many new jobs."""
+    """The ids of this many new jobs."""
     return ids([await jobs.schedule(kind, number) for number in range(count)])
 
 

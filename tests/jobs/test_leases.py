@@ -94,7 +94,7 @@ async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(t
         await node.jobs.schedule("work")
         await node.worker.start()
         await desk.next()
-        there.gate.hold()  # no answer comes, and nobody says no
+        there.gate.hold()  # neither an answer nor a refusal comes
         begun = node.worker._leases.now
         await desk.next_stopped()
         assert node.worker._leases.now - begun <= _LEASE_S + 1.0

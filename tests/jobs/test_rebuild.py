@@ -204,7 +204,7 @@ async def test_while_others_write_nothing_seems_wrong(
         while not is_done.is_set() or not looks:
             assert (await rebuild.check(), rebuild.findings) == ([], [])
             looks += 1
-            await asyncio.sleep(0)  # in memory, reading alone gives way to nobody
+            await asyncio.sleep(0)  # in memory, reading alone gives way to no one
     await two.store.synced()
     assert (await rebuild.check(), rebuild.findings) == ([], [])
 

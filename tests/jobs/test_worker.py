@@ -182,7 +182,7 @@ async def test_a_kind_that_is_paused_waits_and_goes_on_at_once(node: MeshNode) -
         begun = await asyncio.wait_for(desk.begun.get(), PATIENCE_S)
         late_ms = node.clock.now_ms - (first.ended_ms or 0)
         assert begun.job.kind == "work"
-        assert late_ms < 3_000, "as soon as it is known, not with the next tick"
+        assert late_ms < 3_000, "as soon as it becomes known, not with the next tick"
         await ended(node, *waiting)
 
 
@@ -226,19 +226,19 @@ async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNod
 
 
 async def test_a_handler_in_a_thread_is_asked_to_stop(local: MeshNode) -> None:
-    told = asyncio.Queue[bool]()
+    reported = asyncio.Queue[bool]()
     begun, loop = asyncio.Event(), asyncio.get_running_loop()
 
     @local.worker.handles("work")
     def handle(context: JobContext) -> None:
         loop.call_soon_threadsafe(begun.set)
-        loop.call_soon_threadsafe(told.put_nowait, context.wait_cancelled(PATIENCE_S))
+        loop.call_soon_threadsafe(reported.put_nowait, context.wait_cancelled(PATIENCE_S))
 
     job = await local.jobs.schedule("work")
     async with local.worker.running():
         await asyncio.wait_for(begun.wait(), PATIENCE_S)
         await local.jobs.abort(job)
-        assert await asyncio.wait_for(told.get(), PATIENCE_S)
+        assert await asyncio.wait_for(reported.get(), PATIENCE_S)
 
 
 # --- how it stops --------------------------------------------------------------------------------

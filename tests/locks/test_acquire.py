@@ -142,7 +142,7 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, 
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"wait": None}, "wait must be seconds between 0 and 86400, got None"),
         ({"wait": math.nan}, "wait must be seconds between 0 and 86400, got nan"),
@@ -156,12 +156,12 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, 
     ],
 )
 async def test_a_value_of_another_type_is_refused_with_its_name(
-    mesh: MeshNode, values: dict[str, Any], told: str
+    mesh: MeshNode, values: dict[str, Any], reported: str
 ) -> None:
     asked = {"keys": "a", **values}
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(BadValue, match=reported):
         await mesh.locks.acquire(**asked)
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(BadValue, match=reported):
         async with mesh.locks.hold(**asked):
             pass
     assert await held_keys(mesh) == []
@@ -227,8 +227,8 @@ async def test_meshes_of_other_scopes_and_repositories_have_keys_of_their_own(se
     async with Mesh.open(settings) as mesh:
         await mesh.locks.acquire("file:a")
         for other in ({"scope_id": "another"}, {"repository_id": "another"}):
-            async with Mesh.open_command(settings.model_copy(update=other)) as beside:
-                assert await is_free(beside, "file:a")
+            async with Mesh.open_command(settings.model_copy(update=other)) as neighbour:
+                assert await is_free(neighbour, "file:a")
 
 
 # --- answers that get lost ------------------------------------------------------------------------
@@ -249,7 +249,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_once(
 
 
 @pytest.mark.parametrize("wait", [0, 30])
-@pytest.mark.parametrize("between", ["somebody waits", "a pattern is announced"])
+@pytest.mark.parametrize("between", ["an agent waits", "a pattern is announced"])
 async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
     there: Scene, between: str, wait: float
 ) -> None:
@@ -267,7 +267,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
         asking = asyncio.create_task(mesh.locks.acquire("file:a/b", agent="us", wait=wait))
         await lost.wait()
         waiting = None
-        if between == "somebody waits":
+        if between == "an agent waits":
             waiting = asyncio.create_task(other.locks.acquire("file:a/b", wait=30))
             await until_waiting(other, "file:a/b")
         else:

@@ -1,4 +1,4 @@
-"""Giving up: whoever waits no longer leaves nothing behind, whenever that is."""
+"""Giving up: a waiter that gives up leaves nothing behind, whenever that is."""
 
 from __future__ import annotations
 

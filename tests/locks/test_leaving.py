@@ -1,4 +1,4 @@
-"""Whoever leaves takes its locks along; whoever was replaced has none; a lost answer changes nothing."""
+"""A node that leaves releases its locks; a replaced one has none; a lost answer changes nothing."""
 
 from __future__ import annotations
 

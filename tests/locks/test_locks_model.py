@@ -1,4 +1,4 @@
-"""Agents that walk over a few keys, in any order of steps: what they are told is what the rules say."""
+"""Agents that walk over a few keys, in any order of steps: their answers are what the rules say."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _walk(opened: Open, examples: int, steps: int) -> None:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two steps a machine under load may do nothing for a while: nobody is taken for dead."""
+    """Between two steps a machine under load may do nothing for a while: no one is taken for dead."""
     for module in (queue, request):
         monkeypatch.setattr(module, "WAITER_LEASE", _LONG)
 

@@ -1,4 +1,4 @@
-"""Renewing, releasing, finding again and breaking: what becomes of a hold, and who is told."""
+"""Renewing, releasing, finding again and breaking: what becomes of a hold, and who is notified."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def _queue(mesh: Mesh, asked: Sequence[tuple[str, bool]]) -> list[asyncio.
 
 
 async def _next(waiting: Sequence[asyncio.Task[Lock]], count: int) -> list[Lock]:
-    """The next who are served: so many, and nobody else."""
+    """The next who are served: this many, and no one else."""
     async with asyncio.timeout(PATIENCE_S):
         served = await asyncio.gather(*waiting[:count])
     assert not any(task.done() for task in waiting[count:])

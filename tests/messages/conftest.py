@@ -48,7 +48,7 @@ async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate that loses what it is told to."""
+    """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 
@@ -63,5 +63,5 @@ async def local(there: Scene) -> AsyncIterator[MeshNode]:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Settings:
-    """A node with a name on the file home, for commands beside it."""
+    """A node with a name on the file home, for commands next to it."""
     return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h")

@@ -24,7 +24,7 @@ _TRIES = 10_000
 
 
 class CountingListener:
-    """Somebody who counts how often there was a message."""
+    """A client that counts how often there was a message."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -45,7 +45,7 @@ async def sent(local: MeshNode) -> list[Message]:
 
 
 def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, CountingListener]:
-    """Arrivals where somebody receives as z."""
+    """Arrivals where someone receives as z."""
     arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), CountingListener()
     arrivals.join(["z"], nudged)
     return arrivals, nudged
@@ -151,7 +151,7 @@ class Away:
         self.node = node
 
     async def leased_loop(self, count: int, at_once: int = 256) -> AsyncGenerator[Message, None]:
-        """A loop that has received so many messages as z, with a lease of that inbox."""
+        """A loop that has received this many messages as z, with a lease of that inbox."""
         loop = self.node.messages.receive("z", at_once=at_once)
         await take(self.node, loop, count)
         await settled(self.node)
@@ -238,7 +238,7 @@ async def _brought(away: Away, *bodies: str) -> list[Message]:
 async def _until_unanswered(node: MeshNode, times: int = 3) -> None:
     """Wait until all consumers of a node have asked so often without an answer."""
     async with asyncio.timeout(PATIENCE_S):
-        while any(each._unanswered < times for each in node.messages._consumers):  # noqa: ASYNC110 - nobody tells
+        while any(each._unanswered < times for each in node.messages._consumers):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.001)
 
 

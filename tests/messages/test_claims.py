@@ -336,9 +336,9 @@ async def test_no_inbox_sees_anything_of_another_mesh(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None, tick="1h")
     elsewhere = settings.model_copy(update={"scope_id": "elsewhere", "home_dir": tmp_path / "elsewhere"})
     another = settings.model_copy(update={"repository_id": "another", "home_dir": tmp_path / "another"})
-    async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as beside:
+    async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as neighbour:
         await send(here, 1)
-        for node in (there, beside):
+        for node in (there, neighbour):
             assert await node.messages.poll_inbox_from_db("z") == []
             assert await node.messages.queries.listed() == []
         assert bodies(await here.messages.poll_inbox_from_db("z")) == [1]

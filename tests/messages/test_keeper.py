@@ -1,4 +1,4 @@
-"""The keeper: what is overdue is told once, what has expired is ended, and what is long done is forgotten."""
+"""Maintenance of messages: overdue ones are reported once, expired ones end, old ones are pruned."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ async def test_the_sender_of_an_overdue_message_is_notified(node: MeshNode) -> N
     await late(node, sent)
     assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]
     await keep(node)
-    (told,) = await node.messages.poll_inbox_from_db("a")
-    assert (told.sender_agent, told.msg_type) == (MESH_AGENT, OVERDUE)
-    assert (told.thread_id, told.reply_to) == ("t", sent.message_uuid)
-    said = told.body
+    (reported,) = await node.messages.poll_inbox_from_db("a")
+    assert (reported.sender_agent, reported.msg_type) == (MESH_AGENT, OVERDUE)
+    assert (reported.thread_id, reported.reply_to) == ("t", sent.message_uuid)
+    said = reported.body
     assert said.pop("late_ms") >= 1
     assert said == {"message_uuid": sent.message_uuid, "receiver_agent": "z", "state": "stored"}
     assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]  # it still is
@@ -72,8 +72,8 @@ async def test_several_keepers_at_once_tell_of_each_message_once(crowd: NodeGrou
     await late(nodes[0], *sent)
     for _ in range(2):
         await asyncio.gather(*(keep(node) for node in nodes))
-    told = await nodes[0].messages.queries.listed(sender=MESH_AGENT)
-    assert sorted(each.receiver_agent for each in told) == [f"s{number}" for number in range(5)]
+    reported = await nodes[0].messages.queries.listed(sender=MESH_AGENT)
+    assert sorted(each.receiver_agent for each in reported) == [f"s{number}" for number in range(5)]
 
 
 async def test_one_that_ended_half_way_through_telling_tells_no_second_time(node: MeshNode) -> None:

@@ -261,9 +261,9 @@ async def test_the_agent_that_a_conflict_is_deferred_to_is_notified(node: MeshNo
     base, _ = await overtaken(node, "k")
     await node.occ.write(MEMORIES, at("k"), {"content": "left"}, base, strategy=DeferToAgent("judge"))
     (conflict,) = await node.conflicts.list()
-    (told,) = await node.messages.poll_inbox_from_db("judge")
-    assert told.msg_type == "conflict"
-    assert told.body == {
+    (reported,) = await node.messages.poll_inbox_from_db("judge")
+    assert reported.msg_type == "conflict"
+    assert reported.body == {
         "conflict_id": conflict.conflict_id,
         "table_name": MEMORIES,
         "row_key": conflict.row_key,

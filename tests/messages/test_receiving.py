@@ -31,7 +31,7 @@ _LEASE_S = 100.0
 
 
 async def send(node: MeshNode, senders: str, count: int = 1) -> None:
-    """Have each of these senders send so many messages to z: a0, b0, …, a1, …"""
+    """Have each of these senders send this many messages to z: a0, b0, …, a1, …"""
     for number in range(count):
         for sender in senders:
             await node.messages.send("z", f"{sender}{number}", sender=sender)
@@ -47,7 +47,7 @@ async def until_looked(consumer: Consumer) -> None:
     """Wait until the consumer has looked for messages once more."""
     before = consumer._looked_at
     async with asyncio.timeout(PATIENCE_S):
-        while consumer._looked_at == before:  # noqa: ASYNC110 - nobody tells
+        while consumer._looked_at == before:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.001)
 
 
@@ -100,7 +100,7 @@ async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_notif
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert await there.gate.land(claim)  # nobody is there any more to hear of it
+        assert await there.gate.land(claim)  # no one is there any more to hear of it
         assert [each.state for each in await node.messages.queries.peek(["z"])] == ["delivered"] * 2
         there.gate.release()
         await settled(node)
@@ -186,7 +186,7 @@ async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counte
         clock.now += 0.3 * _LEASE_S
         fresh = await next_of(receiving)
         assert (slow.body, fresh.body) == ("a0", "b0")
-        assert fresh.claim_owner != slow.claim_owner  # it was claimed anew, for a whole lease
+        assert fresh.claim_owner != slow.claim_owner  # it was claimed again, for a whole lease
         assert fresh.delivery_attempts == 1
         await node.messages.ack(slow)
         await receiving.aclose()

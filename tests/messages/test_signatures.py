@@ -62,7 +62,7 @@ async def _signature_of_an_op(node: MeshNode, message: Message) -> None:
 
 _FORGERIES = {
     "another payload": _changed(payload='"another"'),
-    "another sender": _changed(sender_agent="somebody"),
+    "another sender": _changed(sender_agent="someone"),
     "another type": _changed(msg_type="order"),
     "another priority": _changed(priority=3),
     "another thread": _changed(thread_id="t"),
@@ -70,7 +70,7 @@ _FORGERIES = {
     "a longer life": _changed(expires_ms=9_999_999_999_999),
     "more attempts": _changed(max_attempts=999),
     "another node": _changed(sender_node="two"),
-    "a node that nobody knows": _changed(sender_node="nobody"),
+    "an unknown node": _changed(sender_node="unknown"),
     "another incarnation": _changed(sender_incarnation=99),
     "no signature": _changed(signature=""),
     "no hex": _changed(signature="ed25519:zz"),
@@ -101,7 +101,7 @@ async def test_messages_that_are_sent_together_have_one_signature_and_each_is_ch
         )
         together = [message.signature.partition("+")[0] for message in sent[1:]]
         assert len({*together}) == 1
-        assert sent[0].signature not in together  # nobody else was sending when it began
+        assert sent[0].signature not in together  # no one else was sending when it began
         await change(node, [sent[4]], payload='"another"')
         await change(node, [sent[6]], signature=sent[7].signature)
         assert sorted(bodies(await node.messages.inbox("z", limit=20))) == [0, 1, 2, 3, 5, 7, 8]
@@ -137,7 +137,7 @@ async def test_what_follows_a_forged_message_is_an_attempt_like_any_other(node: 
     receiving = node.messages.receive("z")
     other = await next_of(receiving)
     assert other.body in (2, 3)
-    await receiving.aclose()  # which gives back what nobody looked at
+    await receiving.aclose()  # which gives back what no one looked at
     await settled(node)
     assert (await row_of(node, genuine))["delivery_attempts"] >= 0
     if other.body == 2:

@@ -60,14 +60,14 @@ class Resting:
         monkeypatch.setattr(Consumer, "_wait_for_message", counted)
 
     async def reach(self, count: int) -> None:
-        """Wait until so many rest."""
+        """Wait until this many rest."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self._receivers) < count or len(self._since) < count:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def reach_again(self, count: int) -> None:
-        """Wait until so many have begun to rest after now, and rest."""
+        """Wait until this many have begun to rest after now, and rest."""
         self._since.clear()
         await self.reach(count)
 

@@ -1,4 +1,4 @@
-"""Clocks: the database's is the one that counts, and a node whose own is wrong harms nobody."""
+"""Clocks: the database's is the one that counts, and a node whose own is wrong harms no one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-shot commands beside a node: the clock they author by, and the seal they leave."""
+"""One-shot commands next to a node: the clock they author by, and the seal they leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identity: an id and a key that a slot keeps, and that nobody else can read."""
+"""Identity: an id and a key that a slot keeps, and that no one else can read."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ async def _cancelled_everywhere(start: Callable[[], asyncio.Task[None]]) -> None
 
 
 async def _cancelled_after(task: asyncio.Task[object] | asyncio.Task[None], turns: int) -> bool:
-    """Cancel it after so many turns of the loop; whether it had ended before."""
+    """Cancel it after this many turns of the loop; whether it had ended before."""
     for _ in range(turns):
         if task.done():
             break

@@ -46,7 +46,7 @@ async def conflict_on(mesh: Mesh, name: str, *, is_gone: bool = False, **right: 
 
 
 async def resolutions(mesh: Mesh) -> list[LogEntry]:
-    """What the log tells of resolutions."""
+    """The resolutions in the log."""
     return await mesh.oplog.tail(100, kind=_RESOLVE)
 
 

@@ -1,4 +1,4 @@
-"""Optimistic writes on every home: whoever loses is told, and the strategy decides what is in the row."""
+"""Optimistic writes on every backend: a lost race is reported, and the strategy decides about the row."""
 
 from __future__ import annotations
 

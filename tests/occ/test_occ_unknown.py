@@ -1,4 +1,4 @@
-"""Answers that got lost: nobody knows what became of a write, and sent again it takes effect once."""
+"""Answers that got lost: no one knows what became of a write, and sent again it takes effect once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Losing:
         self._node = node
 
     def after(self, requests: int) -> None:
-        """Let so many requests be answered, and none after them."""
+        """Let this many requests be answered, and none after them."""
         self._node.store._timeout = _SOON_S
         run, left = self._there.gate.run, requests
 

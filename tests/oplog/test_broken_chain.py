@@ -1,4 +1,4 @@
-"""A log that can't be written to stops those who write to it, and nobody else."""
+"""A log that can't be written to stops those who write to it, and no one else."""
 
 from __future__ import annotations
 

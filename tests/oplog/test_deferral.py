@@ -1,4 +1,4 @@
-"""Deferral: an op waits for those it depends on, and is applied once, by whoever sees the last one arrive."""
+"""Pending ops: an op waits for its dependencies, and is applied once, by a node that sees the last one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def add(node: Mesh, *deps: str, key: str | None = None, kind: str = ADD) -
 
 
 async def applied(node: Mesh, op_id: str) -> None:
-    """Wait until an op took effect, whoever applies it."""
+    """Wait until an op took effect, whichever node applies it."""
     async with asyncio.timeout(30):
         async for change in node.store.watch("SELECT 1 FROM effects WHERE op_id = ?", (op_id,)):
             if change.rows:
@@ -69,7 +69,7 @@ async def applied(node: Mesh, op_id: str) -> None:
 
 
 async def waiting(node: Mesh) -> dict[str, str | None]:
-    """The ops that were not applied, and why those that were dropped were."""
+    """The ops that were not applied, and why the ones that were dropped were."""
     return {each.op_id: each.dropped for each in await node.pending_ops.waiting()}
 
 
@@ -261,7 +261,7 @@ async def test_a_cycle_within_one_request_is_refused() -> None:
         cycle = ((one, two), (two, three), (three, one))
         tasks = [asyncio.create_task(add(node, dep, key=key)) for key, dep in cycle]
         async with asyncio.timeout(10):
-            while node.store._combiner.depth < 3:  # noqa: ASYNC110  # nobody tells; a few rounds of the loop
+            while node.store._combiner.depth < 3:  # noqa: ASYNC110  # there is no event; a few rounds of the loop
                 await asyncio.sleep(0)
         there.gate.release()
         await under_way
@@ -281,7 +281,7 @@ async def test_effects_that_are_refused_drop_their_op_with_the_reason() -> None:
         await add(node, key=dep)
         await node.pending_ops.run_once()
         assert await waiting(node) == {closed: "never_open", faulty: "bad_payload"}
-        assert await effects(node, closed, good) == [good], "those behind it do not wait for ever"
+        assert await effects(node, closed, good) == [good], "those behind it do not wait forever"
         await assert_sound(node)
 
 

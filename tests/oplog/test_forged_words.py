@@ -63,7 +63,7 @@ async def spoken(owner: MeshNode) -> None:
 
 
 async def assert_still_spoken(owner: MeshNode, other: MeshNode) -> None:
-    """What the owner said is in force for everybody, and whoever it made coordinator is that alone."""
+    """What the owner said is in force for everybody, and its coordinator is only that."""
     for node in (owner, other):
         found = await node.roles.coordinator()
         assert found is not None

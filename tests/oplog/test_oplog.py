@@ -41,7 +41,7 @@ STEPS: Final = 60 if SOAK else 30
 
 
 async def give_up(there: Scene, node: MeshNode, script: Script) -> None:
-    """Send a script whose request stands at the gate until nobody waits for it any more."""
+    """Send a script whose request stands at the gate until no one waits for it any more."""
     there.gate.hold()
     with pytest.raises(OutcomeUnknown) as unknown:
         await node.store.write(script, timeout=SHORT_S)
@@ -218,7 +218,7 @@ async def test_with_the_circuit_open_ops_fail_at_once_or_wait_in_the_spool_in_th
             with pytest.raises(CircuitOpen):
                 await node.store.write(noted(CLOSED))
             assert len(await notes_once_closed(there)) == 1
-        async with there.node(spool=tmp_path / "spool.db") as node:  # by whoever then owns the slot
+        async with there.node(spool=tmp_path / "spool.db") as node:  # by the next owner of the slot
             await asyncio.wait_for(node.store.drained(), 10)
             assert ids(await notes(node)) == [before.key, *(outcome.key for outcome in kept)]
             await node.store.write(node.oplog.seal_script())
@@ -271,7 +271,7 @@ async def test_answers_lost_by_a_network_lose_and_double_nothing(
 
 
 class Walk:
-    """Random things that happen to one chain, and what its author was told of each op."""
+    """Random things that happen to one chain, and the answer for each op."""
 
     def __init__(self, there: Scene, random: Random) -> None:
         self._there = there
@@ -350,7 +350,7 @@ class Walk:
         await node.store.write(node.oplog.seal_script())
 
     async def assert_kept(self, node: MeshNode) -> None:
-        """All that was acknowledged is there once, and nothing that is there was told otherwise."""
+        """Acknowledged ops are there once, and nothing that is there was reported otherwise."""
         await assert_sound(node)
         entries = await notes(node)
         assert len(set(ids(entries))) == len(entries)

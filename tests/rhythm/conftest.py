@@ -30,7 +30,7 @@ def hand() -> MovableClock:
 
 @pytest.fixture
 async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate that loses what it is told to."""
+    """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 

@@ -36,7 +36,7 @@ class Line(SharedMemory):
 
     def _refuse_if_cut(self) -> None:
         if self.is_cut:
-            raise CircuitOpen("the line is cut")  # as behind a breaker: nobody waits for it
+            raise CircuitOpen("the line is cut")  # as behind a breaker: no one waits for it
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction, unless the line is cut."""

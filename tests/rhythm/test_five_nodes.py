@@ -47,7 +47,7 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
             _beats_differ_only_by_the_clocks(town)
             _those_in_touch_go_by_one_policy(town)
             in_touch = [name for name in town.leaders() if not town.players[name].line.is_cut]
-            assert len(in_touch) <= 1  # whoever is cut off may believe it for as long as its clock is slow
+            assert len(in_touch) <= 1  # a node that is cut off may believe it while its clock is slow
         for name, player in town.players.items():
             player.line.is_cut = False
             while player.node is None and not await town.begin(name):
@@ -96,7 +96,7 @@ def _beats_differ_only_by_the_clocks(town: SkewedNodes) -> None:
 
 
 def _those_in_touch_go_by_one_policy(town: SkewedNodes) -> None:
-    """Whoever was in touch for the two bars before a change makes it at the same downbeat as the others."""
+    """A node in touch for two bars before a change makes it at the same downbeat as the others."""
     bar_ms = max(player.playing.rhythm.frame().beat_ms * 4 for player in town.living)
     in_touch = [
         player

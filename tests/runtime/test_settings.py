@@ -1,4 +1,4 @@
-"""Settings: every variable is read, every bad value is told in one line, and no secret is shown."""
+"""Settings: every variable is read, every bad value is reported in one line, and no secret is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: what crashes is begun again, what can't go on is told, and nothing outlives it."""
+"""The supervisor: what crashes is begun again, what can't go on is reported, and nothing outlives it."""
 
 from __future__ import annotations
 

@@ -280,14 +280,14 @@ def test_deadlines_are_those_of_the_async_mesh(mesh: MeshNode) -> None:
 
 def test_a_deadline_around_several_calls_cancels_the_one_under_way(mesh: MeshNode) -> None:
     with pytest.raises(TimeoutError), timeout(_PATIENCE_S), timeout(_SHORT_S), timeout(None):
-        next(mesh.messages.receive("nobody"))
-    assert mesh.messages.inbox("nobody") == []  # and there is none any more
+        next(mesh.messages.receive("unknown"))
+    assert mesh.messages.inbox("unknown") == []  # and there is none any more
 
 
 def test_what_tidies_up_has_the_time_it_needs(mesh: MeshNode) -> None:
     def work() -> None:
         with timeout(_SHORT_S), mesh.locks.hold("release", agent="a"):
-            next(mesh.messages.receive("nobody"))
+            next(mesh.messages.receive("unknown"))
 
     with pytest.raises(TimeoutError):
         work()
@@ -340,7 +340,7 @@ def test_a_call_of_another_thread_ends_with_the_mesh() -> None:
 def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     mesh: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = mesh.messages.receive("nobody-writes-to")
+    messages = mesh.messages.receive("unused")
     waiting = Call.wait_for
 
     def interrupted(call: Call, *events: Future[object], limited: bool = True) -> None:
@@ -356,7 +356,7 @@ def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     with pytest.raises(KeyboardInterrupt):
         mesh.locks.acquire("x", wait=_PATIENCE_S)
     mesh.locks.release(held)
-    assert mesh.locks.holders() == []  # nobody waits for it any more
+    assert mesh.locks.holders() == []  # no one waits for it any more
 
 
 def in_process(verb: str, folder: Path) -> Process:

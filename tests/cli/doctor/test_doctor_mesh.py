@@ -1,4 +1,4 @@
-"""`vox-mesh doctor`: what it finds of the nodes, and of what waits for somebody."""
+"""`vox-mesh doctor`: what it finds of the nodes, and of what waits for someone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_address_that_no_one_could_reach_is_reported(vox: Vox) -> None:
     assert "reach" not in _found(vox.having(VOX_MESH_CONTROL_ADDR="http://127.0.0.1:7400", VOX_MESH_TOKEN=""))
 
 
-# --- what waits for somebody ---------------------------------------------------------------------
+# --- what waits for someone ---------------------------------------------------------------------
 
 
 def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: Vox) -> None:
@@ -127,7 +127,7 @@ def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: Vox) -> None:
     _change(vox, "UPDATE jobs SET not_before_ms = not_before_ms - 100000, created_ms = created_ms - 100000")
     assert _found(vox)["jobs"] == ("warn", "no worker for report.write")
     assert vox("kind", "pause", "report.write").code == 0
-    assert _found(vox)["jobs"][0] == "ok", "somebody has decided that it waits"
+    assert _found(vox)["jobs"][0] == "ok", "someone has decided that it waits"
     vox("job", "schedule", "--max-attempts", "1", "--timeout", "10s", "--", "false")
     assert vox("up", "--once", "--worker-exec").code == 0
     assert _found(vox)["jobs"] == ("warn", "1 pending, 0 running, 1 failed")

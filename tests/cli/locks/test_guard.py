@@ -107,7 +107,7 @@ def test_the_first_commit_is_guarded_too(scene: Scene) -> None:
     scene.repository.stage("a.txt")
     refused = scene.repository.commit()
     assert (refused.returncode, scene.repository.commits) == (1, 0)
-    assert " shared " in refused.stderr  # whoever reads it does not want it changed either
+    assert " shared " in refused.stderr  # a reader does not want it changed either
 
 
 def test_renames_deletions_and_odd_names_are_seen_by_both_names(guarded: Scene) -> None:
@@ -239,7 +239,7 @@ def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
     assert (off.returncode, "locks not checked" in off.stderr) == (0, True)
 
 
-# --- beside other hooks --------------------------------------------------------------------------
+# --- next to other hooks --------------------------------------------------------------------------
 
 
 def test_a_hook_that_was_there_is_called_first_and_what_it_stages_is_checked(scene: Scene) -> None:

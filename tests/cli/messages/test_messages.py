@@ -76,9 +76,9 @@ def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(code
     owner = held[0]["claim_owner"]
     assert owner.startswith(f"{one['sender_node']}/cli:")
     assert claimed(coder, "b") == []  # also after the first command has ended
-    for nobody in ("somebody else", f"arrival:{one['message_uuid']}"):
+    for stranger in ("another", f"arrival:{one['message_uuid']}"):
         for verb in ("ack", "nack"):
-            refused = coder("messages", verb, one["message_uuid"], "--claim", nobody)
+            refused = coder("messages", verb, one["message_uuid"], "--claim", stranger)
             assert (refused.code, "not held under this claim" in refused.error) == (1, True)
     (acked,) = coder("messages", "ack", one["message_uuid"], "--claim", owner, "--json").document
     assert (acked["state"], acked["acknowledged"]) == ("acked", True)

@@ -1,4 +1,4 @@
-"""`vox-mesh nodes`, beside nodes that run."""
+"""`vox-mesh nodes`, next to nodes that run."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(
             "UPDATE mesh_heartbeats SET kinds = ?, activity = '' WHERE node_id = ?",
             (json.dumps(["build", "te\x1b[31mst"]), second.node_id),
         )
-    told = {each["node_id"]: each for each in vox("nodes", "--all", "--json").document}
-    assert sorted(each["role"] for each in told.values()) == ["owner", "worker"]
-    assert told[second.node_id]["kinds"] == ["build", "te\x1b[31mst"]
+    reported = {each["node_id"]: each for each in vox("nodes", "--all", "--json").document}
+    assert sorted(each["role"] for each in reported.values()) == ["owner", "worker"]
+    assert reported[second.node_id]["kinds"] == ["build", "te\x1b[31mst"]
     shown = vox("nodes", "--all").out
     assert "build, te?[31mst" in shown
     assert "\x1b" not in shown
@@ -166,8 +166,8 @@ def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: Vox) -
         assert (garbage.code, "public key must be" in garbage.error) == (2, True)
         unasked = vox("nodes", "rekey", owner.node_id)
         assert (unasked.code, "--key" in unasked.error) == (1, True)
-        unknown = vox("nodes", "rekey", "nobody", "--key", temporary_identity("n").key.public)
-        assert (unknown.code, "nobody" in unknown.error) == (1, True)
+        unknown = vox("nodes", "rekey", "stranger", "--key", temporary_identity("n").key.public)
+        assert (unknown.code, "stranger" in unknown.error) == (1, True)
 
 
 def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, str]]:

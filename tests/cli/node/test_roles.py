@@ -42,6 +42,6 @@ def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vo
         assert (entry["node_id"], entry["accepted"]) == ("stranger/cli", False)
         assert entry["reason"] == "not_the_owner"
         assert vox("roles", "show", "--json").document["coordinator"] is None
-        unknown = vox("roles", "designate-coordinator", "nobody")
+        unknown = vox("roles", "designate-coordinator", "unknown")
         assert (unknown.code, "nodes --all" in unknown.error) == (1, True)
     assert vox("oplog", "verify").code == 0

@@ -36,7 +36,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 class View:
-    """The view as whoever sits before it sees it."""
+    """The view as a person in front of it sees it."""
 
     def __init__(self, app: Seen, pilot: Pilot[None]) -> None:
         self._app = app
@@ -191,8 +191,8 @@ async def test_a_lock_is_broken_for_a_reason(made: Scene) -> None:
         await view.press(*"hangs", "enter")
         await view.shows("task:release broken, held by critic")
     assert await node.locks.holders("task:release") == []
-    (told,) = await node.oplog.tail(kind="BreakLock")
-    assert '"reason":"hangs"' in told.payload
+    (shown,) = await node.oplog.tail(kind="BreakLock")
+    assert '"reason":"hangs"' in shown.payload
 
 
 async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene) -> None:

@@ -1,4 +1,4 @@
-"""`vox-mesh budget`: budgets are set, shown and removed, and what was spent is told."""
+"""`vox-mesh budget`: budgets are set, shown and removed, and what was spent is reported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_budgets_are_set_shown_and_removed(shared: Vox) -> None:
         ["account:acme", "12", "hard_end bar+4, per_beat gpu_sec A100 1"],
         ["agent:ann", "2.5", "-"],
     ]
-    told = shared("budget", "report", "--json").document
-    assert [(each["subject"], each["bu"], each["verdict"]) for each in told] == [
+    shown = shared("budget", "report", "--json").document
+    assert [(each["subject"], each["bu"], each["verdict"]) for each in shown] == [
         ("account:acme", 0.0, "ok"),
         ("agent:ann", 0.0, "ok"),
     ]
@@ -40,15 +40,15 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
     assert vox("job", "schedule", "-f", "job.yaml").code == 0
     worker = vox.having(VOX_MESH_RATES="rates.yaml", VOX_AGENT_ID="ann")
     assert worker("worker", "run", "--exec", "--until-idle").code == 0
-    told = vox("budget", "report", "--json").document
-    assert [each["subject"] for each in told] == ["account:acme", "agent:ann"]
-    for each in told:
+    shown = vox("budget", "report", "--json").document
+    assert [each["subject"] for each in shown] == ["account:acme", "agent:ann"]
+    for each in shown:
         assert each["phrases"] == 1
         assert each["bu"] >= 0.01
         assert each["cost"] == pytest.approx(1000 * each["bu"])
         assert each["resources"]["cpu_sec"] >= 0
         assert (each["max_bu"], each["since_ms"], each["verdict"]) == (None, None, "ok")
-    assert vox("budget", "report", "account:acme", "--since", "1d", "--json").document == told[:1]
+    assert vox("budget", "report", "account:acme", "--since", "1d", "--json").document == shown[:1]
     heading, line = (each.split() for each in vox("budget", "report", "agent:ann").out.splitlines())
     assert heading == ["subject", "phrases", "beats", "of", "cost", "verdict", "used"]
     assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")

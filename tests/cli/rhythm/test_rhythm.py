@@ -156,11 +156,11 @@ def test_a_score_is_reported_as_one_document_and_so_are_its_faults(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert app.run(["score", "check", score_file(tmp_path), "--json"]) == 0
-    told = json.loads(capfdbinary.readouterr().out)
-    assert told["is_good"] is True
-    assert told["phrases"][1] == {"attempt": 2, "beats": 4, "phases": {"plan": 1, "work": 2, "review": 1}}
-    assert told["score"]["escalation"]["on_overrun"] == ["checkpoint", "defer:next-phrase"]
-    assert (told["ucxl"], told["budget"]) == ("ucxl://proj:any/*/task/ingest", {"max_bu": 12})
+    reported = json.loads(capfdbinary.readouterr().out)
+    assert reported["is_good"] is True
+    assert reported["phrases"][1] == {"attempt": 2, "beats": 4, "phases": {"plan": 1, "work": 2, "review": 1}}
+    assert reported["score"]["escalation"]["on_overrun"] == ["checkpoint", "defer:next-phrase"]
+    assert (reported["ucxl"], reported["budget"]) == ("ucxl://proj:any/*/task/ingest", {"max_bu": 12})
     file = score_file(tmp_path, "score: {bar_len: 2}\n")
     assert app.run(["score", "check", file, "--json"]) == 1
     fault = f"{file}:1: score.bar_len: must not be 2; allowed: an integer from 3 to 64"
@@ -172,7 +172,7 @@ def test_a_score_is_reported_as_one_document_and_so_are_its_faults(
 
 
 async def _play() -> None:
-    """A bar with work, one in which everyone is silent, and ten at which nobody looks."""
+    """A bar with work, one in which everyone is silent, and ten at which no one looks."""
     async with Mesh.open(load_settings(_env_file=None, enabled=True, http=False, node_id="ann")) as node:
         hand = MovableClock()
         ann = player(node, hand)

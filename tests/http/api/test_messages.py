@@ -106,7 +106,7 @@ async def test_only_one_who_has_a_message_says_what_became_of_it(served: Served,
     (message,) = await claimed(served, agent, lease="1m")
     path = f"/v1/messages/{message['message_uuid']}"
     for way in ("ack", "nack"):
-        wrong = await served.ask("POST", f"{path}/{way}", {"claim_owner": "somebody else"})
+        wrong = await served.ask("POST", f"{path}/{way}", {"claim_owner": "another"})
         assert_problem(wrong, HTTPStatus.CONFLICT, "not_holder")
     await lapse(served.node, await kept(served, message))
     (again,) = await claimed(served, agent)
@@ -164,7 +164,7 @@ async def test_pages_have_every_message_once_while_others_come(served: Served, a
 async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
     served: Served, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a server that answers with so much at the most; the file home has no such limit."""
+    """As of a server that answers with so much at most; the file home has no such limit."""
     read = MessageQueries._read
 
     async def read_a_few(self: MessageQueries, name: str, *values: Any) -> list[Message]:

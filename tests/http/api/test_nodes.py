@@ -33,7 +33,7 @@ async def test_the_ones_that_have_left_are_reported_if_they_are_asked_for(served
 
 
 async def test_one_that_never_was_here_is_not_known(served: Served) -> None:
-    assert_problem(await served.ask("GET", "/v1/nodes/nobody"), HTTPStatus.NOT_FOUND, "not_known")
+    assert_problem(await served.ask("GET", "/v1/nodes/unknown"), HTTPStatus.NOT_FOUND, "not_known")
 
 
 @pytest.mark.parametrize("said", ["-1", "x", str(2**53 + 1), "1.5"])

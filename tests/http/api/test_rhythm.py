@@ -126,7 +126,7 @@ async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Se
     assert (said["window"], said["beat_index"], said["hlc"]) == (stamp.window, stamp.beat_index, now)
     result = {"agent_id": "bob", "task_id": "new", "state": "waiting", "wait_for": ["hmmm://thread/x"]}
     assert (await served.ask("POST", "/v1/rhythm/status", result)).json()["wait_for"] == ["hmmm://thread/x"]
-    assert rhythm.status.live == 0  # whoever says something over HTTP says also what comes next
+    assert rhythm.status.live == 0  # a client that sends a status over HTTP also sends the next one
     await rhythm.status.flush()
     rows = await served.node.store.read(
         "SELECT agent_id, state, progress FROM status_claims WHERE scope_id = ?1 ORDER BY agent_id",

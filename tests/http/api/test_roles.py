@@ -49,8 +49,8 @@ async def test_one_that_has_the_roles_already_is_notified_until_they_change(serv
 
 async def test_no_one_is_put_in_charge_who_never_was_here(served: Served, kind: str) -> None:
     for path in ("/v1/roles/coordinator", f"/v1/routes/{kind}"):
-        assert_problem(await served.ask("PUT", path, {"node_id": "nobody"}), 404, "not_known")
-    assert_problem(await served.ask("POST", "/v1/nodes/nobody/rekey", {}), 404, "not_known")
+        assert_problem(await served.ask("PUT", path, {"node_id": "unknown"}), 404, "not_known")
+    assert_problem(await served.ask("POST", "/v1/nodes/unknown/rekey", {}), 404, "not_known")
 
 
 async def test_only_the_owner_may(served: Served, kind: str) -> None:

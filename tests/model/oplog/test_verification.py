@@ -1,4 +1,4 @@
-"""Verification: a log of any shape that nobody changed is whole, and any change of one is found."""
+"""Verification: a log of any shape that no one changed is whole, and any change of one is found."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def found(log: Log, entries: list[LogEntry]) -> list[str]:
     return problems(entries, log.keys, log.owner_key)
 
 
-# --- logs that nobody changed ---------------------------------------------------------------------
+# --- logs that no one changed ---------------------------------------------------------------------
 
 
 @few
@@ -249,7 +249,7 @@ def test_an_added_entry_that_fits_is_found_by_its_missing_signature() -> None:
     assert "not signed" in found(log, [*log.entries, unsigned])[0]
 
 
-# --- chains that were written anew ----------------------------------------------------------------
+# --- chains that were written again ----------------------------------------------------------------
 
 
 @few
@@ -314,7 +314,7 @@ def test_a_chain_of_which_nothing_is_left_is_reported() -> None:
         (name, "its entries are gone, but its key is known") for name in log.names
     ]
     assert [each.node_id for each in LogCheck(witness).finish("node-b")] == ["node-b"]
-    assert LogCheck(witness).finish("nobody") == []
+    assert LogCheck(witness).finish("unknown") == []
 
 
 def test_an_empty_log_is_whole() -> None:
@@ -331,7 +331,7 @@ def test_a_chain_without_a_key_is_found() -> None:
 
 
 def rekeyed(*, by: str, accepted: int = 1) -> Log:
-    """A log in which somebody says that node-b has another key from its third entry on."""
+    """A log in which someone says that node-b has another key from its third entry on."""
     log = Log(OWNER)
     log.write(OWNER, Said("note", {}))
     log.write("node-b", Said("note", {}), Said("note", {}))

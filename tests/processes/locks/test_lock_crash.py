@@ -30,7 +30,7 @@ _ALIVE = "SELECT alive_until FROM lock_waiters WHERE scope_id = ? AND lock_key =
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """Homes where others' commits are told of."""
+    """Backends where the commits of others are reported."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     return case.settings(tmp_path, server)

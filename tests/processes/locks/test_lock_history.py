@@ -1,4 +1,4 @@
-"""What was told of locks while holders slept, servers died and answers were lost makes sense, all of it."""
+"""The history of locks is consistent while holders sleep, servers die and answers are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that nobody brings are found all the same; those of a consumer that is gone, by another."""
+"""Messages that no one brings are found all the same; those of a consumer that is gone, by another."""
 
 from __future__ import annotations
 

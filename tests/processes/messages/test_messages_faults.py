@@ -1,4 +1,4 @@
-"""Messages between processes: whoever dies, and whatever is cut, each is dealt with once, and in order."""
+"""Messages between processes: each is handled once and in order, whatever dies or is cut."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ async def test_with_the_relay_up_each_message_is_dealt_with_once_and_in_order(ru
 async def test_with_the_relay_down_each_message_is_dealt_with_once_and_in_order(
     run: MessageRun, is_served: bool
 ) -> None:
-    nobody = {"control_addr": f"http://127.0.0.1:{free_port()}", "bind": f"127.0.0.1:{free_port()}"}
-    settings = run.settings_of("node-of-reader", http=is_served, **nobody)
+    stranger = {"control_addr": f"http://127.0.0.1:{free_port()}", "bind": f"127.0.0.1:{free_port()}"}
+    settings = run.settings_of("node-of-reader", http=is_served, **stranger)
     await run.receiver(settings=settings)
     await run.sender(messages=_MESSAGES, pace=_PACE)
     await run.assert_all_arrived((SENDER,), _MESSAGES)
@@ -120,7 +120,7 @@ async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_mes
         quiet = {"db_replica": ReplicaChoice.OFF, "tick": 600.0}
         settings = run.settings_of("node-of-writer", db_url=database.url, **quiet)
         faults = [
-            (database, Fault.HOLD_ANSWER),  # its row is written, and it is not told
+            (database, Fault.HOLD_ANSWER),  # its row is written, and it gets no answer
             (relay, Fault.CUT_REQUEST),
             (relay, Fault.HOLD_ANSWER),
         ] * _KILLS

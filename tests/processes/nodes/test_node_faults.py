@@ -25,7 +25,7 @@ from vox_mesh.nodes.key_file import new_key
 _WORK: Final = ("--handlers", "my_handlers:handlers")
 _ALL: Final = 10**6
 _TICKS_TO_TELL: Final = 3
-"""The one that fails, and those that do while we look."""
+"""A check that fails, and checks that fail meanwhile."""
 
 
 _NO_ROOM: Final = ("disk is full", "No space left", "disk I/O error", "File too large")
@@ -51,7 +51,7 @@ async def _schedule(node: UpNode, kind: str, payload: str) -> str:
 
 
 async def _works(node: UpNode) -> None:
-    """It takes what it is told over HTTP, and works on it."""
+    """It takes jobs over HTTP, and works on them."""
     job_id = await _schedule(node, "example.echo", "hello")
     ended = await node.client.get(f"/v1/jobs/{job_id}/wait")
     assert ended.json()["state"] == "succeeded", ended.text
@@ -62,7 +62,7 @@ def _failed_ticks(node: UpNode) -> int:
 
 
 async def _until_told(settings: Settings, node: UpNode, words: str) -> None:
-    """Wait until others are told so by the roster, which comes with the next tick."""
+    """Wait until others see it in the roster, which comes with the next tick."""
     async with asyncio.timeout(60):
         while True:
             _, (there,) = await ask(settings, "nodes")

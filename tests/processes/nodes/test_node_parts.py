@@ -1,4 +1,4 @@
-"""The parts of a node: what crashes or hangs is told by `/readyz`, and begun again where it can be."""
+"""The parts of a node: what crashes or hangs is reported by `/readyz`, and begun again where it can be."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Truth:
             await asyncio.sleep(_LOOK_S)
 
     async def _hold_to(self, node: UpNode) -> None:
-        """It said that it is ready: then it writes what it is told, unless it was told to end meanwhile."""
+        """It reported that it is ready: then it writes as asked, unless it was asked to end."""
         self.asked_for += 1
         wanted = {"keys": [f"truth:{node.name}:{self.asked_for}"], "agent": node.name, "ttl": "1s"}
         try:
@@ -97,7 +97,7 @@ class Truth:
 
 
 async def _replaced(here: Machines, settings: Settings, number: int) -> UpNode:
-    """End a node and begin it again; in between nobody answers for it."""
+    """End a node and begin it again; in between no one answers for it."""
     assert settings.node_id is not None
     node = here.nodes[settings.node_id]
     code = await node.stop(number)

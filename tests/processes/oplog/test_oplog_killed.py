@@ -1,4 +1,4 @@
-"""A node is killed while it appends: its chain goes on where it ended, and nothing it was told is untrue."""
+"""A node is killed while it appends: its chain goes on where it ended, and its answers were true."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 
 async def _write_all(settings: Settings, table: str, start_writer: StartWriter) -> None:
-    """Have another process commit so many rows, one after another."""
+    """Have another process commit this many rows, one after another."""
     writer = await start_writer(settings, Job("spool", table, "w", scripts=_ROWS))
     await writer.finish()
 

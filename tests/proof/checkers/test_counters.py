@@ -61,7 +61,7 @@ POSSIBLE = {
         *(_added("ada", (1, 2), _NEW), _added("bob", (3, 4), _BY_ADA), _read(5, [2, "bob", None])),
         _end([2, "bob", None]),
     ],
-    "one that lost, and was told": [
+    "one that lost, and was reported": [
         *(_added("ada", (1, 3), _NEW), _added("bob", (2, 4), _NEW, Step.NO, row=_BY_ADA)),
     ],
     "one that was cut off, and shows later": [
@@ -85,7 +85,7 @@ POSSIBLE = {
         _wrote("bob", (3, math.inf), _NEW, {"agent_id": "bob"}, strategy="Merge"),
         _read(6, [1, "ada", "bob"]),
     ],
-    "one that overwrote another, and was told": [
+    "one that overwrote another, and was reported": [
         _added("ada", (1, 2), _NEW),
         _wrote("bob", (3, 4), _NEW, {"content": "bob"}, strategy="TakeLeft", over=_BY_ADA),
         _read(5, [1, "bob", None]),

@@ -101,7 +101,7 @@ def test_the_outside_may_take_the_newest_and_refuse_who_is_late() -> None:
             _put("ada", 1.5, 5),
         ],
         "a token that it saw to be older": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 5, 6)],
-        "a token of nobody": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 7)],
+        "a token of no one": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 7)],
         "the token of another": [_took("ada", 0.0, 0.1, 5), _put("bob", 0.2, 5)],
         "not who holds it": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.5, 5, 6, is_taken=False)],
     }.values(),
@@ -123,7 +123,7 @@ POSSIBLE = {
         *(_took("ada", 0.0, 0.1, 5), _released("ada", 0.2, math.inf, 5)),
         _took("bob", 0.3, 0.4, 6),
     ],
-    "a grant that nobody was told of": [
+    "a grant that no caller got an answer for": [
         *(_asked_in_vain("ada", 0.0, Step.UNKNOWN), _looked(0.2, 4)),
         _took("bob", 1.1, 1.3, 5),
     ],

@@ -66,7 +66,7 @@ def test_a_broken_promise_is_reported_with_the_command_that_plays_it_again(
         yield 1
         yield f"{len(history.notes('life.began')) > 0} lives were lived"
 
-    monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
+    monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "no one lives", no_lives),))
     args = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
     assert _ended(monkeypatch, *args, "--until-broken") == 1
     answer = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Budgets: what follows from what was spent, when all has an end, and what the database tells of it."""
+"""Budgets: what follows from what was spent, when all has an end, and what the database has of it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def node(there: Scene) -> AsyncIterator[MeshNode]:
 
 
 def ended(node: MeshNode, beats: float, *, agent: str = "ann", account: str = "", **used: float) -> PhraseEnd:
-    """A phrase that took so many beats until now."""
+    """A phrase that took this many beats until now."""
     now_ms = node.rhythm.times.now_ms
     return PhraseEnd(
         phrase_id=new_key(),
@@ -188,7 +188,7 @@ async def test_what_was_spent_is_reported_by_agent_and_account(node: MeshNode) -
     budgets = node.rhythm.budgets
     end = ended(node, 2, account="acme", cpu_sec=1.5)
     await record(node, end, ended(node, 3), ended(node, 4, agent="bob", account="acme", cpu_sec=0.5))
-    await record(node, end)  # told twice, it counts once
+    await record(node, end)  # reported twice, it counts once
     found = {each.subject: each for each in await budgets.report()}
     assert {name: (each.phrases, each.bu, each.cost) for name, each in found.items()} == {
         "account:acme": (2, 6.0, 6.0),
@@ -249,7 +249,7 @@ async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended
     await node.rhythm.times.until(since_ms)
     end = ended(node, 5, account="acme")
     await record(node, end, ended(node, 2), replace(ended(node, 9), ended_ms=since_ms - 60_000))
-    await record(node, end)  # told twice, it counts once
+    await record(node, end)  # reported twice, it counts once
     await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.writer_id[:1])))
     assert await stand() == {"agent:ann": 7, "account:acme": 5}
     await budgets.set("agent:ann", Budget(max_bu=50))
@@ -348,8 +348,8 @@ async def test_only_agents_and_accounts_have_budgets(node: MeshNode, subject: st
 
 
 async def test_a_budget_that_is_not_set_can_not_be_shown_or_removed(node: MeshNode) -> None:
-    for asked in (node.rhythm.budgets.show("agent:nobody"), node.rhythm.budgets.remove("agent:nobody")):
-        with pytest.raises(NotKnown, match="agent:nobody has no budget"):
+    for asked in (node.rhythm.budgets.show("agent:unknown"), node.rhythm.budgets.remove("agent:unknown")):
+        with pytest.raises(NotKnown, match="agent:unknown has no budget"):
             await asked
     with pytest.raises(BadValue, match="charge_to"):
         await node.rhythm.budgets.set("agent:ann", Budget(charge_to="x"))

@@ -1,4 +1,4 @@
-"""What work costs: the formula, rates from a file, and resources of which not all is told."""
+"""What work costs: the formula, rates from a file, and resources of which not all is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks and leases in beats: over with their phase or bar, unless renewed by whoever has beats left."""
+"""Locks and leases in beats: over with their phase or bar, unless renewed while beats are left."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_whi
     await two.worker.start()
     await _advance_to(harness, bar_ms + _WORK_MS + soon_ms)
     async with asyncio.timeout(_PATIENCE_S):
-        assert await begun.get() == job_id, "nobody has renewed it"
+        assert await begun.get() == job_id, "no one has renewed it"
     await two.worker.stop(grace=0.0)
 
 

@@ -117,7 +117,7 @@ def test_an_agent_that_waits_forever_ends_with_its_fallback_its_status_and_its_c
         phrase = here.phrase(score(escalation=FALLS_BACK), task=TASK, fallbacks=fallbacks)
         async with phrase, phrase.work():
             await phrase.wait_for(waiting, wait_for=["hmmm://thread/abc"])
-            raise AssertionError("it was waited in vain")
+            raise AssertionError("it was waited without success")
         assert waiting.cancelled()
         assert phrase.result == "coarse"
         end = await here.assert_recorded(phrase, "degraded", "done")

@@ -34,7 +34,7 @@ NOW_MS: Final = 1_000_000_000 * 40_000 + 2_300  # in the first beat of a bar
 
 
 def then(plan: Plan, bpm: float, bar_len: int, bars: int, phases: dict[str, int] | None = None) -> Plan:
-    """A plan with another tempo, so many bars after the last one began."""
+    """A plan with another tempo, this many bars after the last one began."""
     document = {"cluster_id": "home", "initial_bpm": bpm, "bar_len_beats": bar_len}
     policy = TempoPolicy.of_document(document if phases is None else {**document, "phases": phases})
     anchor_ms = plan.head.anchor_ms + bars * plan.head.tempo.bar_ms

@@ -1,4 +1,4 @@
-"""Reverb: every bar is reported once, and what nobody saw is said to be missing."""
+"""Reverb: every bar is reported once, and what no one saw is said to be missing."""
 
 from __future__ import annotations
 
@@ -182,7 +182,9 @@ async def test_bars_that_one_has_missed_while_another_leads_are_reported_by_who_
         await two.say("a", "t", "done")
         hand.to(15, 2)
         made = await two.bar_reporter.roll_up_due(may_miss=False)
-        assert bars(made) == [(8, 6, "missing"), (14, 1, "reported")], "what came after is told by anybody"
+        assert bars(made) == [(8, 6, "missing"), (14, 1, "reported")], (
+            "what came after is reported by anybody"
+        )
 
 
 async def test_a_silent_bar_between_two_that_are_reported_at_once_is_no_quiet_one(
@@ -217,7 +219,7 @@ async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_reported_
     ]
     reports = await every(one)
     assert_tiled(reports)
-    assert reports[2].standing.queue_depth is None, "nobody knows how it was then"
+    assert reports[2].standing.queue_depth is None, "no one knows how it was then"
     assert reports[4].phrases == {"done": 1}
 
 

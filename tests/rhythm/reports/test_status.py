@@ -209,7 +209,7 @@ async def test_what_could_not_be_written_goes_with_the_next_beat_into_its_own(
     for beat in (7, 8):
         hand.to(0, beat)
         await one.beat()
-    assert writes(there) == 1  # and then nobody tried
+    assert writes(there) == 1  # and then no one tried
     comes_back(rest)
     hand.to(1, 1)
     await one.beat()

@@ -1,4 +1,4 @@
-"""The watch: a bar was watched if somebody looked soon before and after it."""
+"""The watch: a bar was watched if someone looked soon before and after it."""
 
 from __future__ import annotations
 

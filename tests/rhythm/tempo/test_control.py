@@ -30,7 +30,7 @@ from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 
 HOUR = 60
-"""In minutes, as loads are told."""
+"""In minutes, as loads are reported."""
 
 TOLERANCE = 1e-9
 CALM = Readings(queue_depth=0, places=8, utilisation=0.5, overrun_rate=0.0, broken_rate=0.0)

@@ -48,7 +48,7 @@ def policy_of(**changes: Any) -> TempoPolicy:
 
 
 class TempoNode:
-    """A node that plays its part when it is told to."""
+    """A node that plays its part when it is asked to."""
 
     def __init__(self, node: MeshNode, clock: Clock) -> None:
         self.node = node
@@ -91,7 +91,7 @@ class TempoNode:
         raise AssertionError("the tempo did not change")
 
     async def ops(self) -> list[LogEntry]:
-        """The decisions in the log, also those that were refused."""
+        """The decisions in the log, also the ones that were refused."""
         return await self.node.oplog.tail(1_000, kind=TEMPO_DECISION)
 
 

@@ -1,4 +1,4 @@
-"""The pulse: beats come when they begin, to everyone who listens, and nobody waits for a slow listener."""
+"""The pulse: beats come when they begin, to everyone who listens, and no one waits for a slow listener."""
 
 from __future__ import annotations
 

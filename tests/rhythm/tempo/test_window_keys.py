@@ -14,7 +14,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.model.rhythm.window_keys import LONGEST_WINDOW_MS, MARK, RELAY, WindowKeyFault, check, issue
 
-_SECRET: Final = "a-token-that-nobody-may-read"
+_SECRET: Final = "a-token-that-no-one-may-read"
 _PROJECT: Final = ("acme", "shop")
 _BAR: Final = Window(1_000_000, 1_040_000)
 _WRITABLE: Final = string.ascii_letters + string.digits + "-_.=+/ ~é"

@@ -1,4 +1,4 @@
-"""The file home: durable, private, fair to its neighbours, and never somebody else's file."""
+"""The file home: durable, private, fair to its neighbours, and never another's file."""
 
 from __future__ import annotations
 

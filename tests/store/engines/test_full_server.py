@@ -1,4 +1,4 @@
-"""A server whose disk is full: what can wait waits in the spool, and nobody is taken for dead."""
+"""A server whose disk is full: what can wait waits in the spool, and no one is taken for dead."""
 
 from __future__ import annotations
 

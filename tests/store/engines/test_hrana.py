@@ -53,8 +53,8 @@ async def test_a_token_that_is_not_accepted_is_reported_at_once(
     token = {"none": None, "garbage": "x.y.z", "of another server": Server().token}[kind]
     settings = settings_for(case, tmp_path, shared_server, db_token=token)
     # That package may lose the server's reason when the connection closes behind it.
-    told = (Unauthorized, Unreachable) if case is MESH_LIBSQL_CLIENT else Unauthorized
-    with pytest.raises(told) as refused:
+    reported = (Unauthorized, Unreachable) if case is MESH_LIBSQL_CLIENT else Unauthorized
+    with pytest.raises(reported) as refused:
         await open_store(settings, Role.COMMAND)
     if isinstance(refused.value, Unauthorized):
         assert "VOX_DB_TOKEN" in refused.value.line

@@ -190,7 +190,7 @@ async def test_a_snapshot_is_taken_whole_and_the_log_goes_on_behind_it(
     source.commit(*["INSERT INTO t VALUES (randomblob(3000))"] * 5)
     frames = source.snapshot()
     await copy.start_over(OTHER_LOG)
-    assert await copy.read(COUNT) is None, "nobody has said that it may be read"
+    assert await copy.read(COUNT) is None, "no one has said that it may be read"
     copy.expect()
     await copy.take_older(frames[:2])
     with pytest.raises(Incomplete):
@@ -220,7 +220,7 @@ async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
     await copy.take(_numbered(source.commit("CREATE TABLE u (a)", "INSERT INTO t VALUES (4)"), 7_000))
     last = copy.next_frame - 1
     before = (tmp_path / "copy").read_bytes()
-    changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame as it is
+    changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame unchanged
     newest_first = [frame._replace(size_after=0) for frame in reversed(changed)]
     shown = WalFrame(last, source.path.stat().st_size // PAGE - 1, 0, memoryview(bytes(PAGE)), past or 0)
     page = source.path.read_bytes()[(shown.page_number - 1) * PAGE :][:PAGE]

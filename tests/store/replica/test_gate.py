@@ -1,4 +1,4 @@
-"""The gate: readers and changes exclude each other, nobody waits for ever, giving up leaves no trace."""
+"""The gate: readers and changes exclude each other, no one waits forever, giving up leaves no trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Watched:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Change, and see that nobody else does anything."""
+        """Change, and see that no one else does anything."""
         async with self.gate.changing():
             self.changes += 1
             try:

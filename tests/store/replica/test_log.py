@@ -1,4 +1,4 @@
-"""Reading the primary's log: a real server's, and what is told when there is none to be had."""
+"""Reading the primary's log: a real server's, and what is reported when there is none to be had."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def page(status: int) -> Callable[[], web.Response]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         (page(200), SyncRefused),
         (page(404), SyncRefused),
@@ -218,15 +218,15 @@ def page(status: int) -> Callable[[], web.Response]:
     ],
 )
 async def test_a_server_that_is_another_is_distinguished_from_one_in_trouble(
-    answer: Callable[[], web.StreamResponse], told: type[MeshError]
+    answer: Callable[[], web.StreamResponse], reported: type[MeshError]
 ) -> None:
     async with answering(answer) as log:
-        with pytest.raises(told) as hello:
+        with pytest.raises(reported) as hello:
             await log.hello(5.0)
-        with pytest.raises((told, Interrupted)) as frames:
+        with pytest.raises((reported, Interrupted)) as frames:
             await ask(log)
     assert "token" not in str(hello.value).replace("refused the token", "")
-    assert type(hello.value) is told
+    assert type(hello.value) is reported
     assert str(frames.value)
 
 

@@ -164,7 +164,7 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
         os.umask(before)
 
 
-# --- somebody else at the file --------------------------------------------------------------------
+# --- another at the file --------------------------------------------------------------------
 
 
 def _write_a_byte(path: Path) -> None:

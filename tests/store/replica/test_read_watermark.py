@@ -1,4 +1,4 @@
-"""The floor: no copy is good enough that lacks what this process has been told, and any that has it is.
+"""The read watermark: a copy that lacks what this process has seen is refused, any other is good.
 
 The model is a server with several lives. Each life has a log of its own, whose frames count from 0 and whose
 first ones hold all that was committed before. Connections belong to the life in which they were opened.
@@ -159,7 +159,7 @@ class World:
         happening()
 
     def check(self) -> None:
-        """Nothing that was told is missing."""
+        """Nothing that was reported is missing."""
         if self.is_met:
             assert self.copy.commits_at(self.next_frame) >= self.seen
         elif (
@@ -168,7 +168,7 @@ class World:
             and self.copy is self.life
             and not any(line.life is not self.life for line in self.lines)
         ):
-            # It holds everything there is: only a hello can tell that, or has told already.
+            # It holds everything there is: only a hello can tell that, or has done so.
             assert self.floor.needs_hello(self.copy.log_id, self.as_of)
 
     def catch_up(self) -> None:
@@ -221,7 +221,7 @@ def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> No
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
     floor.note(5, 1)
-    for as_of in (9.0, 10.0):  # of two things at the same moment nobody knows which came first
+    for as_of in (9.0, 10.0):  # of two things at the same moment no one knows which came first
         assert not floor.is_met_by("a", 1_000, as_of)
         assert floor.needs_hello("a", as_of)
     assert floor.is_met_by("a", 0, 10.1)

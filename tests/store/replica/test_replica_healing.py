@@ -77,7 +77,7 @@ class Witness:
         return rows.age_s
 
     async def from_replica(self, store: Store) -> None:
-        """Ask until the replica answers; whoever does so meanwhile must tell the truth."""
+        """Ask until the replica answers; every answer meanwhile must be true."""
         async with asyncio.timeout(_PATIENCE_S):
             while not await self.ask(store):
                 await store.synced()
@@ -183,7 +183,7 @@ async def test_damage_done_under_a_reading_store_never_shows_and_is_healed(
         asking = asyncio.create_task(witness.ask_for_ever(store))
         for _ in range(_TIMES):
             damage(replica_file(node), witness.last)
-            await store.synced()  # whoever has it open need not mind that it lies elsewhere, until then
+            await store.synced()  # an open replica is not affected by the move until then
             await witness.from_replica(store)
             assert standing(store).state is ReplicaState.IN_TOUCH
             assert standing(store).error == ""

@@ -1,4 +1,4 @@
-"""A replica under load: it blocks nobody, sends nobody away without need, and ends when it is told to."""
+"""A replica under load: it blocks no one, sends no one away without need, and ends when it is asked to."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0
 _LOST = 1_000 if SOAK else 3
 
 
-# By which way the server is reached, and whether somebody reads a replica of it, changes nothing in a backup.
+# By which way the server is reached, and whether someone reads a replica of it, changes nothing in a backup.
 @pytest.fixture(params=[MEMORY, FILE, MESH, *cases_in_soak(MESH_HTTP)], ids=str)
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """Each home in turn, with a database that no other test uses."""
@@ -339,7 +339,7 @@ async def test_a_restore_brings_everything_back_and_raises_the_counters(empty: E
 
 
 async def test_a_restore_marks_the_count_of_heartbeats_with_its_time(empty: Engine, backup: Path) -> None:
-    """So that two restores of one backup, which raise the incarnations alike, can be told apart."""
+    """So that two restores of one backup, which raise the incarnations alike, can be distinguished."""
     before = (await empty.query(Statement("SELECT unixepoch('now', '-1 second') * 1000 << 10"))).value
     await _restored(empty, backup)
     assert (await empty.query(Statement("SELECT min(beats) FROM node_incarnations"))).value > before

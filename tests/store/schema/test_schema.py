@@ -1,4 +1,4 @@
-"""The schema: made by whoever comes first, and shared by code of several ages."""
+"""The schema: made by the first process, and shared by code of several versions."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Away:
         self.leave_after(0)
 
     def leave_after(self, requests: int) -> None:
-        """The database answers so many more requests, and then can't be reached."""
+        """The database answers this many more requests, and then can't be reached."""
         gone = (Unreachable("no route") for _ in range(1_000))
         self.gate.before.extend([*([None] * requests), *gone])
 
@@ -342,7 +342,7 @@ def test_whatever_happens_to_the_database_everyone_was_given_the_truth(actions: 
 
 
 async def _live_through(actions: list[str], folder: Path) -> None:
-    told: dict[int, type] = {}
+    reported: dict[int, type] = {}
     appended: list[int] = []
     async with away(folder, bell=ReplayPause(listens=True)) as a:
         for number, action in enumerate(actions):
@@ -356,9 +356,9 @@ async def _live_through(actions: list[str], folder: Path) -> None:
                 script = adding(number, appendable=action == "append")
                 try:
                     await a.store.write(script, timeout=SHORT_S)
-                    told[number] = Outcome
+                    reported[number] = Outcome
                 except MeshError as error:
-                    told[number] = type(error)
+                    reported[number] = type(error)
                 if action == "append":
                     appended.append(number)
         a.gate.before.clear()
@@ -367,11 +367,11 @@ async def _live_through(actions: list[str], folder: Path) -> None:
         await asyncio.wait_for(a.store.drained(), 30)
         ids = await a.ids()
         assert len(ids) == len(set(ids))
-        for number, ending in told.items():
+        for number, ending in reported.items():
             if ending is Outcome:
-                assert number in ids, "told that it was applied or kept"
+                assert number in ids, "reported that it was applied or kept"
             elif ending is not OutcomeUnknown:
-                assert number not in ids, f"told {ending.__name__}, which means that it was not applied"
+                assert number not in ids, f"reported {ending.__name__}, which means that it was not applied"
         kept = [number for number in ids if number in appended]
         assert kept == sorted(kept), "appended in this order"
-        assert all(told[number] is Outcome for number in appended)
+        assert all(reported[number] is Outcome for number in appended)

@@ -1,4 +1,4 @@
-"""Watches: the answer at once, and again whenever it has changed, on every home and whoever changed it."""
+"""Watches: the answer at once, and again whenever it has changed, on every backend and by every writer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 async def other(settings: Settings) -> AsyncIterator[Store]:
     """Another store on the same database; in memory there can be none."""
     if settings.backend is Backend.MEMORY:
-        pytest.skip("what is in memory is nobody else's")
+        pytest.skip("what is in memory is no other's")
     async with await open_store(settings) as store:
         yield store
 
@@ -309,7 +309,7 @@ async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixt
         async def listen(self) -> None:
             if not failed.is_set():
                 failed.set()
-                raise KeyError("what nobody thought of")
+                raise KeyError("what no one thought of")
             changes.bump()
             await asyncio.Event().wait()
 

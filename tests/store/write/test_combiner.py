@@ -1,4 +1,4 @@
-"""The combiner: one request under way, the queue behind it, and what callers are told."""
+"""The combiner: one request under way, the queue behind it, and what callers get."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_request_whose_copy_came_first_is_not_reported_as_unsent() -> No
         assert await c.ids() == [1]
 
 
-@pytest.mark.parametrize("others", [(), (0,)], ids=["alone", "beside one that fails"])
+@pytest.mark.parametrize("others", [(), (0,)], ids=["alone", "next to one that fails"])
 async def test_a_commit_that_failed_may_yet_be_found_applied(
     others: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +319,7 @@ async def test_a_late_caller_does_not_end_a_request_for_the_others() -> None:
             await hasty_end
         c.gate.release()
         assert outcome(await patient_end).rows.value == 3
-        # Told to send it again to learn more, the late one may do so at any time: its key must stay.
+        # Asked to send it again to learn more, the late one may do so at any time: its key must stay.
         keys = [key for _, key in c.ledger._answered]
         assert patient.key in keys
         assert hasty.key not in keys

@@ -54,7 +54,7 @@ def always() -> bool:
 
 
 def at_most(calls: int, call: Call) -> Callable[[], bool]:
-    """The caller waits until so many calls were made."""
+    """The caller waits until this many calls were made."""
     return lambda: call.count < calls
 
 

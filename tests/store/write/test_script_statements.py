@@ -66,7 +66,7 @@ def test_a_script_that_does_more_than_that_stays_unchanged() -> None:
     assert plain_insert(Script(plain, plain)) == _PLAIN
     assert plain_insert(Script(plain, other)) is None
     assert plain_insert(Script(plain, answer=Answer("SELECT changes()", columns=("n",)))) is None
-    assert plain_insert(_insert(1, 2, 3)) is None  # which is wrong, and is to be told so
+    assert plain_insert(_insert(1, 2, 3)) is None  # which is wrong, and is to be reported
 
 
 def test_neighbours_are_a_statement_for_all() -> None:

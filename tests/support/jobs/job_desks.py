@@ -14,7 +14,7 @@ from vox_mesh.node import MeshNode
 
 
 async def scheduled(node: MeshNode, count: int, kind: str = "work") -> list[Scheduled]:
-    """So many jobs."""
+    """This many jobs."""
     return await node.jobs.schedule_all([Manifest.of(kind=kind, payload=n) for n in range(count)], new=True)
 
 

@@ -92,11 +92,11 @@ class Works:
         return worker
 
     async def close(self) -> None:
-        """Leave nobody."""
+        """Leave no process behind."""
         await asyncio.gather(*(worker.kill() for worker in self._started))
 
     async def until_ended(self, count: int) -> None:
-        """Wait until so many jobs have ended."""
+        """Wait until this many jobs have ended."""
         shown = None
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -154,7 +154,7 @@ class Works:
 
 @dataclass
 class JobHistory:
-    """What the log tells of one job, in the order of the commits."""
+    """The history of one job in the log, in the order of the commits."""
 
     max_attempts: int
     token: int = 0
@@ -166,7 +166,7 @@ class JobHistory:
     end: str | None = None
 
     def claim(self, node: str, token: int) -> None:
-        """Somebody takes it: it was nobody's."""
+        """It is claimed: it was free."""
         assert self.holder is None, f"{node} claims what {self.holder} has"
         assert self.end is None
         assert token > self.token
@@ -174,7 +174,7 @@ class JobHistory:
         self.claims[token] = node
 
     def keep(self, node: str, token: int) -> None:
-        """Somebody has it, under the token of its last claim."""
+        """It is held, under the token of its last claim."""
         assert (self.holder, self.token) == (node, token)
 
     def start(self, node: str, token: int) -> None:
@@ -185,7 +185,7 @@ class JobHistory:
         self.starts += 1
 
     def go(self, token: int, failed: int, state: str | None = None) -> None:
-        """Nobody has it any more."""
+        """It is free again."""
         assert self.holder is not None
         assert self.token == token
         self.holder = None
@@ -200,7 +200,7 @@ class JobHistory:
 
 
 class History:
-    """All that was done to jobs, judged as it is read."""
+    """All that was done to jobs, judged while it is read."""
 
     def __init__(self) -> None:
         self.stories: dict[str, JobHistory] = {}

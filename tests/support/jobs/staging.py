@@ -169,7 +169,7 @@ async def refused(node: MeshNode, script: Script, *job_ids: str) -> Refused:
 
 
 async def found(node: MeshNode, job_id: str) -> Job:
-    """The job as it is now."""
+    """The job in its current state."""
     return await node.jobs.find(job_id)
 
 

@@ -28,7 +28,7 @@ async def rows_of(mesh: Mesh, table: str) -> list[dict[str, Any]]:
 
 
 async def keys_in(mesh: Mesh, table: str) -> list[str]:
-    """The keys in one of the tables, each as often as it is there."""
+    """The keys in one of the tables, each as often as it occurs."""
     return [row["lock_key"] for row in await rows_of(mesh, table)]
 
 
@@ -48,7 +48,7 @@ async def expire_all(mesh: Mesh) -> None:
 
 
 async def held_keys(mesh: Mesh) -> list[str]:
-    """The keys that are held now, each as often as it is."""
+    """The keys that are held now, each as often as held."""
     return [holder.lock_key for holder in await mesh.locks.holders()]
 
 
@@ -68,7 +68,7 @@ async def settled(mesh: Mesh) -> None:
 
 
 async def until_waiting(mesh: Mesh, *keys: str) -> None:
-    """Wait until exactly these keys are waited for, each as often as it is named."""
+    """Wait until exactly these keys are waited for, each as often as named."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -78,7 +78,7 @@ async def until_waiting(mesh: Mesh, *keys: str) -> None:
 
 
 async def until_renewed(lock: Lock) -> None:
-    """Wait for a lock's next renewal, of which nobody tells."""
+    """Wait for a lock's next renewal, of which there is no event."""
     before = lock.expires_at
     async with asyncio.timeout(PATIENCE_S):
         while lock.expires_at == before:  # noqa: ASYNC110

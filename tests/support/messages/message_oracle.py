@@ -1,4 +1,4 @@
-"""What the rules say of messages, in memory: a list of letters, each in somebody's hands or nobody's."""
+"""What the rules say of messages, in memory: a list of letters, each claimed or free."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Oracle:
                 letter._end(MessageState.DEAD)
 
     def _run(self, pair: tuple[str, str], maker: Maker) -> list[OracleMessage]:
-        """What of a pair may be claimed: nothing while somebody works on any of it."""
+        """What of a pair may be claimed: nothing while someone works on any of it."""
         letters = self.open_of(pair)
         if any(each.is_held_before(maker) for each in letters):
             return []
@@ -110,14 +110,14 @@ class Oracle:
             left.remove(ordered[-1])
         return ordered
 
-    # --- what is said of those in somebody's hands -------------------------------------------------
+    # --- settling the claimed ones -------------------------------------------------
 
     def ack(self, letter: OracleMessage) -> None:
         """Its holder is done with it."""
         letter._end(MessageState.ACKED)
 
     def nack(self, letter: OracleMessage, attempts: int, *, waits: bool) -> None:
-        """Its holder gives it back, after so many attempts; what is behind it in the same hands goes too."""
+        """Its holder gives it back, after this many attempts; the ones it holds behind it go too."""
         for other in self.open_of(letter.message.pair):
             is_behind = other.message.hlc > letter.message.hlc
             if is_behind and other.is_held and other.claim == letter.claim:

@@ -41,9 +41,9 @@ class MessageJob(Job):
     messages: int = 0
     """How many each agent sends."""
     pace: int = 0
-    """After so many, the sender waits until the last has been dealt with; 0: it never does."""
+    """After this many, the sender waits until the last has been dealt with; 0: it never does."""
     halts: tuple[int, ...] = ()
-    """Before it sends these, or deals with them, it waits until it is told to go on."""
+    """Before it sends these, or deals with them, it waits until it is asked to go on."""
     roles: tuple[str, ...] = ()
     lease: float = 120.0
     loops: int = 1
@@ -66,11 +66,11 @@ class MessageProcess(Writer):
 
     @property
     def spooled(self) -> int:
-        """How many of those that it sent wait on its disk, or did."""
+        """How many of the ones that it sent wait on its disk, or did."""
         return sum("spooled" in report for report in self.reports)
 
     async def until_told(self, what: str, count: int = 1) -> None:
-        """Wait until it has said so, so many times."""
+        """Wait until it has said so, this many times."""
         await self.until(lambda reports: sum(what in report for report in reports) >= count)
 
     async def until_sent(self, number: int) -> None:
@@ -126,7 +126,7 @@ class MessageRun:
         return person
 
     async def close(self) -> None:
-        """Leave nobody."""
+        """Leave no process behind."""
         await asyncio.gather(*(person.kill() for person in self._people))
 
     # --- what they did ---------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class MessageRun:
 
     @property
     def again(self) -> int:
-        """How many messages were delivered to somebody who had dealt with them."""
+        """How many messages were delivered to a client that had dealt with them."""
         return sum(len(numbers) for numbers in self.done("again").values())
 
     def handed_out_after_ack(self) -> list[str]:
@@ -162,16 +162,16 @@ class MessageRun:
         return await self.store.read(_ROWS, (self.settings.scope_id,), fresh=True, timeout=PATIENCE_S)
 
     async def claimed(self) -> int:
-        """How many messages are in somebody's hands."""
+        """How many messages are claimed."""
         answer = await self.store.read(_CLAIMED, (self.settings.scope_id,), fresh=True)
         return int(answer.value)
 
     async def until_acked(self, count: int, timeout: float = PATIENCE_S) -> None:
-        """Wait until so many are acknowledged in the database."""
+        """Wait until this many are acknowledged in the database."""
         await self._until_shown(_ACKED, count, timeout)
 
     async def until_stored(self, count: int) -> None:
-        """Wait until so many are in the database."""
+        """Wait until this many are in the database."""
         await self._until_shown(_STORED, count, PATIENCE_S)
 
     async def until_leased(self) -> None:

@@ -74,7 +74,7 @@ async def row_of(mesh: Mesh, message: Message) -> dict[str, Any]:
 
 
 async def found(mesh: Mesh, message: Message) -> Message:
-    """The message as it is now; it must be there."""
+    """The message in its current state; it must be there."""
     now = await mesh.messages.queries.find(message.message_uuid)
     assert now is not None, message
     return now
@@ -87,7 +87,7 @@ async def next_of(receiving: AsyncGenerator[Message, None]) -> Message:
 
 
 async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int) -> list[Message]:
-    """So many messages of a loop, each acknowledged before the next is asked for."""
+    """This many messages of a loop, each acknowledged before the next is asked for."""
     taken = []
     for _ in range(count):
         message = await next_of(receiving)

@@ -32,7 +32,7 @@ RECEIVER: Final = "ben"
 AGENT: Final = "reviewer"
 """Who receives at the receiver's node."""
 
-TOKEN: Final = "a-token-that-nobody-may-read"
+TOKEN: Final = "a-token-that-no-one-may-read"
 TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.01
@@ -73,7 +73,7 @@ def letter(node: Mesh, **changes: Any) -> Message:
 
 
 def stranger_key() -> SigningKey:
-    """A key that nobody knows."""
+    """An unknown key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
@@ -196,7 +196,7 @@ async def serving(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the service does by itself, of which it tells nobody."""
+    """Wait for what the service does by itself, of which there is no event."""
     for _ in range(round(PATIENCE_S / _LOOK_S)):
         if condition():
             return

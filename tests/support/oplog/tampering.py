@@ -59,12 +59,12 @@ _TIMEOUT_S: Final = 10.0
 
 
 def stranger() -> SigningKey:
-    """A key that nobody knows."""
+    """An unknown key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
 class Intruder:
-    """Somebody who can write to the database, past all guards."""
+    """A client that can write to the database, past all guards."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -96,7 +96,7 @@ class Intruder:
         await self.run((f"{sql} AND seq BETWEEN ?4 AND ?5", (chain, first, last)))
 
     async def insert(self, entry: LogEntry) -> None:
-        """Add an entry as it is; the database gives it its id."""
+        """Add an entry unchanged; the database gives it its id."""
         names = [name for name in LogEntry._fields if name not in ("id", "repository_id")]
         places = ", ".join(f"?{place}" for place in range(3, 3 + len(names)))
         sql = (
@@ -172,7 +172,7 @@ class Intruder:
         return entry._replace(signature=key.sign(signed_text(entry.hash, self._mesh[0])))
 
     def rechained(self, entries: list[LogEntry], first: int, payload: str, key: SigningKey) -> list[LogEntry]:
-        """The chain from an entry on, with another payload there: linked, sealed and signed anew by a key."""
+        """The chain from an entry on, with another payload there: linked, sealed and signed with a key."""
         again: list[LogEntry] = []
         sealing = Sealing()
         prev = NO_HASH
@@ -252,14 +252,14 @@ async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
         await node.oplog.anchor()
         scene = Scene(node)
         await scene.run(("DELETE FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2", ()))
-        await node.pending_ops.refresh()  # nobody applies or drops anything meanwhile
+        await node.pending_ops.refresh()  # no one applies or drops anything meanwhile
         await scene.keep()
         yield scene
 
 
 @asynccontextmanager
 async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[Mesh]:
-    """A command beside a node. In memory it lives in the node's own process, since no other has the data."""
+    """A command next to a node. In memory it lives in the node's own process, since no other has the data."""
     if settings.backend is not Backend.MEMORY:
         async with Mesh.open_command(settings) as mesh:
             yield mesh

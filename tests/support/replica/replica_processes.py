@@ -82,7 +82,7 @@ async def compacted(server: Server) -> None:
     """
     waiting = server._folder / "data" / "dbs" / "default" / "to_compact"
     async with asyncio.timeout(_PATIENCE_S):
-        while waiting.exists() and len(list(waiting.iterdir())) > 1:  # noqa: ASYNC110 - it tells nobody
+        while waiting.exists() and len(list(waiting.iterdir())) > 1:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(_LOOK_S)
 
 

@@ -62,7 +62,7 @@ class Scene:
 
     @property
     def readers(self) -> list[Writer]:
-        """Those that have kept the replica, one after the other."""
+        """The ones that have kept the replica, one after the other."""
         return self._crew.members
 
     async def _instant(self, longest_s: float) -> None:
@@ -83,7 +83,7 @@ class Scene:
 
     async def _until_changing(self, wanted: bool) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            while self._is_changing is not wanted:  # noqa: ASYNC110 - another process does it, and tells nobody
+            while self._is_changing is not wanted:  # noqa: ASYNC110 - another process does it, there is no event
                 await asyncio.sleep(0)
 
     @property

@@ -26,7 +26,7 @@ class MovableClock:
     now_ms: int = BEGIN_MS
 
     def to(self, bar: int, beat: int = 1, ms: int = 0) -> None:
-        """Set it: to so many milliseconds after the beginning of a beat, which counts from 1, of a bar."""
+        """Set it: to this many milliseconds after the beginning of a beat, which counts from 1, of a bar."""
         self.now_ms = BEGIN_MS + bar * BAR_MS + (beat - 1) * BEAT_MS + ms
 
 

@@ -50,9 +50,9 @@ class Combining:
         return task
 
     async def queued(self, count: int) -> None:
-        """Wait until so many callers are queued."""
+        """Wait until this many callers are queued."""
         async with asyncio.timeout(10):
-            while self.combiner.depth < count:  # noqa: ASYNC110  # nobody tells; a few rounds of the loop
+            while self.combiner.depth < count:  # noqa: ASYNC110  # there is no event; a few rounds of the loop
                 await asyncio.sleep(0)
 
     async def ids(self) -> list[Any]:
