@@ -63,7 +63,7 @@ async def _ticks(node: MeshNode) -> bool:
 
 @asynccontextmanager
 async def mesh_of(database_of: DatabaseOf, folder: Path, names: str = "abc") -> AsyncIterator[Mesh]:
-    """So many nodes, each with a first tick."""
+    """This many nodes, each with a first tick."""
     async with database_of(folder) as database, scene(database.engine) as there, AsyncExitStack() as living:
         nodes = [await living.enter_async_context(there.node(name)) for name in names]
         for node in nodes:
@@ -185,7 +185,7 @@ async def test_the_log_and_the_nodes_name_the_databases_clock(
 
 
 async def refused_alike(node: MeshNode, lock: Lock, job_id: str) -> None:
-    """All that would be granted, begun or written anew is refused with the same error."""
+    """All that would be granted, begun or written again is refused with the same error."""
     attempts: tuple[Callable[[], Awaitable[object]], ...] = (
         partial(node.locks.acquire, "z"),
         partial(node.locks.acquire, ["z", "zz"], shared=True),
@@ -460,7 +460,7 @@ async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: P
                     await node.run_once()
             assert await _ticks(c)
             assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
-            assert a.clock.correction_ms == 0, "nobody has corrected the database for that"
+            assert a.clock.correction_ms == 0, "no one has corrected the database for that"
 
 
 async def test_while_a_node_of_the_version_before_is_alive_nothing_is_corrected(tmp_path: Path) -> None:
@@ -519,7 +519,7 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
         async with there.node("a", around) as node:
             await node.run_once()
             ahead_s = 100.0
-            database.set_ahead(ahead_s)  # one machine, one clock, and somebody has set it
+            database.set_ahead(ahead_s)  # one machine, one clock, and someone has set it
             await node.run_once()
             assert -100_500 < node.clock.correction_ms < -99_500
             assert not node.clock.is_off
@@ -533,7 +533,7 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
             await node.close()
         async with there.node("a", around) as node:
             await node.run_once()
-            assert node.clock.correction_ms == 0, "nobody else was there: nothing could end by it"
+            assert node.clock.correction_ms == 0, "no one else was there: nothing could end by it"
 
 
 # --- requests that come late ---------------------------------------------------------------------

@@ -37,7 +37,7 @@ from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
 from vox_mesh.store.write.script_statements import answered_rows
@@ -77,7 +77,7 @@ class OpLogWriter:
     def __init__(
         self,
         load: Callable[[], Identity],
-        tenant: Tenant,
+        writer_id: WriterId,
         clock: MeshClock,
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
@@ -86,13 +86,13 @@ class OpLogWriter:
         """`on_rejoin` is called when the node has joined again after a rollback."""
         self._load_identity = load
         self._identity: Identity | None = None
-        self._mesh = tenant[:2]
+        self._mesh = writer_id[:2]
         self._clock = clock
-        self._entry_builder = EntryBuilder(tenant, clock)
+        self._entry_builder = EntryBuilder(writer_id, clock)
         self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
-        self._rollback = Rollback(tenant, self.witness, clock)
+        self._rollback = Rollback(writer_id, self.witness, clock)
         self.incarnation: int | None = None
         self.rollbacks = 0
         """How many rollbacks of the database this process has found."""
@@ -251,7 +251,7 @@ class OpLogWriter:
         if self._registration is None or self.joined is not None:
             return
         is_rejoin = self.incarnation is not None
-        await self.database_clock.first_look(database)
+        await self.database_clock.first_read(database)
         self.rollbacks += await self._rollback.fence_if_behind(database, self, is_running=is_rejoin)
         if not self._is_joining:  # otherwise a newer incarnation may be ours, with its answer lost
             await self._refuse_if_newer(database)
@@ -352,7 +352,7 @@ class OpLogWriter:
 
     async def _begin_command(self, database: DirectDatabase) -> None:
         """Check that a command, which is not registered, has the key known for its node."""
-        await self.database_clock.look(database, None)
+        await self.database_clock.check(database, None)
         await self._refuse_other_key(database)
 
     async def _refuse_if_not_ours(self, database: DirectDatabase) -> None:
@@ -374,7 +374,7 @@ class OpLogWriter:
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
         try:
-            await self.database_clock.look(database, observer)
+            await self.database_clock.check(database, observer)
         except Refused:  # this incarnation was superseded, or ended by a rollback
             await self._refuse_if_superseded(database)
 

@@ -11,7 +11,7 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.tables import TableColumns, mesh_tables
-from vox_mesh.store.script import Statement, Tenant
+from vox_mesh.store.script import Statement, WriterId
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool.spool import SpoolStatus, status_of
 from vox_mesh.store.store import Store
@@ -25,13 +25,13 @@ _FILE_ACCESS: Final = (
 )
 """Statements that succeed, without an effect, on a server that gives every client access to its files."""
 
-_TENANT: Final = ("scope_id", "repository_id")
+_MESH_COLUMNS: Final = ("scope_id", "repository_id")
 
 
 async def row_counts(store: Store) -> dict[str, int]:
     """Return the number of rows in each table of the mesh, limited to this mesh where rows belong to one."""
     counts = " UNION ALL ".join(_count(table) for table in mesh_tables())
-    params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.tenant)]
+    params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.writer_id)]
     return {row["table_name"]: row["rows"] for row in await store.read(counts, params)}
 
 
@@ -41,11 +41,11 @@ def _count(table: TableColumns) -> str:
 
 
 def _is_shared(table: TableColumns) -> bool:
-    return set(_TENANT) <= set(table.columns)
+    return set(_MESH_COLUMNS) <= set(table.columns)
 
 
-def _ids(tenant: Tenant) -> tuple[str, str]:
-    return tenant.scope_id, tenant.repository_id
+def _ids(writer_id: WriterId) -> tuple[str, str]:
+    return writer_id.scope_id, writer_id.repository_id
 
 
 async def ping(engine: Engine) -> None:
