@@ -44,8 +44,8 @@ class ListenAddress:
         if not has_token:
             if announced is not None and not is_loopback(announced.hostname or ""):
                 raise BadSettings(
-                    f"VOX_MESH_CONTROL_ADDR: {announced.hostname} is an address of other machines, and must be "
-                    "used with VOX_MESH_TOKEN",
+                    f"VOX_MESH_CONTROL_ADDR: {announced.hostname} is an address of other machines, "
+                    "which must be used with VOX_MESH_TOKEN",
                     hint="set it to the same value on all nodes; `vox-mesh token random` makes one",
                 )
             if not is_loopback(host):
