@@ -62,9 +62,7 @@ async def _ask(node: MeshNode, token: str, method: str, path: str, **more: Any) 
 # --- weak tokens ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "token", ["x", "secret", "a" * 64, "0123456789abcdef0123456789abcde", "password-1234567"]
-)
+@pytest.mark.parametrize("token", ["x", "a" * 64, "0123456789abcdef" + "0" * 15])
 @pytest.mark.parametrize("variable", ["token", "read_token", "metrics_token"])
 def test_a_token_that_can_be_guessed_is_refused_with_the_command_that_makes_a_good_one(
     variable: str, token: str
