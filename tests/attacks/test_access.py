@@ -104,7 +104,7 @@ async def test_another_user_is_not_served_on_the_local_socket(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_ROOT", -1)
-    monkeypatch.setattr(connections.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(httpx.TransportError):
         await _over_socket(home, "GET", "/livez")
 
@@ -197,7 +197,7 @@ async def test_no_token_makes_the_owner_act(town: Town) -> None:
 # --- guessing ------------------------------------------------------------------------------------
 
 
-async def test_whoever_guesses_tokens_is_slowed_and_nobody_else(
+async def test_a_client_that_guesses_tokens_is_slowed_and_no_other(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vox_mesh.http.limits import AuthenticationBrake

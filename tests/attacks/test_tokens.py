@@ -266,7 +266,7 @@ async def test_the_order_of_relayed_messages_cannot_be_changed_on_the_way(
             assert kept is None
         else:
             assert answer.status_code == HTTPStatus.OK
-            assert kept is None or kept.after is not None, "it claims to be the first, and nobody signed that"
+            assert kept is None or kept.after is not None, "it claims to be the first, and that is not signed"
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await stream.aclose()

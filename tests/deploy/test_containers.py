@@ -219,9 +219,8 @@ def _has_compose() -> bool:
 
 @pytest.mark.skipif(not _has_compose(), reason="docker compose is not installed")
 def test_docker_takes_the_project() -> None:
-    names = ("VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN")
-    names = (*names, "GRAFANA_PASSWORD")
-    env = {**os.environ, **dict.fromkeys(names, "t")}
+    mesh = ("VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN")
+    env = {**os.environ, **dict.fromkeys((*mesh, "VOX_DB_TOKEN", "GRAFANA_PASSWORD"), "t")}
     command = ["docker", "compose", "--file", str(_COMPOSE), "config", "--quiet"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -92,7 +92,7 @@ def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vo
             )
 
 
-def test_a_forged_address_gets_no_token_and_is_told(vox: Vox) -> None:
+def test_a_forged_address_gets_no_token_and_is_named(vox: Vox) -> None:
     with _up(vox, "--tick", "1h"):
         _change(vox, "UPDATE node_addresses SET control_addr = 'http://192.0.2.1:1'")
         found = _found(vox, 1)

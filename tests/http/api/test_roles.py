@@ -1,4 +1,4 @@
-"""Roles and routes over HTTP: everyone may read them, and nobody can change them there."""
+"""Roles and routes over HTTP: they are read there, and not changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_whoever_has_the_roles_already_is_told_so_until_they_change(served
     assert changed.json()["coordinator"]["node_id"] == "ann"
 
 
-async def test_an_old_client_is_told_which_command_does_it_now(served: Served) -> None:
+async def test_an_old_client_learns_which_command_does_it_now(served: Served) -> None:
     answer = await served.ask("PUT", "/v1/routes/demo.x", {"node_id": "ann"})
     assert_problem(answer, HTTPStatus.FORBIDDEN, "owner_only")
     assert answer.json()["hint"] == "run `vox-mesh route set KIND NODE` there"
