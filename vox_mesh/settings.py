@@ -14,8 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
+from vox_mesh.observability.deprecation import warn_renamed
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -154,13 +155,19 @@ class Settings(BaseSettings):
     spool_max_bytes: int = Field(64 * 2**20, validation_alias="VOX_SPOOL_MAX_BYTES", ge=4_096)
 
     @property
-    def home(self) -> Home:
+    def backend(self) -> Backend:
         """Return the backend that these settings choose."""
         if not self.enabled:
-            return Home.MEMORY
+            return Backend.MEMORY
         if self.db_url is None or self.db_url.startswith("file:"):
-            return Home.FILE
-        return Home.MESH
+            return Backend.FILE
+        return Backend.SERVER
+
+    @property
+    def home(self) -> Backend:
+        """Return `backend`. Deprecated."""
+        warn_renamed("settings.home", "settings.backend")
+        return self.backend
 
     @property
     def file_path(self) -> Path:
@@ -172,7 +179,7 @@ class Settings(BaseSettings):
     @property
     def endpoint(self) -> str:
         """Return the server's address as `http(s)://host[:port]`; only of the server backend."""
-        if self.home is not Home.MESH or self.db_url is None:
+        if self.backend is not Backend.SERVER or self.db_url is None:
             raise BadSettings("VOX_DB_URL is not set", hint="set VOX_DB_URL=libsql://my-db.turso.io")
         parts = urlsplit(self.db_url)
         encrypted = _REMOTE_SCHEMES[parts.scheme] and parts.query != "tls=0"
@@ -181,7 +188,7 @@ class Settings(BaseSettings):
     @property
     def is_database_elsewhere(self) -> bool:
         """Return whether the database is on another machine, with its own clock."""
-        return self.home is Home.MESH and not is_loopback(urlsplit(self.endpoint).hostname or "")
+        return self.backend is Backend.SERVER and not is_loopback(urlsplit(self.endpoint).hostname or "")
 
 
 EXAMPLES: Final = {
@@ -262,7 +269,7 @@ def _name_in_use(variable: str) -> str:
 
 
 def _refuse_plaintext_token(settings: Settings) -> None:
-    if settings.home is not Home.MESH or settings.db_token is None or settings.db_allow_plaintext:
+    if settings.backend is not Backend.SERVER or settings.db_token is None or settings.db_allow_plaintext:
         return
     endpoint = urlsplit(settings.endpoint)
     if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or ""):

@@ -46,7 +46,7 @@ class NodeServer:
         )
         keys = relay_keys_of(mesh, tokens.full)
         access = Access(tokens.full, tokens.read, keys, tokens.metrics)
-        self.token_id = token_id(tokens.full, *store.tenant[:2])
+        self.token_id = token_id(tokens.full, *store.mesh_id)
         """The public name of the token: nodes that announce the same one can relay to each other."""
 
         # Older messages are pruned, so duplicates of them would seem new.
@@ -99,7 +99,7 @@ class NodeServer:
 
 def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
     """Return the relay keys of a mesh, by its rhythm."""
-    scope_id, repository_id, _ = mesh.store.tenant
+    scope_id, repository_id, _ = mesh.store.writer_id
     return RelayKeys(
         token,
         (scope_id, repository_id),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -35,19 +37,19 @@ from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
-from vox_mesh.store.write.script_statements import answered_rows, by_key
+from vox_mesh.store.write.script_statements import answered_rows
 
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
-_ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
 _NO_WRITER: Final = (None,) * CONDITION_VALUES
+_ON_TIME: Final = _SQL["refuse_unless_on_time"]
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
@@ -75,7 +77,7 @@ class OpLogWriter:
     def __init__(
         self,
         load: Callable[[], Identity],
-        tenant: Tenant,
+        writer_id: WriterId,
         clock: MeshClock,
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
@@ -84,13 +86,13 @@ class OpLogWriter:
         """`on_rejoin` is called when the node has joined again after a rollback."""
         self._load_identity = load
         self._identity: Identity | None = None
-        self._mesh = tenant[:2]
+        self._mesh = writer_id[:2]
         self._clock = clock
-        self._entry_builder = EntryBuilder(tenant, clock)
+        self._entry_builder = EntryBuilder(writer_id, clock)
         self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
-        self._rollback = Rollback(tenant, self.witness, clock)
+        self._rollback = Rollback(writer_id, self.witness, clock)
         self.incarnation: int | None = None
         self.rollbacks = 0
         """How many rollbacks of the database this process has found."""
@@ -179,18 +181,10 @@ class OpLogWriter:
         self._end, self._bound = None, []
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
-        found = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
-        if len(found) < len(scripts):
+        rows = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
+        verdicts = {key: _recalled(ops[key], list(own)) for key, own in groupby(rows, itemgetter("op_id"))}
+        if len(verdicts) < len(scripts):
             await self._refuse_if_not_ours(database)
-        answers = by_key(await database.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
-        verdicts: dict[str, Verdict] = {}
-        for row in found:
-            script = ops[row["op_id"]]
-            verdicts[script.key] = (
-                Outcome(script.key, answered_rows(script, answers), repeated=True)
-                if row["accepted"]
-                else _refusal(script, row["reason"])
-            )
         return verdicts
 
     # --- binding ---------------------------------------------------------------------------------
@@ -209,11 +203,12 @@ class OpLogWriter:
         if self._registration is not None:
             writer = self._writer_values
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
-            return BatchWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
+            condition = Statement(_IS_CURRENT, (*writer, *days))
+            return BatchWrapper((guard,), Statement(_ON_TIME, window), condition=condition)
         if not self._clock.is_set:
             return NO_WRAPPER
-        guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return BatchWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
+        guard = Statement(_ON_TIME, window)
+        return BatchWrapper((guard,), guard, condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
 
     @property
     def _writer_values(self) -> Sequence[Value]:
@@ -247,7 +242,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return BatchWrapper(preface, accepted, verdicts)
+        return BatchWrapper(preface, Statement(_ON_TIME, self._clock.window_ms), accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 
@@ -256,7 +251,7 @@ class OpLogWriter:
         if self._registration is None or self.joined is not None:
             return
         is_rejoin = self.incarnation is not None
-        await self.database_clock.first_look(database)
+        await self.database_clock.first_read(database)
         self.rollbacks += await self._rollback.fence_if_behind(database, self, is_running=is_rejoin)
         if not self._is_joining:  # otherwise a newer incarnation may be ours, with its answer lost
             await self._refuse_if_newer(database)
@@ -357,7 +352,7 @@ class OpLogWriter:
 
     async def _begin_command(self, database: DirectDatabase) -> None:
         """Check that a command, which is not registered, has the key known for its node."""
-        await self.database_clock.look(database, None)
+        await self.database_clock.check(database, None)
         await self._refuse_other_key(database)
 
     async def _refuse_if_not_ours(self, database: DirectDatabase) -> None:
@@ -379,7 +374,7 @@ class OpLogWriter:
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
         try:
-            await self.database_clock.look(database, observer)
+            await self.database_clock.check(database, observer)
         except Refused:  # this incarnation was superseded, or ended by a rollback
             await self._refuse_if_superseded(database)
 
@@ -423,6 +418,14 @@ class OpLogWriter:
 
     async def _ask(self, database: DirectDatabase, name: str, *values: Value) -> Any:
         return await database.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
+
+
+def _recalled(script: Script, rows: Sequence[Row]) -> Verdict:
+    """Return the verdict on a script that is in the log, from the rows of `verdicts_of`."""
+    if not rows[0]["accepted"]:
+        return _refusal(script, rows[0]["reason"])
+    answers: list[Sequence[Value]] = [row for row in rows if row["n"] is not None]
+    return Outcome(script.key, answered_rows(script, {script.key: answers}), repeated=True)
 
 
 def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:

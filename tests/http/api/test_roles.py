@@ -28,7 +28,7 @@ async def test_roles_are_shown_as_the_command_does(served: Served, kind: str) ->
     await served.node.roles.clear_route(kind)
 
 
-async def test_whoever_has_the_roles_already_is_told_so_until_they_change(served: Served) -> None:
+async def test_one_that_has_the_roles_already_is_notified_until_they_change(served: Served) -> None:
     first = await served.ask("GET", "/v1/roles")
     tag = first.headers["ETag"]
     for said in (tag, f'W/{tag}, "other"', f'"other" , {tag}'):
