@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.deploy import command_lines, schemas
-from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions
+from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, SOME_TOKEN, documents, instructions
 from tests.deploy.test_containers import version
 from tests.deploy.test_verify import verify_command
 from vox_mesh import load_settings
@@ -101,7 +101,7 @@ def test_nodes_keep_their_identity_and_have_good_settings() -> None:
     env = environment("vox-mesh")
     assert env.pop("POD_NAME") == {"fieldRef": {"fieldPath": "metadata.name"}}
     plain = {
-        key: "t" if isinstance(value, dict) else value.replace("$(POD_NAME)", "vox-mesh-0")
+        key: SOME_TOKEN if isinstance(value, dict) else value.replace("$(POD_NAME)", "vox-mesh-0")
         for key, value in env.items()
     }
     settings = load_settings(_env_file=None, enabled=True, **plain)
