@@ -18,7 +18,6 @@ from vox_mesh.errors import (
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -41,6 +40,7 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
+from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, tenant_of
 from vox_mesh.runtime.supervisor import Supervisor
@@ -133,7 +133,7 @@ class MeshNode(Mesh):
             JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
             *(reconciler, leases, finisher),
             WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
-            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            open_exec_policy(settings) if settings.worker_exec else None,
             self._heartbeat.run_once,
         )
 

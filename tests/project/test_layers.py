@@ -20,6 +20,7 @@ _LAYERS: Final = (
     "base_errors",
     "errors",
     "model",
+    "environment",
     "settings",
     "store",
     "contrib",
@@ -49,7 +50,8 @@ module may import from its own layer and from those below it."""
 
 _MAY_USE: Final = {
     "model": {"errors"},
-    "store": {"errors", "model"},
+    "environment": {"errors"},
+    "store": {"errors", "model", "environment"},
     "contrib": {"errors", "model", "store"},
     "observability": {"errors", "model"},
     "nodes": {"errors", "model", "store", "observability"},

@@ -14,6 +14,7 @@ from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.options import LockOptions, TrailingCommand, lock_options
 from vox_mesh.cli.support.session import start_shared
 from vox_mesh.cli.support.terminal import Terminal
+from vox_mesh.environment.process import deny_inspection
 from vox_mesh.errors import LockLost, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
@@ -102,6 +103,7 @@ class _UnderLock:
             "VOX_LOCK_FENCE": str(lock.fence_token),
             "VOX_AGENT_ID": lock.holder_agent,
         }
+        deny_inspection()  # the key of the node is in this process's memory
         self._group = ProcessGroup(Terminal())
         try:
             return shell_exit_code(await self._group.run(Start(self._command, os.environ | variables)))

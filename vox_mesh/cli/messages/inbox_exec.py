@@ -16,6 +16,7 @@ from vox_mesh.cli.messages.message_output import records, text_of
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.output import Record
 from vox_mesh.cli.support.terminal import Terminal
+from vox_mesh.environment.process import deny_inspection
 from vox_mesh.errors import AWAY, MeshError, NotHolder
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
@@ -42,6 +43,7 @@ class Exec:
 
     async def run(self) -> int:
         """Handle all messages; return the exit code: 1 if one was not acknowledged."""
+        deny_inspection()  # the key of the node is in this process's memory
         async with (
             Mesh.open_command(self._settings) as mesh,
             aclosing(messages_of(mesh, self._box)) as messages,

@@ -12,6 +12,7 @@ from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.logs import set_log_node
+from vox_mesh.environment.process import deny_inspection
 from vox_mesh.jobs.worker.handlers import HandlerSet
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
@@ -68,6 +69,7 @@ class NodeRun:
             if opening is not None:
                 opening.cancel()
 
+        deny_inspection()  # its key is in its memory
         watch = ShutdownWatchdog(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
         try:
             async with Mesh.open(self._settings) as mesh:

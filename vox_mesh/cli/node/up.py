@@ -11,10 +11,10 @@ import click
 from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
-from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.model.base.homes import Home
 from vox_mesh.runtime import loop
+from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
 
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:
-    ExecPolicy.parsed(settings.worker_exec_allow)  # report a wrong setting before anything starts
+    check_exec_settings(settings)
     if not handlers.patterns and not settings.worker_exec:
         return None
     return Work(handlers, settings.worker_concurrency, grace_s)
