@@ -15,12 +15,12 @@ import pytest
 
 from tests.support.running.confined import IS_ROOT, NOBODY, RealVox, bwrap
 from vox_mesh import Manifest
-from vox_mesh.environment.process import _current_values
-from vox_mesh.environment.secrets import SECRET_VARIABLES
-from vox_mesh.environment.sources import is_secret, names_of
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.secrets import ExecSecrets, Redactor
 from vox_mesh.settings import Settings, load_settings
+from vox_mesh.settings.process import _current_values
+from vox_mesh.settings.secrets import SECRET_VARIABLES
+from vox_mesh.settings.sources import is_secret, names_of
 
 _TOKENS: Final = {
     "VOX_DB_TOKEN": "eyJ-the-token-of-the-database",
@@ -135,9 +135,7 @@ def test_a_command_under_a_lock_inherits_no_token(tmp_path: Path) -> None:
 def test_a_command_for_a_message_inherits_no_token(tmp_path: Path) -> None:
     vox = RealVox(tmp_path, _TOKENS)
     assert vox("send", "ada", "hello").returncode == 0
-    ended = vox(
-        "inbox", "--agent", "ada", "--exec", 'env; cat; tr "\\0" "\\n" </proc/$PPID/environ; echo seen'
-    )
+    ended = vox("inbox", "ada", "--exec", 'env; cat; tr "\\0" "\\n" </proc/$PPID/environ; echo seen')
     assert "hello" in ended.stdout, ended
     assert "seen" in ended.stdout.splitlines()
     assert not _secrets_in(ended.stdout)
@@ -145,7 +143,7 @@ def test_a_command_for_a_message_inherits_no_token(tmp_path: Path) -> None:
 
 _NODE_ITSELF: Final = """
 import os, sys
-from vox_mesh.environment.secrets import SECRET_VARIABLES, secret_of, take_variables
+from vox_mesh.settings.secrets import SECRET_VARIABLES, secret_of, take_variables
 take_variables(SECRET_VARIABLES)
 print(os.getpid(), secret_of("VOX_DB_TOKEN"), flush=True)
 sys.stdin.read()

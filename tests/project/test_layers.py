@@ -20,7 +20,6 @@ _LAYERS: Final = (
     "base_errors",
     "errors",
     "model",
-    "environment",
     "settings",
     "store",
     "contrib",
@@ -50,8 +49,7 @@ module may import from its own layer and from those below it."""
 
 _MAY_USE: Final = {
     "model": {"errors"},
-    "environment": {"errors"},
-    "store": {"errors", "model", "environment"},
+    "store": {"errors", "model"},
     "contrib": {"errors", "model", "store"},
     "observability": {"errors", "model"},
     "nodes": {"errors", "model", "store", "observability"},

@@ -9,12 +9,12 @@ import pytest
 from pydantic import SecretStr
 
 from vox_mesh import Settings, load_settings
-from vox_mesh.environment.trust import read_env_file, trust
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.settings import EXAMPLES, variable_of
+from vox_mesh.settings.trust import read_env_file, trust
 
 SECRET = "s3cr3t-t0k3n"
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh.cli.support import COMPLETE
 from vox_mesh.cli.support.early_signals import handle_early_signals
-from vox_mesh.environment.secrets import SECRET_VARIABLES, take_variables
+from vox_mesh.settings.secrets import SECRET_VARIABLES, take_variables
 
 _GC_THRESHOLD: Final = 20_000
 _INTERRUPTED: Final = 130

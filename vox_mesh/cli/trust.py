@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from vox_mesh.cli.support.output import json_option, show_one
-from vox_mesh.environment import trust as approvals
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings import trust as approvals
 
 
 @click.command()

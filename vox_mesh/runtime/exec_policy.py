@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.environment.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES
-from vox_mesh.environment.trust import ENV_FILE, config_folder, read_env_file
 from vox_mesh.jobs.exec.isolation import choose_isolation
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 from vox_mesh.settings import Settings
+from vox_mesh.settings.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES
+from vox_mesh.settings.trust import ENV_FILE, config_folder, read_env_file
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.runtime.home_check import refuse_unsafe_home
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
-from vox_mesh.store.home_check import refuse_unsafe_home
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Replica

@@ -19,6 +19,7 @@ from vox_mesh.model.base.homes import Home
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES, Settings
+from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.report import replicas_next_to
@@ -148,6 +149,17 @@ async def identity(context: CheckContext) -> CheckResult | None:
     return ok(", ".join(names) or "none yet: created when a node first starts")
 
 
+async def server_key(context: CheckContext) -> CheckResult | None:
+    """Check that the key which can make tokens of the database is not next to a node."""
+    found = context.settings.home_dir / "sqld.pem"
+    if not found.exists():
+        return None
+    return warn(
+        f"{found} can make tokens of the database, and jobs of a node may read it",
+        f"move it and its public key to {config_folder()}",
+    )
+
+
 async def exec_isolation(context: CheckContext) -> CheckResult | None:
     """Check that commands of jobs can't read the key and the tokens of the node that runs them."""
     if not context.settings.worker_exec:
@@ -178,6 +190,7 @@ CHECKS: Final[tuple[DoctorCheck, ...]] = (
     identity,
     spool,
     replica_mark,
+    server_key,
     exec_isolation,
     exec_allow,
 )

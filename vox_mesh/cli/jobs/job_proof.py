@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +19,8 @@ from vox_mesh.model.jobs.proof import check_bundle
 from vox_mesh.views.proofs import bundle_proof, verify_proof
 
 _FILE = click.Path(path_type=Path)
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_PRIVATE: Final = 0o600
 
 
 @click.command()
@@ -73,7 +77,7 @@ def _read(file: Path) -> bytes:
 def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     """Write a bundle to verify a job's proof elsewhere.
 
-    It has the manifest, the proof and the outputs; an output that is not here, or too large, is represented
+    It has the manifest, the proof and the outputs, and only its owner can read it; an output that is not here, or too large, is represented
     by its hash. A bundle must not be changed, not even by a line break. A proof that does not hold is not
     bundled: it ends with 1, as `vox-mesh job verify` would.
 
@@ -98,7 +102,8 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
 
 def _write(file: Path, content: bytes) -> None:
     try:
-        with file.open("xb") as new:
+        descriptor = os.open(file, _NEW_FILE, _PRIVATE)
+        with os.fdopen(descriptor, "wb") as new:
             new.write(content)
     except FileExistsError:
         raise ExportRefused(f"{file} already exists", hint="pass a new file") from None

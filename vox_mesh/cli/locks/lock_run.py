@@ -14,13 +14,13 @@ from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.options import LockOptions, TrailingCommand, lock_options
 from vox_mesh.cli.support.session import start_shared
 from vox_mesh.cli.support.terminal import Terminal
-from vox_mesh.environment.process import deny_inspection
 from vox_mesh.errors import LockLost, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.runtime.locking import hold_lock
 from vox_mesh.settings import Settings
+from vox_mesh.settings.process import deny_inspection
 
 _log = logging.getLogger(__name__)
 

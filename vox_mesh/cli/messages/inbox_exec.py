@@ -16,13 +16,13 @@ from vox_mesh.cli.messages.message_output import records, text_of
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.output import Record
 from vox_mesh.cli.support.terminal import Terminal
-from vox_mesh.environment.process import deny_inspection
 from vox_mesh.errors import AWAY, MeshError, NotHolder
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.settings import Settings
+from vox_mesh.settings.process import deny_inspection
 from vox_mesh.store.engines.thread import to_the_end
 
 _log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.logs import set_log_node
-from vox_mesh.environment.process import deny_inspection
 from vox_mesh.jobs.worker.handlers import HandlerSet
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.settings import Settings
+from vox_mesh.settings.process import deny_inspection
 
 _log = logging.getLogger(__name__)
 

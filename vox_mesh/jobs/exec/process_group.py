@@ -24,8 +24,8 @@ from pathlib import Path
 from resource import struct_rusage
 from typing import Final, Protocol
 
-from vox_mesh.environment.process import deny_new_privileges
 from vox_mesh.jobs.exec.isolation import ExecUser
+from vox_mesh.settings.process import deny_new_privileges
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 GRACE_S: Final = 5.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from vox_mesh.environment.secrets import SECRET_VARIABLES, read_secret, secret_of, take_variables
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.secrets import SECRET_VARIABLES, read_secret, secret_of, take_variables
 
 _SETTING: Final = "VOX_WORKER_EXEC_SECRETS"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

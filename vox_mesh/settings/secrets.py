@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.environment.process import deny_inspection, erase_variables
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.process import deny_inspection, erase_variables
 
 SECRET_VARIABLES: Final = ("VOX_DB_TOKEN", "TURSO_AUTH_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN")
 """The variables of this package that hold a secret."""

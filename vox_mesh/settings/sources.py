@@ -16,14 +16,14 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
 )
 
-from vox_mesh.environment.secrets import (
+from vox_mesh.errors import BadSettings
+from vox_mesh.settings.secrets import (
     FILE_SUFFIX,
     secret_from_credentials,
     secret_from_file,
     secret_of,
 )
-from vox_mesh.environment.trust import EnvFile, read_env_file
-from vox_mesh.errors import BadSettings
+from vox_mesh.settings.trust import EnvFile, read_env_file
 
 _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
@@ -63,7 +63,7 @@ class SecretSource(PydanticBaseSettingsSource):
         """Return the secrets that are given, by variable."""
         found = {}
         for name, field in self.settings_cls.model_fields.items():
-            if is_secret(field) and name not in _fields_of(self.current_state, self.settings_cls):
+            if is_secret(field) and name not in self.current_state:  # as an argument, not as a variable
                 value, key, _ = self.get_field_value(field, name)
                 if value is not None:
                     found[key] = value

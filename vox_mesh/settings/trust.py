@@ -19,8 +19,8 @@ from typing import Final
 
 from dotenv import dotenv_values
 
-from vox_mesh.environment.ownership import ownership_fault, ownership_hint
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.ownership import ownership_fault, ownership_hint
 
 ENV_FILE: Final = ".env"
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.environment.ownership import is_link, ownership_fault, ownership_hint
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.ownership import is_link, ownership_fault, ownership_hint
 
 _ARTIFACTS: Final = "artifacts"
 _MAX_DEPTH: Final = 4

@@ -16,13 +16,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from vox_mesh.environment.sources import EnvFileSource, SecretSource, VariableSource
-from vox_mesh.environment.trust import ENV_FILE
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
 from vox_mesh.model.jobs.sandbox import Sandbox
+from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
+from vox_mesh.settings.trust import ENV_FILE
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -1,1 +1,0 @@
-"""The surroundings of a process: its secrets, its folder, and what other processes can see of it."""
