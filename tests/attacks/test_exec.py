@@ -63,11 +63,11 @@ def test_no_trick_gets_past_the_list_of_allowed_commands(tmp_path: Path) -> None
     tricks = exploits(tmp_path)
     patterned = "git fetch *" if shutil.which("git") else "true"
     allow = f"bash,perl,true,python3,git status,env,{patterned},GREETING=hel* /bin/echo hello *"
-    honest = [
+    honest: list[dict[str, Any]] = [
         {"command": ["echo", "hello", "world"], "env": {"GREETING": "hello"}},
         {"command": ["bash", f"{tmp_path}/harmless.sh"]},
     ]
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"command": ["echo", "hello", "-e"]},
         {"command": ["echo", "bye", "world"]},
         {"command": ["echo", "hello", "world"], "env": {"GREETING": "bye"}},

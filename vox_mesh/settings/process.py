@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -62,12 +63,13 @@ def _current_values(names: Collection[bytes]) -> Iterator[tuple[int, int]]:
         environment = find().contents
     else:
         environment = pointers.in_dll(library, "environ")
-    place = 0
-    while environment and (address := environment[place]):
-        name, found, value = ctypes.string_at(address).partition(b"=")
-        if found and name in names:
-            yield address + len(name) + 1, len(value)
-        place += 1
+    with suppress(ValueError):  # a null pointer: the environment is empty
+        for place in count():
+            if not (address := environment[place]):
+                return
+            name, found, value = ctypes.string_at(address).partition(b"=")
+            if found and name in names:
+                yield address + len(name) + 1, len(value)
 
 
 def deny_inspection() -> bool:
@@ -92,4 +94,4 @@ def _prctl(option: int, value: int) -> bool:
         return False
     import ctypes
 
-    return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)

@@ -77,9 +77,9 @@ def _read(file: Path) -> bytes:
 def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     """Write a bundle to verify a job's proof elsewhere.
 
-    It has the manifest, the proof and the outputs, and only its owner can read it; an output that is not here, or too large, is represented
-    by its hash. A bundle must not be changed, not even by a line break. A proof that does not hold is not
-    bundled: it ends with 1, as `vox-mesh job verify` would.
+    It has the manifest, the proof and the outputs; an output that is not here, or too large, is represented
+    by its hash. Only you can read the file. A bundle must not be changed, not even by a line break. A proof
+    that does not hold is not bundled: it ends with 1, as `vox-mesh job verify` would.
 
     \b
     Example:
