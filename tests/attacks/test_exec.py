@@ -20,10 +20,10 @@ _OFF: Final = {"VOX_WORKER_EXEC_SANDBOX": "off"}
 
 def exploits(folder: Path) -> dict[str, dict[str, Any]]:
     """Jobs that run `touch` through an allowed program; each is named after its trick."""
-    for name in ("evil.sh", "evil/true", "evil/browser"):
+    for name in ("evil.sh", "evil/uname", "evil/browser"):
         script = folder / name
         script.parent.mkdir(exist_ok=True)
-        script.write_text(f"#!/bin/sh\n/usr/bin/touch {folder}/pwned-by-${{TRICK:-file}}\n")
+        script.write_text(f"#!/bin/sh\n/usr/bin/touch {folder}/pwned-by-{script.stem}\n")
         script.chmod(0o755)
     touch = f"/usr/bin/touch {folder}/pwned-by-"
     perl = f"-Mbase;system(q(/usr/bin/touch),q({folder}/pwned-by-perl))"
@@ -35,7 +35,7 @@ def exploits(folder: Path) -> dict[str, dict[str, Any]]:
             "env": {"BASH_FUNC_echo%%": f"() {{ {touch}function; }}"},
         },
         "PERL5OPT": {"command": ["perl", "/dev/null"], "env": {"PERL5OPT": perl}},
-        "PATH": {"command": ["true"], "env": {"PATH": f"{folder}/evil"}},
+        "PATH": {"command": ["bash", f"{folder}/harmless.sh"], "env": {"PATH": f"{folder}/evil"}},
         "LD_PRELOAD": {"command": ["true"], "env": {"LD_PRELOAD": f"{folder}/evil.so"}},
         "PYTHONWARNINGS": {
             "command": ["python3", "/dev/null"],
@@ -55,7 +55,7 @@ def exploits(folder: Path) -> dict[str, dict[str, Any]]:
         "env": {"command": ["env", "touch", f"{folder}/pwned-by-env"]},
         "option": {"command": ["git", "fetch", f"--upload-pack={touch}upload"]},
     }
-    (folder / "harmless.sh").write_text("echo hello\n")
+    (folder / "harmless.sh").write_text("uname >/dev/null; echo hello\n")
     return found
 
 
