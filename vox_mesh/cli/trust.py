@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
 from vox_mesh.cli.support.output import json_option, show_one
-from vox_mesh.errors import BadSettings
+from vox_mesh.errors import MeshError
 from vox_mesh.settings import trust as approvals
+
+
+class EnvFileMissing(MeshError):
+    """There is no file to approve."""
+
+    code: ClassVar[str] = "env_file_missing"
 
 
 @click.command()
@@ -32,7 +39,7 @@ def trust(undo: bool, as_json: bool) -> None:
         return
     file = approvals.read_env_file(path)
     if file is None:
-        raise BadSettings(f"there is no {path} in this folder", hint="change to the folder that has one")
+        raise EnvFileMissing(f"there is no {path} in this folder", hint="change to the folder that has one")
     approvals.trust(file)
     names = sorted(file.variables)
     record = {"file": str(path.absolute()), "settings": names if as_json else ", ".join(names)}
