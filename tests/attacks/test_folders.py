@@ -1,4 +1,4 @@
-"""A folder that somebody else prepared can't take tokens, run commands or overwrite files."""
+"""A folder that another person prepared can't take tokens, run commands or overwrite files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.cli.conftest import Vox
-from tests.support.running.confined import IS_ROOT, NOBODY
+from tests.support.running.confined import IS_ROOT, OTHER_USER
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
 
@@ -139,7 +139,7 @@ def test_a_file_that_others_may_have_written_is_refused_as_a_whole(vox: Vox, fau
     file = vox.folder / ".env"
     file.write_text("VOX_AGENT_ID=mallory\n")
     if fault == "owner":
-        os.chown(file, NOBODY, NOBODY)
+        os.chown(file, OTHER_USER, OTHER_USER)
     else:
         file.chmod(0o664 if fault == "group" else 0o646)
     for command in (("db", "status"), ("trust",)):
@@ -153,7 +153,7 @@ def test_a_file_that_others_may_have_written_is_refused_as_a_whole(vox: Vox, fau
 def test_a_link_of_another_user_is_not_followed_to_a_file_of_ours(vox: Vox, tmp_path: Path) -> None:
     (tmp_path / "ours").write_text("VOX_AGENT_ID=other\n")
     (vox.folder / ".env").symlink_to(tmp_path / "ours")
-    os.chown(vox.folder / ".env", NOBODY, NOBODY, follow_symlinks=False)
+    os.chown(vox.folder / ".env", OTHER_USER, OTHER_USER, follow_symlinks=False)
     assert "belongs to another user" in vox("db", "status").error
 
 
@@ -195,7 +195,7 @@ def test_a_home_that_others_may_have_prepared_is_refused(fault: str, place: str,
     folder = vox.folder / place
     folder.mkdir(parents=True, mode=0o755)
     if fault == "owner":
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, OTHER_USER, OTHER_USER)
     else:
         folder.chmod(0o777)
     refused = vox.having(VOX_MESH_ENABLED="1")("up", "--once", "--no-http")

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.running.confined import IS_ROOT, NOBODY, RealVox, bwrap
+from tests.support.running.confined import IS_ROOT, OTHER_USER, RealVox, bwrap
 from vox_mesh import Manifest
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.secrets import ExecSecrets, Redactor
@@ -60,7 +60,7 @@ def test_a_command_job_finds_no_token_in_the_environment_of_its_worker(tmp_path:
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can run commands as another user")
 def test_a_command_job_of_another_user_can_t_read_the_key_of_its_node(tmp_path: Path) -> None:
-    name = pwd.getpwuid(NOBODY).pw_name
+    name = pwd.getpwuid(OTHER_USER).pw_name
     vox = RealVox(tmp_path, {**_TOKENS, "VOX_WORKER_EXEC_USER": name})
     limits = (
         "ulimit -n; ulimit -u 2>/dev/null || ulimit -p; pwd; : >made && ls; grep NoNewPrivs /proc/self/status"
@@ -153,7 +153,7 @@ sys.stdin.read()
 @on_linux
 def test_no_process_of_the_same_user_reads_the_memory_of_a_node(tmp_path: Path) -> None:
     # The interpreter of the tests may be in a folder of root's.
-    python, user = ("/usr/bin/python3", NOBODY) if IS_ROOT else (sys.executable, os.getuid())
+    python, user = ("/usr/bin/python3", OTHER_USER) if IS_ROOT else (sys.executable, os.getuid())
     if not os.access(python, os.X_OK):
         pytest.skip(f"there is no {python} that another user could run")
     root = Path(__file__).resolve().parents[2]

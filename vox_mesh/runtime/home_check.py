@@ -1,4 +1,4 @@
-"""Check a home folder before it is used: the current folder may have been prepared by somebody else.
+"""Check a home folder before it is used: another person may have prepared the current folder.
 
 A symbolic link in the home could make a node overwrite any file of its user; a folder of another user could
 bring a key that this user does not control alone.

@@ -1,6 +1,6 @@
 """Trust in the `.env` file of a folder: who may have written it, and whether this user has approved it.
 
-The folder may be one that somebody else prepared, such as a cloned repository. A file that another user may
+The folder may be one that another person prepared, such as a cloned repository. A file that another user may
 have written is refused. Settings that decide where data and tokens go, and what runs, are used only if the
 user has approved this very content with `vox-mesh trust`.
 """

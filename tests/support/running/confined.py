@@ -19,7 +19,7 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 _PATIENCE_S: Final = 120.0
 _SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 IS_ROOT: Final = os.geteuid() == 0
-NOBODY: Final = 65534
+OTHER_USER: Final = 65534
 """A user that is neither this one nor root."""
 
 
