@@ -1,10 +1,10 @@
 -- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
--- name: look
+-- name: read
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
--- name: first_look
+-- name: first_read
 -- The same for a node that starts, and the evidence that the clock was set. `step_ms`: the step that another node
 -- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
 -- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single

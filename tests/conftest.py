@@ -70,7 +70,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def fresh_enough() -> Iterator[Callable[[], Server]]:
-    """A server that has not much in it: whoever makes a replica of it has to copy all of that."""
+    """A server that has not much in it: a new replica has to copy all of that."""
     with ExitStack() as running:
         server: Server | None = None
 

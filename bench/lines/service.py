@@ -48,8 +48,8 @@ class UpNode:
     async def requests(self) -> float:
         """How many requests it has sent to the primary."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            told = (await client.get(f"{self._url}/metrics")).text
-        return sum(map(float, _REQUESTS.findall(told)))
+            text = (await client.get(f"{self._url}/metrics")).text
+        return sum(map(float, _REQUESTS.findall(text)))
 
     def cpu_s(self) -> float:
         """The CPU time that it has taken."""
@@ -145,7 +145,7 @@ async def command(environment: BenchEnvironment) -> list[Figure]:
     """Measure `vox-mesh nodes --json` from start to end, next to a running node."""
     took: list[float] = []
     bare: list[float] = []
-    folder = environment.folder / "beside"
+    folder = environment.folder / "next-to"
     async with _up(FILE, folder, None):
         for _ in range(environment.pace.rounds):
             began = time.perf_counter()

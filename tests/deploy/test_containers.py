@@ -79,7 +79,7 @@ def test_an_image_copies_what_is_there_and_nothing_else_is_sent_to_be_built(dock
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_an_image_runs_as_nobody_special_and_looks_after_its_health(dockerfile: Path) -> None:
+def test_an_image_runs_as_no_one_special_and_looks_after_its_health(dockerfile: Path) -> None:
     found = dict(instructions(dockerfile))
     user = found["USER"]
     assert int(user) > 0

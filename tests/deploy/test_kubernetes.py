@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: they fit together, and what is secret or somebody's own is where it belongs."""
+"""The Kubernetes manifests: they fit together, and what is secret or private is where it belongs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SETS: Final = {"vox-mesh": DOCKERFILES[0], "sqld": DOCKERFILES[1]}
 
 
 def kustomization() -> dict[str, Any]:
-    """What kustomize is told."""
+    """The input of kustomize."""
     [found] = documents(_FOLDER / "kustomization.yaml")
     return found
 
@@ -41,7 +41,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def environment(name: str) -> dict[str, Any]:
-    """The variables of a set's container; what is not written out as it is referred to."""
+    """The variables of a set's container; what is not written out is referred to."""
     return {
         each["name"]: each.get("value", each.get("valueFrom")) for each in pod(name)["containers"][0]["env"]
     }

@@ -171,7 +171,7 @@ def test_a_query_that_names_no_metric_of_ours_would_be_seen() -> None:
         promql_parser.parse("sum by (vox_ready")
 
 
-def test_who_is_silent_is_asked_of_whoever_heard_of_them_last() -> None:
+def test_who_is_silent_is_asked_of_anyone_who_heard_of_them_last() -> None:
     asked = [query for _, query in QUERIES if "vox_heartbeat_" in query]
     assert len(asked) > 2
     for query in asked:
@@ -180,7 +180,7 @@ def test_who_is_silent_is_asked_of_whoever_heard_of_them_last() -> None:
         )
 
 
-def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
+def test_a_node_is_reported_when_it_is_dead_however_long_its_ticks_are() -> None:
     [bound] = re.findall(r"vox_heartbeat_missed_ticks\) >= (\d+)", expression("VoxNodeSilent"))
     tick_ms = 1_000
     silent_ms = int(bound) * tick_ms + tick_ms // 2
@@ -188,7 +188,7 @@ def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
     assert states == [NodeState.CRITICAL, NodeState.DEAD]
 
 
-def test_messages_are_told_of_also_where_no_more_of_them_are_counted() -> None:
+def test_messages_are_reported_also_where_no_more_of_them_are_counted() -> None:
     counted = f"max(vox_messages_unacked) >= {MAX_MESSAGES}"
     whole = promql_parser.parse(expression("VoxMessagesUnackedGrowing"))
     assert isinstance(whole, promql_parser.BinaryExpr)

@@ -72,7 +72,9 @@ async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
     )
     deadline = time.monotonic() + _PATIENCE_S
     synchronous = None
-    while synchronous != _FULL and time.monotonic() < deadline:  # of new streams, once the server was told
+    while (
+        synchronous != _FULL and time.monotonic() < deadline
+    ):  # of new streams, once the server was configured
         async with await open_store(settings) as store:
             synchronous = (await store.read("PRAGMA synchronous")).value
             assert (await store.read("PRAGMA wal_autocheckpoint")).value == 0
@@ -88,7 +90,7 @@ def test_the_data_of_the_server_is_for_its_user_alone(scripted: ScriptedServer) 
     assert opened == []
 
 
-def test_nobody_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
+def test_no_one_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{scripted.admin_port}/v1/namespaces/default/config")
     refused.value.close()

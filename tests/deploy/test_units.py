@@ -140,7 +140,7 @@ def test_systemd_has_nothing_to_say_against_the_timer(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_server_is_told_by_its_environment_file_what_the_script_reads() -> None:
+def test_the_server_is_notified_by_its_environment_file_what_the_script_reads() -> None:
     script = (DEPLOY / "sqld" / "start.sh").read_text()
     read = set(re.findall(r"\$\{?(SQLD_[A-Z_]+)", script))
     written = re.findall(r"^(SQLD_[A-Z_]+)=", (DEPLOY / "sqld" / "sqld.env").read_text(), re.MULTILINE)

@@ -51,7 +51,7 @@ def verify_command() -> str:
     return str(PurePosixPath(folder, _SCRIPT.name))
 
 
-async def test_a_log_that_was_changed_is_told_by_the_node_that_was_asked(tmp_path: Path) -> None:
+async def test_a_log_that_was_changed_is_reported_by_the_node_that_was_asked(tmp_path: Path) -> None:
     async with Mesh.open(FILE.settings(tmp_path, None, http=True, tick="1h", **_TOKENS)) as mesh:
         address = await control_address(mesh)
         headers = {"Authorization": f"Bearer {_TOKENS['read_token']}"}

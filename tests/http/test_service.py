@@ -75,7 +75,7 @@ def test_a_node_listens_and_is_known_where_the_settings_say(
         ("https://mesh.example", "127.0.0.1:7400"),
     ],
 )
-def test_without_a_token_only_this_machine_is_let_in_or_told(
+def test_without_a_token_only_this_machine_is_let_in_or_reported(
     control_addr: str | None, bind: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = _chosen(control_addr, bind, token=False)
@@ -106,7 +106,7 @@ async def test_a_node_without_a_token_binds_to_loopback_and_says_so(
             assert (await client.get(address_of(node))).status_code == HTTPStatus.NOT_FOUND
 
 
-async def test_a_port_of_zero_is_told_as_the_real_one(village: Town) -> None:
+async def test_a_port_of_zero_is_reported_as_the_real_one(village: Town) -> None:
     settings = village.settings("ann", control_addr="http://localhost:0", token=TOKEN)
     async with Mesh.open(settings) as node, httpx.AsyncClient(trust_env=False) as client:
         address = address_of(node)
@@ -155,7 +155,7 @@ async def test_a_port_in_use_is_one_clear_line_that_names_the_variable(village: 
 
 
 async def test_two_services_never_have_the_same_port() -> None:
-    """Both are bound before either serves: the second one has to be told at once."""
+    """Both are bound before either serves: the second one has to fail at once."""
     first = await ListenAddress("127.0.0.1", 0, None, "VOX_MESH_BIND").listen(1)
     with first, pytest.raises(BadSettings, match="VOX_MESH_BIND"):
         await ListenAddress("127.0.0.1", first.getsockname()[1], None, "VOX_MESH_BIND").listen(1)
@@ -180,7 +180,7 @@ async def test_where_nothing_can_listen_is_said_in_one_line(
 # --- beginning and ending ------------------------------------------------------------------------
 
 
-async def test_it_stops_in_time_whoever_is_still_connected(village: Town) -> None:
+async def test_it_stops_in_time_no_matter_who_is_still_connected(village: Town) -> None:
     before = descriptors()
     loop = asyncio.get_running_loop()
     async with Mesh.open(village.settings("ann")) as node:

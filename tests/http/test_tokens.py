@@ -1,4 +1,4 @@
-"""Tokens: nodes with different ones can't talk, both say why, and nobody ever says what the token is."""
+"""Tokens: nodes with different ones can't talk, both say why, and no one ever says what the token is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_outbound import Peer
 
-_OTHER: Final = "another-token-that-nobody-may-read"
+_OTHER: Final = "another-token-that-no-one-may-read"
 
 
 async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_secret(
@@ -130,7 +130,7 @@ def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(token: 
 
 @asynccontextmanager
 async def _answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """Somebody else's server, which answers whatever it likes to the request."""
+    """Another's server, which answers whatever it likes to the request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -185,7 +185,7 @@ async def test_what_another_server_says_is_one_short_line_without_our_token(vill
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
-async def test_whatever_another_server_answers_is_an_error_that_can_be_told(
+async def test_whatever_another_server_answers_is_an_error_that_can_be_reported(
     village: Town, answer: bytes, said: str
 ) -> None:
     async with open_pair(village) as pair:
@@ -199,7 +199,7 @@ async def test_an_endless_answer_is_not_read_to_the_end(village: Town) -> None:
         assert line.startswith("409 ")
 
 
-async def test_a_trace_is_told_in_a_header_too(village: Town) -> None:
+async def test_a_trace_is_reported_in_a_header_too(village: Town) -> None:
     heads: list[bytes] = []
 
     def note(request: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`.env.example`: it names every variable, shows the defaults, and can be used as it is."""
+"""`.env.example`: it names every variable, shows the defaults, and can be used unchanged."""
 
 from __future__ import annotations
 

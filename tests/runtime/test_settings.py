@@ -1,4 +1,4 @@
-"""Settings: every variable is read, every bad value is told in one line, and no secret is shown."""
+"""Settings: every variable is read, every bad value is reported in one line, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.settings import EXAMPLES, variable_of
 from vox_mesh.settings.trust import read_env_file, trust
@@ -148,7 +148,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("variable", "value", "fault"), BAD)
-def test_a_bad_value_is_told_in_one_line_with_an_example(
+def test_a_bad_value_is_reported_in_one_line_with_an_example(
     variable: str, value: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -163,7 +163,7 @@ def test_a_bad_value_is_told_in_one_line_with_an_example(
     assert bad.value.__cause__ is None
 
 
-def test_a_bad_override_is_told_by_the_name_of_its_variable() -> None:
+def test_a_bad_override_is_reported_by_the_name_of_its_variable() -> None:
     with pytest.raises(BadSettings, match="VOX_DB_DRIVER: "):
         load_settings(db_driver="odbc")
 
@@ -195,7 +195,7 @@ def test_no_secret_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
     settings = load_settings(enabled=True, db_url=url)
-    assert (settings.home, settings.endpoint) == (Home.MESH, endpoint)
+    assert (settings.backend, settings.endpoint) == (Backend.SERVER, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -210,22 +210,22 @@ def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
 )
 def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
     settings = load_settings(enabled=True, db_url=url, db_token=SECRET)
-    assert (settings.home, settings.file_path) == (Home.FILE, Path(path))
+    assert (settings.backend, settings.file_path) == (Backend.FILE, Path(path))
     with pytest.raises(BadSettings, match="VOX_DB_URL"):
         _ = settings.endpoint
 
 
 @pytest.mark.parametrize(
-    ("values", "home"),
+    ("values", "backend"),
     [
-        ({}, Home.MEMORY),
-        ({"db_url": "libsql://x.turso.io"}, Home.MEMORY),
-        ({"enabled": True}, Home.FILE),
-        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Home.MESH),
+        ({}, Backend.MEMORY),
+        ({"db_url": "libsql://x.turso.io"}, Backend.MEMORY),
+        ({"enabled": True}, Backend.FILE),
+        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Backend.SERVER),
     ],
 )
-def test_the_home_is_chosen_by_two_variables(values: dict[str, Any], home: Home) -> None:
-    assert load_settings(**values).home is home
+def test_the_backend_is_chosen_by_two_variables(values: dict[str, Any], backend: Backend) -> None:
+    assert load_settings(**values).backend is backend
 
 
 @pytest.mark.parametrize("url", ["http://db.example", "ws://10.0.0.7:8080", "libsql://db.example?tls=0"])

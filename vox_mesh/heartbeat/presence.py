@@ -12,15 +12,14 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MeshError, NodeInUse, Refused
-from vox_mesh.model.base.health_check import Vitals
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Script, Statement, Tenant, new_key
+from vox_mesh.store.script import Answer, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
 
 _SQL: Final = named("nodes")
@@ -65,7 +64,7 @@ class Presence:
     def __init__(
         self,
         identity: Identity,
-        tenant: Tenant,
+        writer_id: WriterId,
         clock: MeshClock,
         *,
         place: str,
@@ -74,7 +73,7 @@ class Presence:
     ) -> None:
         self.node_id = identity.node_id
         self._identity = identity
-        self._whose = (*tenant[:2], identity.node_id)
+        self._whose = (*writer_id[:2], identity.node_id)
         self._clock = clock
         self._place = place
         self._tick_ms = round(tick_s * 1_000)

@@ -278,7 +278,7 @@ class OverviewFeed:
     async def _read(self) -> None:
         async for turn in self._store.changes(debounce_s=_MIN_INTERVAL_S):  # a busy mesh commits all the time
             try:
-                self._latest = await self._reader.look()
+                self._latest = await self._reader.read()
             except MeshError as error:
                 _log.info("events paused: %s", error.line)
                 turn.wait_at_most(_RETRY_DELAY_S)

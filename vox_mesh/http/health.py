@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.model.base.health_check import HealthCheck
+from vox_mesh.model.nodes.liveness import HealthCheck
 
 Checks = Callable[[], Sequence[HealthCheck]]
 

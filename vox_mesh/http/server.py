@@ -87,7 +87,7 @@ class NodeServer:
 
 def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
     """Return the relay keys of a mesh, by its rhythm."""
-    scope_id, repository_id, _ = mesh.store.tenant
+    scope_id, repository_id, _ = mesh.store.writer_id
     return RelayKeys(
         token,
         (scope_id, repository_id),

@@ -74,7 +74,7 @@ class JobQueries:
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
 
     # --- one job ---------------------------------------------------------------------------------

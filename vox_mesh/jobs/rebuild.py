@@ -57,7 +57,7 @@ class Rebuild:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._pages = Pages(store)
         self.findings: list[ReplayFinding] = []
         """The accepted ops in the log that the rules do not allow, of the last check or repair."""

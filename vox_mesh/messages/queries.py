@@ -34,7 +34,7 @@ class MessageQueries:
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
 
     async def learn_time(self) -> None:

@@ -69,7 +69,7 @@ class Reception:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._messages = messages
         self._clock = clock
         self._window_ms = window_ms

@@ -350,7 +350,7 @@ class AgentDirectory:
 
     async def is_first(self, message: Message) -> bool:
         """Return whether no earlier message of its pair waits, as far as our copy of the database shows."""
-        values = (*self._store.tenant[:2], message.receiver_agent, message.sender_agent, message.hlc)
+        values = (*self._store.mesh_id, message.receiver_agent, message.sender_agent, message.hlc)
         try:
             rows = await self._store.read(sql("is_first"), values, timeout=_READ_TIMEOUT_S)
         except MeshError:
@@ -362,9 +362,7 @@ class AgentDirectory:
         if is_fresh:
             return peer
         try:
-            rows = await self._store.read(
-                sql(query), (*self._store.tenant[:2], name), timeout=_READ_TIMEOUT_S
-            )
+            rows = await self._store.read(sql(query), (*self._store.mesh_id, name), timeout=_READ_TIMEOUT_S)
         except MeshError:
             # Use the last known node, and cache that: not every message should wait for the timeout.
             self._known[query, name] = self._monotonic() + _CACHE_S, peer

@@ -10,8 +10,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from vox_mesh.messages.scripts import sql
-from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree, split_signature
-from vox_mesh.model.base.keys import SigningKey, is_signed
+from vox_mesh.model.base.keys import (
+    MAX_TEXTS,
+    SigningKey,
+    is_signed,
+    join_signature,
+    merkle_tree,
+    split_signature,
+)
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.nodes.identity import COMMANDS
@@ -77,7 +83,7 @@ class SenderVerifier:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()

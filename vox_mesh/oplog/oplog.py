@@ -50,14 +50,14 @@ class OpLog:
         clock: MeshClock,
         kinds: OpKinds,
         roles: Roles,
-        deferral: PendingOps,
+        pending_ops: PendingOps,
     ) -> None:
         self._store = store
         self._writer = writer
         self._clock = clock
         self._kinds = kinds
         self._roles = roles
-        self._pending = deferral
+        self._pending = pending_ops
         self._pages = Pages(store)
         self._found_broken = 0
 
@@ -133,7 +133,7 @@ class OpLog:
 
     def anchor_script(self, heads: Heads) -> Script:
         """Return the script of an op that records where these chains end."""
-        values = (*self._store.tenant[:2], canonical(heads))
+        values = (*self._store.mesh_id, canonical(heads))
         guard = Statement(_SQL["refuse_unless_heads"], values, refusal="heads_changed")
         return Script(guard, op=Op(ANCHOR, canonical({"heads": heads})))
 
@@ -271,7 +271,7 @@ class OpLog:
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
         """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
         owner, keys, last_id = await self.moment()
-        scope_id = self._store.tenant.scope_id
+        scope_id = self._store.writer_id.scope_id
         witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
         pace = Pace()
         for kind in WITNESSES:
@@ -294,4 +294,4 @@ class OpLog:
         return self._found_broken + self._writer.found_broken
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
-        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)
+        return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)

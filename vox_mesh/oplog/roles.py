@@ -105,9 +105,9 @@ class Roles:
         self._clock.refuse_if_off()
         author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
-        free = Statement(_SQL["refuse_if_owned"], self._store.tenant[:2], refusal="mesh_has_an_owner")
+        free = Statement(_SQL["refuse_if_owned"], self._store.mesh_id, refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
-        take = Statement(_SQL["become_owner"], (*self._store.tenant[:2], *own))
+        take = Statement(_SQL["become_owner"], (*self._store.mesh_id, *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
     # --- guards ----------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ class Roles:
 
     def _owner_guard(self) -> Statement:
         own_key = self._writer.identity.key.public
-        return Statement(_SQL["refuse_unless_owner"], (*self._store.tenant[:2], own_key), refusal=_NOT_OWNER)
+        return Statement(_SQL["refuse_unless_owner"], (*self._store.mesh_id, own_key), refusal=_NOT_OWNER)
 
     async def _coordinator_guard(self) -> Statement:
         decisions, invalid = await self._decisions(DESIGNATE)
         if not decisions or decisions[0].payload["node"] != self._writer.identity.node_id:
             return self.refusal("not_the_coordinator")
-        values = (*self._store.tenant[:2], decisions[0].hlc, orjson.dumps(invalid).decode())
+        values = (*self._store.mesh_id, decisions[0].hlc, orjson.dumps(invalid).decode())
         return Statement(_SQL["refuse_if_designated_after"], values, refusal="not_the_coordinator")
 
     # --- the owner's decisions -------------------------------------------------------------------
@@ -205,14 +205,14 @@ class Roles:
                 hint="run `vox-mesh nodes --all` to see all nodes",
             )
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
-        tenant, places = self._store.tenant[:2], canonical(since)
+        writer_id, places = self._store.mesh_id, canonical(since)
         effects = (
-            Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal=_OWNER_KEEPS_KEY),
-            Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
-            Statement(_SQL["accept_key"], (*tenant, places, public_key)),
+            Statement(_SQL["refuse_if_owner"], (*writer_id, node_id), refusal=_OWNER_KEEPS_KEY),
+            Statement(_SQL["refuse_unless_chains_at"], (*writer_id, places), refusal="node_still_writes"),
+            Statement(_SQL["accept_key"], (*writer_id, places, public_key)),
             # A process that still has the old key is fenced.
-            Statement(_NODES["raise_incarnation"], (*tenant, node_id)),
-            Statement(_SQL["forget_key_request"], (*tenant, node_id)),
+            Statement(_NODES["raise_incarnation"], (*writer_id, node_id)),
+            Statement(_SQL["forget_key_request"], (*writer_id, node_id)),
         )
         payload = {"node": node_id, "key": public_key, "from": since}
         return public_key, await self._record_decision(REKEY, payload, *effects)
@@ -248,7 +248,9 @@ class Roles:
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
         owner = await self.owner()
-        witness = ChainWitness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
+        witness = ChainWitness(
+            None if owner is None else owner.public_key, (), self._store.writer_id.scope_id
+        )
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
         async for entry in self._pages.of_kind(kind):
@@ -262,7 +264,7 @@ class Roles:
         return decisions, invalid
 
     async def _read(self, name: str, *values: Value) -> Rows:
-        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=True)
+        return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=True)
 
 
 def _is_clear(kind: str, payload: Any) -> bool:

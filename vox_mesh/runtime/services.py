@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.crons import Crons
@@ -13,10 +14,10 @@ from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Features, Nodes
+from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
@@ -25,7 +26,6 @@ from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class MeshServices:
+class MeshServices(RenamedAttributes):
     """The locks, nodes, op log, versions, messages and jobs of one mesh."""
+
+    _RENAMED: ClassVar = {"deferral": "pending_ops"}
 
     def __init__(
         self,
@@ -45,7 +47,9 @@ class MeshServices:
         dependencies: Dependencies,
         agent: str | None,
         artifacts: Artifacts,
-        files: RhythmFiles,
+        *,
+        policy_file: Path | None = None,
+        rates_file: Path | None = None,
     ) -> None:
         kinds = OpKinds()
         self.store = store
@@ -53,8 +57,8 @@ class MeshServices:
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
         self.roles = Roles(store, writer, self.nodes, clock)
-        self.deferral = PendingOps(store, clock, kinds)
-        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
+        self.pending_ops = PendingOps(store, clock, kinds)
+        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.pending_ops)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
@@ -74,7 +78,7 @@ class MeshServices:
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
-        self._files = files
+        self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
     @cached_property
     def rhythm(self) -> Rhythm:
@@ -89,7 +93,7 @@ class MeshServices:
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,
-            files=self._files,
+            **self._rhythm_files,
         )
 
     @property

@@ -19,8 +19,9 @@ from pydantic_settings import (
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.jobs.sandbox import Sandbox
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
 from vox_mesh.settings.trust import ENV_FILE
 
@@ -185,13 +186,19 @@ class Settings(BaseSettings):
         return init_settings, VariableSource(settings_cls), SecretSource(settings_cls), env_file
 
     @property
-    def home(self) -> Home:
+    def backend(self) -> Backend:
         """Return the backend that these settings choose."""
         if not self.enabled:
-            return Home.MEMORY
+            return Backend.MEMORY
         if self.db_url is None or self.db_url.startswith("file:"):
-            return Home.FILE
-        return Home.MESH
+            return Backend.FILE
+        return Backend.SERVER
+
+    @property
+    def home(self) -> Backend:
+        """Return `backend`. Deprecated."""
+        warn_renamed("settings.home", "settings.backend")
+        return self.backend
 
     @property
     def file_path(self) -> Path:
@@ -203,7 +210,7 @@ class Settings(BaseSettings):
     @property
     def endpoint(self) -> str:
         """Return the server's address as `http(s)://host[:port]`; only of the server backend."""
-        if self.home is not Home.MESH or self.db_url is None:
+        if self.backend is not Backend.SERVER or self.db_url is None:
             raise BadSettings("VOX_DB_URL is not set", hint="set VOX_DB_URL=libsql://my-db.turso.io")
         parts = urlsplit(self.db_url)
         encrypted = _REMOTE_SCHEMES[parts.scheme] and parts.query != "tls=0"
@@ -212,7 +219,7 @@ class Settings(BaseSettings):
     @property
     def is_database_elsewhere(self) -> bool:
         """Return whether the database is on another machine, with its own clock."""
-        return self.home is Home.MESH and not is_loopback(urlsplit(self.endpoint).hostname or "")
+        return self.backend is Backend.SERVER and not is_loopback(urlsplit(self.endpoint).hostname or "")
 
 
 EXAMPLES: Final = {
@@ -290,7 +297,7 @@ def _name_in_use(variable: str) -> str:
 
 
 def _refuse_plaintext_token(settings: Settings) -> None:
-    if settings.home is not Home.MESH or settings.db_token is None or settings.db_allow_plaintext:
+    if settings.backend is not Backend.SERVER or settings.db_token is None or settings.db_allow_plaintext:
         return
     endpoint = urlsplit(settings.endpoint)
     if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or ""):

@@ -37,14 +37,14 @@ from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.messages.sending import MakeStatements
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import JsonObject
-from vox_mesh.model.base.health_check import Vitals
 from vox_mesh.model.base.histogram import Histogram
-from vox_mesh.model.base.homes import Home
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.model.messages.records import Message
+from vox_mesh.model.nodes.liveness import Vitals
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, Key
@@ -83,7 +83,7 @@ from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
@@ -158,7 +158,8 @@ class Worker:
     ) -> AbstractContextManager[None]: ...
     def start(self, *, concurrency: int = ..., kinds: Iterable[str] = ...) -> None: ...
     def stop(self, grace: float = ...) -> None: ...
-    def look_again(self) -> None: ...
+    def reconcile(self) -> None: ...
+    def catch_up(self) -> None: ...
 
 class Supervisor:
     def start(self, name: str, run: Run) -> None: ...
@@ -182,7 +183,7 @@ class MeshServices:
     nodes: Nodes
     features: Features
     roles: Roles
-    deferral: PendingOps
+    pending_ops: PendingOps
     oplog: OpLog
     conflicts: Conflicts
     occ: Occ
@@ -202,9 +203,10 @@ class MeshServices:
     def incarnation(self) -> int | None: ...
 
 class Store:
-    home: Home
-    tenant: Tenant
-    traffic: StoreStats
+    backend: Backend
+    writer_id: WriterId
+    mesh_id: tuple[str, str]
+    stats: StoreStats
     is_remote: bool
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
@@ -296,7 +298,7 @@ class PendingOps:
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]: ...
     def waiting(self, limit: int = ...) -> list[PendingOp]: ...
     def waiting_for(self, op_id: str) -> PendingOp | None: ...
-    def look(self) -> None: ...
+    def refresh(self) -> None: ...
     def wait_until_any(self) -> None: ...
     def run_once(self) -> int: ...
     def is_authentic(self, entry: LogEntry) -> bool: ...
@@ -657,13 +659,15 @@ class Rhythm:
     budgets: Budgets
     policies: Policies
     pulse: Pulse
-    holds: BeatLocks
+    beat_locks: BeatLocks
     leadership: Leadership
     status: StatusClaimWriter
     bar_reporter: BarReporter
     help: Help
     controller: TempoController
-    def look(self) -> None: ...
+    def refresh(self) -> None: ...
+    @property
+    def holds(self) -> BeatLocks: ...
     @property
     def timeline(self) -> Timeline: ...
     @property
@@ -703,7 +707,7 @@ class Budgets:
 class Policies:
     announced: Plan
     lost: list[PlanEntry]
-    def look(self, *, fresh: bool = ...) -> Plan: ...
+    def refresh(self, *, fresh: bool = ...) -> Plan: ...
     def set(self, policy: TempoPolicy, reason: str = ...) -> PlanEntry: ...
     def next(self, policy: TempoPolicy, bpm: float, reason: str, *, is_alone: bool = ...) -> PlanEntry: ...
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]: ...

@@ -166,11 +166,11 @@ def test_without_the_switch_it_runs_for_itself_and_says_so(vox: Vox) -> None:
 
 
 def test_every_setting_is_an_option_but_for_the_secrets(vox: Vox) -> None:
-    told = vox("up", "--help").out
+    shown = vox("up", "--help").out
     for name in Settings.model_fields:
         is_secret = "token" in name
-        assert (f"--{name.replace('_', '-')} " in told) is not is_secret, name
-        assert (f"Value of {variable_of(name)}" in " ".join(told.split())) is not is_secret, name
+        assert (f"--{name.replace('_', '-')} " in shown) is not is_secret, name
+        assert (f"Value of {variable_of(name)}" in " ".join(shown.split())) is not is_secret, name
 
 
 def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:
@@ -236,7 +236,9 @@ def _forget_place(vox: Vox) -> None:
 # --- under a service manager ---------------------------------------------------------------------
 
 
-def test_the_service_manager_is_told_when_it_is_ready_alive_and_stopping(vox: Vox, tmp_path: Path) -> None:
+def test_the_service_manager_is_notified_when_it_is_ready_alive_and_stopping(
+    vox: Vox, tmp_path: Path
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(_PATIENCE_S)
         manager.bind(str(tmp_path / "notify"))

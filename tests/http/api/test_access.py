@@ -1,4 +1,4 @@
-"""Every operation, whoever asks and whatever they send, as the one table of operations has them."""
+"""Every operation, for every client and input, as the table of operations has them."""
 
 from __future__ import annotations
 

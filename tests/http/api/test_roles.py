@@ -34,7 +34,7 @@ async def test_the_owner_puts_nodes_in_charge_as_the_command_does(served: Served
     assert_problem(await served.ask("DELETE", f"/v1/routes/{kind}"), 404, "not_known")
 
 
-async def test_whoever_has_the_roles_already_is_told_so_until_they_change(served: Served) -> None:
+async def test_one_that_has_the_roles_already_is_notified_until_they_change(served: Served) -> None:
     first = await served.ask("GET", "/v1/roles")
     tag = first.headers["ETag"]
     for said in (tag, f'W/{tag}, "other"', f'"other" , {tag}'):
@@ -47,10 +47,10 @@ async def test_whoever_has_the_roles_already_is_told_so_until_they_change(served
     assert changed.json()["coordinator"]["node_id"] == "ann"
 
 
-async def test_nobody_is_put_in_charge_who_never_was_here(served: Served, kind: str) -> None:
+async def test_no_one_is_put_in_charge_who_never_was_here(served: Served, kind: str) -> None:
     for path in ("/v1/roles/coordinator", f"/v1/routes/{kind}"):
-        assert_problem(await served.ask("PUT", path, {"node_id": "nobody"}), 404, "not_known")
-    assert_problem(await served.ask("POST", "/v1/nodes/nobody/rekey", {}), 404, "not_known")
+        assert_problem(await served.ask("PUT", path, {"node_id": "unknown"}), 404, "not_known")
+    assert_problem(await served.ask("POST", "/v1/nodes/unknown/rekey", {}), 404, "not_known")
 
 
 async def test_only_the_owner_may(served: Served, kind: str) -> None:

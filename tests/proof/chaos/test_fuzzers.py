@@ -46,7 +46,7 @@ def test_a_call_that_is_obeyed_or_leaves_a_row_is_found() -> None:
     assert faults(FUZZER_CHECKS, "refused-changes-nothing", left) == ["2 rows of jobs are by a stranger"]
 
 
-def test_a_storm_counts_what_was_done_and_perhaps_what_nobody_knows() -> None:
+def test_a_storm_counts_what_was_done_and_perhaps_what_no_one_knows() -> None:
     wrote = [{"name": "a", "done": 5, "unknown": 2}]
     for n in (5, 6, 7):
         assert faults(FUZZER_CHECKS, "storms-counted", _story(storm_wrote=wrote, **_rows(n))) == []

@@ -46,7 +46,7 @@ class Bench:
 
     def request(self, way: Way, frame: BatchWrapper, *scripts: Script) -> ScriptBatch:
         """A request with a frame."""
-        return way(self.store.tenant, scripts, Pruning(), frame)
+        return way(self.store.writer_id, scripts, Pruning(), frame)
 
     async def send(self, request: ScriptBatch) -> tuple[list[Verdict], list[list[Value]]]:
         """Send it; what became of the scripts, and the rows of the entries."""
@@ -61,7 +61,7 @@ class Bench:
     async def is_known(self, script: Script) -> bool:
         """Whether the script's key was remembered."""
         sql = "SELECT 1 FROM script_results WHERE scope_id = ? AND script_key = ?"
-        return bool(await self.store.read(sql, (self.store.tenant.scope_id, script.key), fresh=True))
+        return bool(await self.store.read(sql, (self.store.writer_id.scope_id, script.key), fresh=True))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
     noting = Statement(
         f"INSERT INTO {bench.table} (a, b) SELECT 'entry', failed_statement FROM script_results "
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
-        (bench.store.tenant.scope_id, *keys),
+        (bench.store.writer_id.scope_id, *keys),
     )
     frame = BatchWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
     verdicts, entries = await bench.send(bench.request(IsolatedBatch, frame, *scripts))

@@ -32,7 +32,7 @@ RECEIVER: Final = "ben"
 AGENT: Final = "reviewer"
 """Who receives at the receiver's node."""
 
-TOKEN: Final = "a-token-that-nobody-may-read"
+TOKEN: Final = "a-token-that-no-one-may-read"
 TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.01
@@ -63,7 +63,7 @@ def unsigned(node: Mesh, **changes: Any) -> Message:
 
 def signed(node: Mesh, message: Message, key: SigningKey | None = None) -> Message:
     """It, signed by the node, or with another key."""
-    text = message.signed_text(*node.store.tenant[:2])
+    text = message.signed_text(*node.store.mesh_id)
     return message._replace(signature=(key or node.identity.key).sign(text))
 
 
@@ -73,14 +73,14 @@ def letter(node: Mesh, **changes: Any) -> Message:
 
 
 def stranger_key() -> SigningKey:
-    """A key that nobody knows."""
+    """An unknown key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
 async def rows_of(node: Mesh) -> int:
     """How many messages are in the database."""
     counted = await node.store.read(
-        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.tenant[0],), fresh=True
+        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.writer_id[0],), fresh=True
     )
     return int(counted[0][0])
 
@@ -196,7 +196,7 @@ async def serving(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the service does by itself, of which it tells nobody."""
+    """Wait for what the service does by itself, of which there is no event."""
     for _ in range(round(PATIENCE_S / _LOOK_S)):
         if condition():
             return

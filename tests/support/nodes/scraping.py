@@ -32,7 +32,7 @@ class Scrape:
             for sample in family.samples
             if sample.name == name and sample.labels == labels
         ]
-        assert len(found) <= 1, f"{name}{labels} is told {len(found)} times"
+        assert len(found) <= 1, f"{name}{labels} is reported {len(found)} times"
         return found[0] if found else None
 
     def all(self, name: str) -> dict[tuple[str, ...], float]:

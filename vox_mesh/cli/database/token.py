@@ -16,8 +16,7 @@ from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one
 from vox_mesh.cli.support.session import start
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.base.access_tokens import access_token, public_pem
-from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey, access_token, public_pem
 from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.files import make_private, publish

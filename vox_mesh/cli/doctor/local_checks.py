@@ -15,14 +15,13 @@ from dotenv import dotenv_values
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
 from vox_mesh.jobs.exec.policy import ExecPolicy
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES, Settings
 from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.engines.file import refuse_unless_ours
-from vox_mesh.store.replica.mark import mark_of
-from vox_mesh.store.replica.report import replicas_next_to
+from vox_mesh.store.replica.mark import mark_of, replicas_next_to
 from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 
@@ -59,16 +58,16 @@ def _given(context: CheckContext) -> set[str]:
 
 async def home(context: CheckContext) -> CheckResult:
     """Check the chosen backend and its location."""
-    match context.settings.home:
-        case Home.MEMORY:
+    match context.settings.backend:
+        case Backend.MEMORY:
             return warn("memory: nothing is shared or kept", "set VOX_MESH_ENABLED=1 to share state")
-        case Home.FILE:
+        case Backend.FILE:
             path = context.settings.file_path
             refuse_unless_ours(path)
             if not path.exists():
                 return warn(f"file: no database at {path} yet", "run `vox-mesh db init`")
             return ok(f"file: {path}")
-        case Home.MESH:
+        case Backend.SERVER:
             return ok(f"mesh: {context.settings.endpoint}")
 
 
@@ -142,7 +141,7 @@ async def replica_mark(context: CheckContext) -> CheckResult | None:
 
 async def identity(context: CheckContext) -> CheckResult | None:
     """Check that the keys of this machine's nodes are readable and private."""
-    if context.settings.home is Home.MEMORY:
+    if context.settings.backend is Backend.MEMORY:
         return None
     kept = [find_identity(folder) for folder in sorted(slots(context.settings.home_dir))]
     names = sorted(each.node_id for each in kept if each is not None)

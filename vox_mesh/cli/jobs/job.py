@@ -13,11 +13,9 @@ import click
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
 from vox_mesh.cli.jobs.job_output import show_jobs, show_scheduled, whole_lines
-from vox_mesh.cli.jobs.job_proof import bundle, verify
-from vox_mesh.cli.jobs.job_views import dead, graph, logs, ready, rebuild
-from vox_mesh.cli.support.documents import print_faults
+from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.options import Function, TrailingCommand, seconds
+from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar

@@ -21,13 +21,17 @@ from vox_mesh.views.jobs import (
     CountView,
     JobView,
     PieceView,
+    ProofView,
+    RebuildView,
     ScheduledView,
     WholeJobView,
+    bundle_proof,
     job_counts,
     ready_jobs,
+    rebuild_roster,
     show_whole_job,
+    verify_proof,
 )
-from vox_mesh.views.proofs import ProofView, RebuildView, bundle_proof, rebuild_roster, verify_proof
 
 JOBS: Final = Operations("jobs")
 
@@ -57,7 +61,9 @@ class ScheduleRequest(RequestModel):
 @JOBS.post("/v1/jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
-    return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
+    return [
+        ScheduledView.from_record(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)
+    ]
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
@@ -175,7 +181,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
                     break
         found = await mesh.jobs.find(job_id)
         pieces = await notes.logged(job_id, after=after, limit=limit)
-    views = [PieceView.of(piece) for piece in pieces]
+    views = [PieceView.from_record(piece) for piece in pieces]
     goes_on = not found.has_ended or len(pieces) == limit
     return query.page(views, lambda piece: piece.n, goes_on=goes_on)
 

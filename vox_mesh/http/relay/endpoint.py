@@ -15,7 +15,7 @@ from vox_mesh.http.access import Access, RateLimiter, Scope
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.requests import READ_S, body_of
 from vox_mesh.messages.relay_inbound import Reception
-from vox_mesh.model.base.batch_signature import MAX_LENGTH
+from vox_mesh.model.base.keys import MAX_LENGTH
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
 
 PATH: Final = "/v1/a2a/deliver"

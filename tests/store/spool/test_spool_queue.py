@@ -1,4 +1,4 @@
-"""The AgentQueue: what only appends is never lost while the database is away, and never doubled."""
+"""The SpoolQueue: what only appends is never lost while the database is away, and never doubled."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.support.store.combining import LONG_S, adding
 from tests.support.store.gate import GatedEngine
 from vox_mesh import Outcome, Script, Statement, Store
 from vox_mesh.errors import CircuitOpen, MeshError, NoAnswer, OutcomeUnknown, SpoolFull, Unreachable
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Tenant, Verdict
-from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.script import Verdict, WriterId
 from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.write.breaker import Breaker
 
 SHORT_S = 0.05
 
 
-class Bell:
+class ReplayPause:
     """A pause of the replay that lasts until a test rings, or (if it listens) the database has answered."""
 
     def __init__(self, *, listens: bool = False) -> None:
@@ -48,7 +48,7 @@ class Bell:
 class Away:
     """A store on a memory database that can be away, with a spool on disk."""
 
-    def __init__(self, store: Store, gate: GatedEngine, queue: AgentQueue, bell: Bell) -> None:
+    def __init__(self, store: Store, gate: GatedEngine, queue: SpoolQueue, bell: ReplayPause) -> None:
         self.store = store
         self.gate = gate
         self.queue = queue
@@ -59,7 +59,7 @@ class Away:
         self.leave_after(0)
 
     def leave_after(self, requests: int) -> None:
-        """The database answers so many more requests, and then can't be reached."""
+        """The database answers this many more requests, and then can't be reached."""
         gone = (Unreachable("no route") for _ in range(1_000))
         self.gate.before.extend([*([None] * requests), *gone])
 
@@ -93,14 +93,14 @@ async def away(
     *,
     breaker: Breaker | None = None,
     max_bytes: int = 2**20,
-    bell: Bell | None = None,
+    bell: ReplayPause | None = None,
 ) -> AsyncIterator[Away]:
     """A store with its spool in the folder."""
     gate = gate or GatedEngine(MemoryEngine())
-    bell = bell or Bell()
-    queue = AgentQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
-    tenant = Tenant("", "default", "writer")
-    store = Store(Home.MESH, gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue)
+    bell = bell or ReplayPause()
+    queue = SpoolQueue(Spool(folder / "spool.db", max_bytes), timeout=0.2, wait=bell)
+    writer_id = WriterId("", "default", "writer")
+    store = Store(Backend.SERVER, gate, writer_id, timeout=LONG_S, breaker=breaker, spool_queue=queue)
     await store.begin()
     await store.write(Script(Statement("CREATE TABLE IF NOT EXISTS t (id INTEGER UNIQUE, a)")))
     try:
@@ -116,7 +116,9 @@ class LastingEngine(MemoryEngine):
         """The server stays."""
 
 
-async def test_unreachable_past_the_deadline_appends_are_kept_and_the_rest_is_told(tmp_path: Path) -> None:
+async def test_unreachable_past_the_deadline_appends_are_kept_and_the_rest_is_reported(
+    tmp_path: Path,
+) -> None:
     async with away(tmp_path) as a:
         a.leave()
         needs_answer = asyncio.create_task(a.store.write(adding(100), timeout=SHORT_S))
@@ -166,7 +168,7 @@ async def test_while_anything_is_kept_new_appends_go_behind_it(tmp_path: Path) -
 
 
 async def test_a_write_that_succeeds_ends_the_wait_for_the_next_replay(tmp_path: Path) -> None:
-    async with away(tmp_path, bell=Bell(listens=True)) as a:
+    async with away(tmp_path, bell=ReplayPause(listens=True)) as a:
         a.leave()
         await a.append(1)
         a.gate.before.clear()
@@ -196,7 +198,7 @@ async def test_what_was_replayed_but_not_crossed_out_takes_effect_once(tmp_path:
     spool = Spool(tmp_path / "spool.db", 2**20)
     kept = [script for _, script in spool.first(2, 2**20)]
     spool.close()
-    store = Store(Home.MESH, gate, Tenant("", "default", "writer"), timeout=LONG_S)
+    store = Store(Backend.SERVER, gate, WriterId("", "default", "writer"), timeout=LONG_S)
     await store._combiner.submit(kept, LONG_S, is_replay=True)
     await store.close()
     async with away(tmp_path, gate) as a:
@@ -241,7 +243,7 @@ async def test_what_the_database_refuses_is_set_aside_and_the_rest_goes_on(tmp_p
         assert await a.refused() == 1
 
 
-async def test_a_full_spool_is_told(tmp_path: Path) -> None:
+async def test_a_full_spool_is_reported(tmp_path: Path) -> None:
     async with away(tmp_path, max_bytes=4_096) as a:
         a.leave()
         outcomes = await asyncio.gather(*(a.append(number) for number in range(100)), return_exceptions=True)
@@ -252,7 +254,7 @@ async def test_a_full_spool_is_told(tmp_path: Path) -> None:
         assert await a.ids() == list(range(kept))
 
 
-async def test_a_disk_that_fails_is_told_and_nothing_is_said_to_be_kept(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_is_reported_and_nothing_is_said_to_be_kept(tmp_path: Path) -> None:
     async with away(tmp_path) as a:
         a.leave()
         a.queue._spool._connection.execute("PRAGMA query_only = 1")
@@ -287,7 +289,7 @@ async def test_reads_go_on_as_soon_as_the_database_is_back(tmp_path: Path) -> No
         await a.back()
 
 
-async def test_under_way_when_the_circuit_opens_an_append_is_kept_and_its_caller_told_so(
+async def test_under_way_when_the_circuit_opens_an_append_is_kept_and_its_caller_notified(
     tmp_path: Path,
 ) -> None:
     async with away(tmp_path, breaker=Breaker(time.monotonic, faults=2)) as a:
@@ -314,7 +316,7 @@ async def test_large_scripts_are_replayed_in_parts(tmp_path: Path) -> None:
 async def test_on_a_slow_line_fewer_are_replayed_at_once_and_then_more_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool.db", 2**20)
     spool.keep([adding(number, appendable=True) for number in range(20)])
-    queue = AgentQueue(spool, timeout=1.0, max_scripts=8)
+    queue = SpoolQueue(spool, timeout=1.0, max_scripts=8)
     sizes: list[int] = []
 
     async def submit(scripts: Sequence[Script], timeout: float, *, is_replay: bool) -> list[Verdict]:
@@ -334,15 +336,15 @@ async def test_on_a_slow_line_fewer_are_replayed_at_once_and_then_more_again(tmp
 
 @few
 @given(st.lists(st.sampled_from(["append", "write", "leave", "return", "lose"]), min_size=3, max_size=12))
-def test_whatever_happens_to_the_database_everyone_was_told_the_truth(actions: list[str]) -> None:
+def test_whatever_happens_to_the_database_everyone_was_given_the_truth(actions: list[str]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(_live_through(actions, Path(folder)))
 
 
 async def _live_through(actions: list[str], folder: Path) -> None:
-    told: dict[int, type] = {}
+    reported: dict[int, type] = {}
     appended: list[int] = []
-    async with away(folder, bell=Bell(listens=True)) as a:
+    async with away(folder, bell=ReplayPause(listens=True)) as a:
         for number, action in enumerate(actions):
             if action == "leave":
                 a.leave()
@@ -354,9 +356,9 @@ async def _live_through(actions: list[str], folder: Path) -> None:
                 script = adding(number, appendable=action == "append")
                 try:
                     await a.store.write(script, timeout=SHORT_S)
-                    told[number] = Outcome
+                    reported[number] = Outcome
                 except MeshError as error:
-                    told[number] = type(error)
+                    reported[number] = type(error)
                 if action == "append":
                     appended.append(number)
         a.gate.before.clear()
@@ -365,11 +367,11 @@ async def _live_through(actions: list[str], folder: Path) -> None:
         await asyncio.wait_for(a.store.drained(), 30)
         ids = await a.ids()
         assert len(ids) == len(set(ids))
-        for number, ending in told.items():
+        for number, ending in reported.items():
             if ending is Outcome:
-                assert number in ids, "told that it was applied or kept"
+                assert number in ids, "reported that it was applied or kept"
             elif ending is not OutcomeUnknown:
-                assert number not in ids, f"told {ending.__name__}, which means that it was not applied"
+                assert number not in ids, f"reported {ending.__name__}, which means that it was not applied"
         kept = [number for number in ids if number in appended]
         assert kept == sorted(kept), "appended in this order"
-        assert all(told[number] is Outcome for number in appended)
+        assert all(reported[number] is Outcome for number in appended)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Home(StrEnum):
+class Backend(StrEnum):
     """The backend where the data lives."""
 
     MEMORY = "memory"
     FILE = "file"
-    MESH = "mesh"
+    SERVER = "mesh"
 
 
 class ReplicaChoice(StrEnum):

@@ -37,7 +37,7 @@ class Submit(Protocol):
         """Send the scripts in one batch."""
 
 
-class AgentQueue:
+class SpoolQueue:
     """Stores scripts in the spool and replays them, in order and exactly once, when the database is back.
 
     While the spool is not empty, new appendable scripts are queued behind its content, to preserve the order.
