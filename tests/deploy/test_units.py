@@ -116,6 +116,18 @@ def test_the_timer_runs_the_script_of_the_page_every_night() -> None:
     assert options(_VERIFY)["DynamicUser"] == ["yes"]
 
 
+def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
+    found = options(_VERIFY)
+    assert found["LoadCredential"] == ["VOX_MESH_READ_TOKEN:/etc/vox-mesh/secrets/read-token"]
+    assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
+    assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
+    given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
+    assert [name for name, _, _ in given] == ["VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN"]
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for _, _, path in given:
+        assert f"install -m 0600 /dev/stdin {path}\n" in page
+
+
 @with_systemd
 def test_systemd_has_nothing_to_say_against_the_timer(tmp_path: Path) -> None:
     installed(_VERIFY, tmp_path)
