@@ -122,7 +122,8 @@ def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
     assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
     assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
     given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
-    assert [name for name, _, _ in given] == ["VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN"]
+    names = ["VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"]
+    assert [name for name, _, _ in given] == names
     page = (ROOT / "docs" / "operations.md").read_text()
     for _, _, path in given:
         assert f"install -m 0600 /dev/stdin {path}\n" in page

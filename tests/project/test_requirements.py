@@ -25,7 +25,9 @@ def _project() -> dict[str, Any]:
 def _locked(lock: str) -> dict[str, str]:
     """Return the version of each package in a lock file; every entry must have hashes."""
     text = (_ROOT / "requirements" / lock).read_text()
-    found = {canonicalize_name(entry["name"]): entry["version"] for entry in _LOCKED.finditer(text)}
+    found: dict[str, str] = {
+        canonicalize_name(entry["name"]): entry["version"] for entry in _LOCKED.finditer(text)
+    }
     assert set(found) == {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
     return found
 
