@@ -224,7 +224,7 @@ def test_a_secret_by_reference_reaches_the_command_and_is_kept_nowhere(tmp_path:
         tmp_path,
         {"VOX_WORKER_EXEC_SECRETS": offered, "API_KEY": _API_KEY, "VOX_WORKER_EXEC_SANDBOX": "off"},
     )
-    script = 'say() { printf "%s" "$KEY"; }; say | wc -c; say | head -c 9; sleep 0.1; say | tail -c +10;'
+    script = 'say() { printf "%s" "$KEY"; }; say | wc -c; say | head -c 9; say | tail -c +10;'
     given = Manifest.of(
         command=["/bin/sh", "-c", f'{script} echo " $NPM"; echo "$KEY" >&2'],
         timeout=30,
@@ -237,7 +237,7 @@ def test_a_secret_by_reference_reaches_the_command_and_is_kept_nowhere(tmp_path:
     [given_end, withheld_end], log = vox.attempt_all([given, withheld])
     assert given_end.job.state == "succeeded", given_end
     assert str(len(_API_KEY)) in given_end.printed
-    assert "*** ***" in given_end.printed
+    assert given_end.printed.count("***") == 3  # of two streams, in any order
     assert "secret VOX_DB_TOKEN is not given to jobs on this worker" in str(withheld_end.job.reason)
     kept = b"".join(path.read_bytes() for path in vox.home.rglob("*") if path.is_file())
     for secret in (_API_KEY, "npm-secret-of-a-file"):
