@@ -177,7 +177,7 @@ class MeshNode(Mesh):
     async def start(self) -> None:
         """Register the node and start its parts; it registers later if the database is unavailable."""
         if self._server is not None:
-            self.presence.activity.control_addr = await self._server.start()
+            self.presence.announce(await self._server.start(), self._server.token_id)
         if self.store.is_prepared:
             with suppress(*AWAY):
                 await self.run_once()

@@ -18,7 +18,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.deploy import command_lines, schemas
-from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions, texts, variables
+from tests.deploy.files import (
+    DEPLOY,
+    DOCKERFILES,
+    ROOT,
+    SOME_TOKEN,
+    documents,
+    instructions,
+    texts,
+    variables,
+)
 from tools.homes import FILE
 from vox_mesh import Mesh, load_settings
 from vox_mesh.node import MeshNode
@@ -145,8 +154,12 @@ def test_the_nodes_of_the_project_have_good_settings_and_each_its_own_name_and_v
     for name in _NODES:
         node = services[name]
         secret = [key for key, value in node["environment"].items() if value.startswith("${")]
-        assert sorted(secret) == ["VOX_DB_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_TOKEN"]
-        settings = load_settings(_env_file=None, **(image | node["environment"] | dict.fromkeys(secret, "t")))
+        assert sorted(secret) == [
+            *("VOX_DB_TOKEN", "VOX_MESH_METRICS_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_TOKEN")
+        ]
+        settings = load_settings(
+            _env_file=None, **(image | node["environment"] | dict.fromkeys(secret, SOME_TOKEN))
+        )
         assert settings.node_id == name
         assert settings.control_addr == f"http://{name}:{port}"
         assert node["volumes"] == [f"{name}:{image['VOX_MESH_HOME']}"]
@@ -189,7 +202,7 @@ def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
     given = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
     assert set(re.findall(r"\$\{(\w+):", _COMPOSE.read_text())) == set(given)
     assert all(given.values())
-    assert given["VOX_MESH_READ_TOKEN"] == (folder / "secrets" / "read_token").read_text().strip()
+    assert given["VOX_MESH_METRICS_TOKEN"] == (folder / "secrets" / "metrics_token").read_text().strip()
 
 
 def mode(path: Path) -> int:
@@ -213,8 +226,8 @@ def _has_compose() -> bool:
 
 @pytest.mark.skipif(not _has_compose(), reason="docker compose is not installed")
 def test_docker_takes_the_project() -> None:
-    names = ("VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "GRAFANA_PASSWORD")
-    env = {**os.environ, **dict.fromkeys(names, "t")}
+    mesh = ("VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN")
+    env = {**os.environ, **dict.fromkeys((*mesh, "VOX_DB_TOKEN", "GRAFANA_PASSWORD"), "t")}
     command = ["docker", "compose", "--file", str(_COMPOSE), "config", "--quiet"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ import promql_parser
 import pytest
 
 from tests.deploy import schemas
-from tests.deploy.files import DEPLOY, ROOT, documents
+from tests.deploy.files import DEPLOY, ROOT, SOME_TOKEN, documents
 from tests.deploy.test_containers import compose, control_address
 from tests.support.nodes.scraping import Scrape
 from tools.homes import FILE
@@ -213,11 +213,13 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 async def test_a_real_node_tells_all_that_is_asked_for(tmp_path: Path) -> None:
-    async with Mesh.open(FILE.settings(tmp_path, None, http=True)) as mesh:
+    async with Mesh.open(FILE.settings(tmp_path, None, http=True, metrics_token=SOME_TOKEN)) as mesh:
         await mesh.jobs.schedule("example")
         address = await control_address(mesh)
         async with httpx.AsyncClient(base_url=address, timeout=_TIMEOUT_S, trust_env=False) as client:
-            mentioned_lines = (await client.get("/metrics")).raise_for_status()
+            mentioned_lines = (
+                await client.get("/metrics", headers={"Authorization": f"Bearer {SOME_TOKEN}"})
+            ).raise_for_status()
     families = {family.name: family for family in Scrape(mentioned_lines.text).families}
     for metric, labels in _LABELS.items():
         samples = families[metric.removesuffix("_total")].samples
@@ -255,9 +257,9 @@ def test_prometheus_asks_the_nodes_of_the_project_with_the_token_that_only_reads
     services = compose()["services"]
     targets = [target for each in scrape["static_configs"] for target in each["targets"]]
     assert targets == [f"{name}:7400" for name in services if name.startswith("node-")]
-    assert scrape["authorization"]["credentials_file"] == "/run/secrets/read_token"
-    assert compose()["secrets"]["read_token"] == {"file": "./secrets/read_token"}
-    assert services["prometheus"]["secrets"] == ["read_token"]
+    assert scrape["authorization"]["credentials_file"] == "/run/secrets/metrics_token"
+    assert compose()["secrets"]["metrics_token"] == {"file": "./secrets/metrics_token"}
+    assert services["prometheus"]["secrets"] == ["metrics_token"]
     mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
     assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= mounted
     assert any(rule for rule in rules() if f'job="{scrape["job_name"]}"' in rule["expr"])

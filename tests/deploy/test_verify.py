@@ -18,7 +18,7 @@ from tools.sqld import free_port
 from vox_mesh import Mesh
 
 _SCRIPT: Final = DEPLOY / "verify_log.py"
-_TOKENS: Final = {"token": "for-all", "read_token": "for-reading"}
+_TOKENS: Final = {"token": "a-token-that-is-for-everything", "read_token": "a-token-that-is-for-reading-only"}
 _TIMEOUT_S: Final = 60.0
 
 

@@ -75,17 +75,6 @@ async def test_why_is_reported_to_anyone_who_may_read(client: httpx.AsyncClient,
     assert_problem(wrong, HTTPStatus.UNAUTHORIZED, "token_wrong")
 
 
-async def test_without_a_token_anyone_who_is_on_this_machine_is_given_everything(village: Town) -> None:
-    async with (
-        Mesh.open(village.settings("ann")) as node,
-        httpx.AsyncClient(base_url=address_of(node), trust_env=False) as client,
-    ):
-        assert (await client.get(READY, params={"verbose": "1"})).json()["checks"]
-        page = await client.get(READY, params={"verbose": "1"}, headers={"Origin": "http://a.site"})
-        assert_problem(page, HTTPStatus.FORBIDDEN, "not_local")
-        assert (await client.get(READY, headers={"Origin": "http://a.site"})).json() == {"ready": True}
-
-
 async def test_a_node_that_ends_says_nothing_any_more(node: MeshNode, client: httpx.AsyncClient) -> None:
     assert (await client.get(LIVE)).status_code == HTTPStatus.OK
     await node.close()

@@ -28,7 +28,7 @@ from tests.support.messages.relaying import (
 from tests.support.nodes.clocks import Clock
 from tests.support.running.lengths import SOAK, only_at_full_length
 from vox_mesh.errors import SenderRefused
-from vox_mesh.http.access import RateLimiter
+from vox_mesh.http.limits import RateLimiter
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, RelayLimits, wire
 from vox_mesh.messages.relay_inbound import Reception

@@ -232,8 +232,8 @@ async def test_a_node_says_who_it_is_and_how_it_stands(node: MeshNode, metrics: 
     assert info.samples[0].labels.keys() == {"node", "version", "home"}
     assert (info.samples[0].labels["node"], info.samples[0].labels["home"]) == ("ann", "file")
     assert now.get("vox_ready") == 1
-    assert (await scraped(Metrics(node, Access(None), is_ready=lambda: False))).get("vox_ready") == 0
-    assert (await scraped(Metrics(node, Access(None)))).get("vox_ready") is None
+    assert (await scraped(Metrics(node, Access(TOKEN), is_ready=lambda: False))).get("vox_ready") == 0
+    assert (await scraped(Metrics(node, Access(TOKEN)))).get("vox_ready") is None
     assert now.get("vox_clock_skew_seconds") is not None
     assert now.get("vox_circuit_state", state="off") == 1
     assert now.get("vox_replica_lag_seconds") is None

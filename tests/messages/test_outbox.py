@@ -127,7 +127,8 @@ class Post:
 async def post(there: Scene, local: MeshNode) -> AsyncIterator[Post]:
     """The outbox of one node, and another node at which z and y receive."""
     async with there.node("far") as far:
-        far.presence.activity.control_addr = _FAR
+        local.messages.directory.token_id = "shared"
+        far.presence.announce(_FAR, "shared")
         await far.run_once()
         await far.messages.announce(["z", "y"])
         post = Post(local, Clock())

@@ -17,6 +17,8 @@ from vox_mesh.settings import EXAMPLES, variable_of
 from vox_mesh.settings.trust import read_env_file, trust
 
 SECRET = "s3cr3t-t0k3n"
+STRONG = SECRET * 6
+
 
 READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_ENABLED": ("enabled", "1", True),
@@ -36,8 +38,11 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_RATES": ("rates", "/etc/vox/rates.yaml", Path("/etc/vox/rates.yaml")),
     "VOX_MESH_SCOPE_ID": ("scope_id", "acme", "acme"),
     "VOX_MESH_REPOSITORY_ID": ("repository_id", "website", "website"),
-    "VOX_MESH_TOKEN": ("token", SECRET, SecretStr(SECRET)),
-    "VOX_MESH_READ_TOKEN": ("read_token", SECRET, SecretStr(SECRET)),
+    "VOX_MESH_TOKEN": ("token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_READ_TOKEN": ("read_token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_METRICS_TOKEN": ("metrics_token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_RATE_LIMIT": ("rate_limit", "7", 7),
+    "VOX_MESH_OPEN_LIMIT": ("open_limit", "9", 9),
     "VOX_MESH_TICK": ("tick", "500ms", 0.5),
     "VOX_MESH_HOME": ("home_dir", "/var/vox", Path("/var/vox")),
     "VOX_AGENT_ID": ("agent_id", "planner", "planner"),
@@ -169,7 +174,7 @@ def test_a_bad_override_is_reported_by_the_name_of_its_variable() -> None:
 
 
 def test_no_secret_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VOX_MESH_TOKEN", SECRET)
+    monkeypatch.setenv("VOX_MESH_TOKEN", STRONG)
     monkeypatch.setenv("VOX_DB_TOKEN", SECRET)
     settings = load_settings()
     shown = [repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())]

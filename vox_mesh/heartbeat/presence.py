@@ -13,6 +13,7 @@ import orjson
 
 from vox_mesh.errors import MeshError, NodeInUse, Refused
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
+from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id
@@ -81,7 +82,15 @@ class Presence:
         self._version = _own_version()
         self._registration_key = new_key()  # a retry begins no second incarnation
         self._has_joined = False
+        self._address: SignedAddress | None = None
         self.activity = activity
+
+    def announce(self, url: str, token_id: str) -> None:
+        """Announce the address of this node's service, and the token it knows, with every heartbeat."""
+        self.activity.control_addr = url
+        address = NodeAddress(self.node_id, url, token_id, machine_id())
+        signature = self._identity.key.sign(address.signed_text(*self._whose[:2]))
+        self._address = SignedAddress(address, signature)
 
     def consumed(self) -> None:
         """Record that this node still takes work."""
@@ -97,6 +106,7 @@ class Presence:
         return Script(
             self._row_statement(),
             self._vitals_statement(vitals),
+            self._address_statement(),
             count,
             answer=Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS),
         )
@@ -128,6 +138,13 @@ class Presence:
         )
         return Statement(_SQL["heartbeat"], values)
 
+    def _address_statement(self) -> Statement:
+        """Return the statement that writes the signed address, or removes that of an earlier process."""
+        if self._address is None:
+            return Statement(_SQL["withdraw_address"], self._whose)
+        (_, *values), signature = self._address
+        return Statement(_SQL["announce_address"], (*self._whose, *values, signature))
+
     def _vitals_statement(self, vitals: Vitals) -> Statement:
         faults = orjson.dumps(vitals.faults).decode()
         return Statement(_SQL["note_vitals"], (*self._whose, *vitals[:-1], faults))
@@ -154,6 +171,7 @@ class Presence:
             key,
             Statement(_SQL["raise_incarnation"], self._whose),
             self._row_statement(),
+            self._address_statement(),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._registration_key, self.node_id)),
             answer=Answer(_SQL["join_state"], self._whose, _JOIN_COLUMNS),

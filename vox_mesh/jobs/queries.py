@@ -197,6 +197,13 @@ class JobQueries:
             counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
 
+    async def count_open(self, _: int) -> int:
+        """Return the number of jobs that have not ended."""
+        counts = (await self.counts()).values()
+        return sum(
+            jobs for of_kind in counts for state, jobs in of_kind.items() if not JobState(state).is_end
+        )
+
     async def oldest_pending(self) -> dict[str, int]:
         """Return by kind the time in ms since when its oldest pending job has been claimable."""
         return {row["kind"]: row["since_ms"] for row in await self._read("oldest_pending")}

@@ -56,6 +56,7 @@ from vox_mesh.model.messages.records import (
     checked_word,
     inbox_names,
     payload_of,
+    signed_order,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
@@ -94,7 +95,7 @@ class Messages:
         self._consumers: list[Consumer] = []
         self.queries = MessageQueries(store, clock)
         self.verifier = SenderVerifier(store, monotonic)
-        self.directory = AgentDirectory(store, clock, lambda: writer.identity.node_id, monotonic)
+        self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(store, writer, self.relay_buffer)
         self._claims = Claims(store, writer, clock, self.verifier, monotonic)
@@ -108,6 +109,16 @@ class Messages:
         self._settlement = Settlement(
             self._claims, self.relay_buffer, self._leases, self._consumers, monotonic
         )
+
+    @property
+    def node_id(self) -> str:
+        """The node of this process."""
+        return self._writer.identity.node_id
+
+    def sign_order(self, messages: Sequence[Message], receiver: str, *, stored: bool) -> str:
+        """Return this node's signature of the order in which it relays messages to another node."""
+        text = signed_order(messages, receiver, *self._store.mesh_id, stored=stored)
+        return self._writer.identity.key.sign(text)
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import orjson
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
+from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
 from vox_mesh.store.rows import Rows
@@ -116,6 +117,11 @@ class Nodes:
                 hint="run `vox-mesh nodes --all` to see all nodes",
             )
         return node
+
+    async def addresses(self) -> dict[str, SignedAddress]:
+        """Return the address that each node announces, with its signature, which is not verified here."""
+        rows = await self._store.read(_SQL["addresses"], self._store.mesh_id)
+        return {row[0]: SignedAddress(NodeAddress(*row[:4]), row[4]) for row in rows}
 
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""

@@ -20,6 +20,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
+from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
@@ -66,8 +67,8 @@ def _control_address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be http://HOST:PORT or https://HOST")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("must have nothing but a host, a port and a path")
+    if parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError("must have nothing but a scheme, a host and a port")
     _check_port(parts)
     return value.rstrip("/")
 
@@ -84,6 +85,8 @@ def _token(value: SecretStr) -> SecretStr:
     secret = value.get_secret_value()
     if not secret.isascii() or not secret.isprintable() or not secret or " " in secret:
         raise ValueError("must be printable ASCII without spaces")
+    if strength_bits(secret) < MIN_BITS:
+        raise ValueError(f"must have at least {MIN_BITS} bits: 32 random hex digits or more")
     return value
 
 
@@ -147,6 +150,9 @@ class Settings(BaseSettings):
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
     read_token: Token | None = Field(None, validation_alias="VOX_MESH_READ_TOKEN")
+    metrics_token: Token | None = Field(None, validation_alias="VOX_MESH_METRICS_TOKEN")
+    rate_limit: int = Field(500, validation_alias="VOX_MESH_RATE_LIMIT", ge=1, le=1_000_000)
+    open_limit: int = Field(100_000, validation_alias="VOX_MESH_OPEN_LIMIT", ge=1, le=1_000_000_000)
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
@@ -240,8 +246,11 @@ EXAMPLES: Final = {
     "VOX_MESH_RATES": "rates.yaml",
     "VOX_MESH_SCOPE_ID": "acme",
     "VOX_MESH_REPOSITORY_ID": "website",
-    "VOX_MESH_TOKEN": "a-long-random-string",
-    "VOX_MESH_READ_TOKEN": "another-long-random-string",
+    "VOX_MESH_TOKEN": "the-output-of-vox-mesh-token-random",
+    "VOX_MESH_READ_TOKEN": "another-output-of-vox-mesh-token-random",
+    "VOX_MESH_METRICS_TOKEN": "a-third-output-of-vox-mesh-token-random",
+    "VOX_MESH_RATE_LIMIT": "500",
+    "VOX_MESH_OPEN_LIMIT": "100000",
     "VOX_MESH_TICK": "5s",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",
@@ -258,6 +267,8 @@ EXAMPLES: Final = {
     "VOX_DB_REQUEST_TIMEOUT": "5s",
     "VOX_SPOOL_MAX_BYTES": "67108864",
 }
+
+_TOKENS: Final = frozenset({"VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"})
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -287,6 +298,8 @@ def _explained(error: ValidationError) -> BadSettings:
         shown = _name_in_use(variable)
     fault = first["msg"].removeprefix("Value error, ")
     fault = fault[:1].lower() + fault[1:]
+    if variable in _TOKENS:
+        return BadSettings(f"{shown}: {fault}", hint="make one with `vox-mesh token random`")
     return BadSettings(f"{shown}: {fault}", hint=f"for example {shown}={EXAMPLES[variable]}")
 
 

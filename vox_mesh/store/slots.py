@@ -89,6 +89,11 @@ def slot_folder(home: Path, name: str | None = None) -> Path:
     return folder
 
 
+def folder_of_slot(home: Path, slot_name: str) -> Path:
+    """Return the folder of the slot that a process holds."""
+    return home / _FOLDER / slot_name
+
+
 def slots(home: Path) -> Iterator[Path]:
     """Return the folders of all slots."""
     return (home / _FOLDER).glob("*/")

@@ -71,11 +71,33 @@ def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> N
 
 
 def test_who_may_only_read_can_ask_a_node_and_anyone_who_has_another_token_is_notified(vox: Vox) -> None:
-    with _up(vox.having(VOX_MESH_READ_TOKEN="look-only")):
-        reader = vox.having(VOX_MESH_READ_TOKEN="look-only", VOX_MESH_TOKEN="")
-        assert _found(reader)["service"][0] == "ok"
-        stranger = vox.having(VOX_MESH_TOKEN="of-another-mesh")
+    look_only = "a-token-for-those-who-only-look"
+    with _up(vox.having(VOX_MESH_READ_TOKEN=look_only)):
+        elsewhere = vox.having(VOX_MESH_HOME="elsewhere", VOX_MESH_TOKEN="")
+        assert _found(elsewhere.having(VOX_MESH_READ_TOKEN=look_only))["service"][0] == "ok"
+        stranger = elsewhere.having(VOX_MESH_TOKEN="a-token-of-quite-another-mesh")
         assert _found(stranger, 1)["service"] == ("fail", "one: rejects our VOX_MESH_TOKEN")
+
+
+def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vox: Vox) -> None:
+    alone = vox.having(VOX_MESH_TOKEN="")
+    with _up(alone):
+        found = _found(alone)
+        assert (found["service"][0], found["relay"]) == ("ok", ("ok", "all nodes share a token"))
+        with alone.running("up", "--node-id", "two", "--home-dir", "elsewhere") as other:
+            assert any("node up: " in line for line in other.stderr)
+            assert _found(alone, 1)["relay"] == (
+                "warn",
+                "no shared token, so messages between these are polled for: one; two",
+            )
+
+
+def test_a_forged_address_gets_no_token_and_is_named(vox: Vox) -> None:
+    with _up(vox, "--tick", "1h"):
+        _change(vox, "UPDATE node_addresses SET control_addr = 'http://192.0.2.1:1'")
+        found = _found(vox, 1)
+    assert found["relay"] == ("fail", "address not signed by its node: one")
+    assert "service" not in found
 
 
 def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox) -> None:
@@ -114,7 +136,7 @@ def test_an_address_that_no_one_could_reach_is_reported(vox: Vox) -> None:
     vox("db", "init")
     open_to_all = vox.having(VOX_MESH_CONTROL_ADDR="http://10.0.0.7:7400")
     assert "reach" not in _found(open_to_all)
-    assert _found(open_to_all.having(VOX_MESH_TOKEN=""))["reach"][0] == "warn"
+    assert _found(open_to_all.having(VOX_MESH_TOKEN=""), 1)["reach"][0] == "fail"
     assert "reach" not in _found(vox.having(VOX_MESH_CONTROL_ADDR="http://127.0.0.1:7400", VOX_MESH_TOKEN=""))
 
 

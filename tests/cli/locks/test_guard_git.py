@@ -250,7 +250,7 @@ def test_the_hook_knows_the_mesh_but_no_secret(tmp_path: Path) -> None:
         tmp_path,
         VOX_DB_URL="libsql://it's.example.org",
         VOX_DB_TOKEN="secret",
-        VOX_MESH_TOKEN="secret",
+        VOX_MESH_TOKEN="a-secret-that-no-hook-may-keep",
         TURSO_AUTH_TOKEN="secret",
         VOX_AGENT_ID="planner",
     )

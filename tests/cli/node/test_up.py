@@ -207,16 +207,21 @@ def test_a_port_that_is_taken_ends_it_with_one_line(vox: Vox) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_a_read_token_alone_ends_it_with_one_line(vox: Vox) -> None:
-    ended = vox.having(VOX_MESH_TOKEN="", VOX_MESH_READ_TOKEN="look-only")("up")
+def test_a_token_that_is_used_twice_or_too_short_ends_it_with_one_line(vox: Vox) -> None:
+    ended = vox.having(VOX_MESH_READ_TOKEN=MESH_TOKEN)("up")
     assert ended.code == 2, ended
-    assert "VOX_MESH_READ_TOKEN must be used with another VOX_MESH_TOKEN" in ended.err
+    assert "must have different values" in ended.err
+    assert MESH_TOKEN not in ended.err
+    ended = vox.having(VOX_MESH_READ_TOKEN="look-only")("up")
+    assert ended.code == 2, ended
+    assert "must have at least 128 bits" in ended.error
+    assert "`vox-mesh token random`" in ended.error
     assert "look-only" not in ended.err
 
 
 def test_a_node_that_was_replaced_ends_with_a_line_that_says_so(vox: Vox) -> None:
     with _up(vox, "--tick", "100ms") as (process, _):
-        shutil.copytree(vox.folder / ".vox", vox.folder / "copy", symlinks=True)
+        shutil.copytree(vox.folder / ".vox", vox.folder / "copy", ignore=shutil.ignore_patterns("*.sock"))
         _forget_place(vox)
         with vox.running("up", "--node-id", "one", "--home-dir", "copy", "--no-http") as heir:
             heard(heir, "node up: ")

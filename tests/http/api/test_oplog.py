@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem, until
 from tests.support.nodes.printing import commands_of, printed
-from tests.support.nodes.serving import READ_TOKEN, Served
+from tests.support.nodes.serving import Served
 from tests.support.oplog.exports import AWKWARD, exported, fill
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.oplog.export import verify_export
@@ -78,7 +78,7 @@ async def test_chains_are_anchored_and_verified(served: Served) -> None:
 async def test_the_export_is_what_the_command_writes_and_proves_itself(
     served: Served, tmp_path: Path
 ) -> None:
-    answer = await served.ask("GET", _EXPORT, token=READ_TOKEN)
+    answer = await served.ask("GET", _EXPORT, token=TOKEN)
     assert answer.headers["Content-Type"] == "application/jsonl"
     assert "Content-Length" not in answer.headers
     file = tmp_path / "log.jsonl"

@@ -19,7 +19,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 
-_TOKEN: Final = "a-token-of-one-node"
+_TOKEN: Final = "a-token-of-one-node-and-of-no-other"
 _PATIENCE_S: Final = 30.0
 _LONG_S: Final = 1_000.0
 _STEP_S: Final = 0.01

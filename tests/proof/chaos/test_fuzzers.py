@@ -71,7 +71,9 @@ async def test_a_node_refuses_all_that_strangers_can_say(tmp_path: Path) -> None
             everything.set()
 
     recorder = Recorder("stage", 1, lambda: 0.0, hear)
-    async with Mesh.open(FILE.settings(tmp_path, None, node_id="ann", http=True, token="secret")) as ann:
+    async with Mesh.open(
+        FILE.settings(tmp_path, None, node_id="ann", http=True, token="a-token-that-no-stranger-knows")
+    ) as ann:
         url = ann.presence.activity.control_addr
         assert url is not None
         fuzzers = FuzzingClients({"ann": url}, "secret", random.Random(1), recorder, rest_s=0.0)

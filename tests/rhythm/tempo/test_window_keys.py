@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.window_keys import LONGEST_WINDOW_MS, MARK, RELAY, WindowKeyFault, check, issue
+from vox_mesh.model.rhythm.window_keys import (
+    LONGEST_WINDOW_MS,
+    MARK,
+    MAX_LATE_MS,
+    MAX_WINDOW_MS,
+    RELAY,
+    WindowKeyFault,
+    check,
+    issue,
+    window_of_key,
+)
 
 _SECRET: Final = "a-token-that-no-one-may-read"
 _PROJECT: Final = ("acme", "shop")
@@ -20,7 +30,7 @@ _BAR: Final = Window(1_000_000, 1_040_000)
 _WRITABLE: Final = string.ascii_letters + string.digits + "-_.=+/ ~é"
 
 _starts = st.integers(-(10**12), 10**14)
-_lengths = st.integers(1, LONGEST_WINDOW_MS)
+_lengths = st.integers(1, MAX_WINDOW_MS)
 _texts = st.text(max_size=30)
 
 
@@ -38,9 +48,26 @@ def test_a_key_is_good_from_one_bar_before_its_own_until_this_many_after(
     expected = None
     if now_ms < start_ms - length_ms:
         expected = WindowKeyFault.EARLY
-    elif now_ms >= start_ms + (1 + bars) * length_ms:
+    elif now_ms >= start_ms + length_ms + min(bars * length_ms, MAX_LATE_MS):
         expected = WindowKeyFault.STALE
     assert _fault(key, now_ms, revoke_after_bars=bars) is expected
+
+
+@given(_starts, st.integers(1, LONGEST_WINDOW_MS), st.data())
+def test_the_window_of_a_key_is_short_and_within_its_bar(
+    start_ms: int, length_ms: int, data: st.DataObject
+) -> None:
+    bar = Window(start_ms, start_ms + length_ms)
+    now_ms = data.draw(st.integers(bar.start_ms, bar.end_ms - 1))
+    window = window_of_key(bar, now_ms)
+    assert bar.start_ms <= window.start_ms <= now_ms < window.end_ms <= bar.end_ms
+    assert window.end_ms - window.start_ms <= MAX_WINDOW_MS
+    assert _fault(issue(_SECRET, _PROJECT, RELAY, window), now_ms, revoke_after_bars=0) is None
+
+
+def test_a_longer_window_is_stale_at_all_times() -> None:
+    key = issue(_SECRET, _PROJECT, RELAY, Window(0, MAX_WINDOW_MS + 1))
+    assert _fault(key, 0) is WindowKeyFault.STALE
 
 
 @given(st.data())

@@ -17,7 +17,7 @@ from tests.support.nodes.town import Town
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, Delivery, RelayLimits, wire
+from vox_mesh.http.relay.endpoint import FROM, NODE, ORDER, PATH, STORED, Delivery, RelayLimits, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
@@ -135,7 +135,9 @@ class Pair:
 
     async def bring(self, *messages: Message, stored: bool = True) -> httpx.Response:
         """Bring messages, as a courier does."""
-        return await self.post([wire(message) for message in messages], stored=stored)
+        order = self.sender.messages.sign_order(messages, self.receiver.identity.node_id, stored=stored)
+        headers = self.headers(stored=stored) | {ORDER: order}
+        return await self.post([wire(message) for message in messages], headers)
 
     async def post(
         self, body: Any, headers: Mapping[str, str] | None = None, *, stored: bool = True

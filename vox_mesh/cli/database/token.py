@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from vox_mesh.cli.support.output import CommandGroup, json_option, show_one
 from vox_mesh.cli.support.session import start
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.keys import SigningKey, access_token, public_pem
+from vox_mesh.nodes.home_token import new_token
 from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.files import make_private, publish
@@ -25,7 +25,6 @@ _READ_ONLY_WARNING: Final = (
     "warning: on a server with SQL functions for files this token can write too; check with `vox-mesh doctor`"
 )
 _KEY_FILE: Final = "sqld.pem"
-_RANDOM_BYTES: Final = 32
 _MAX_TTL_S: Final = 3_650 * 86_400
 _READABLE: Final = 0o644
 
@@ -135,13 +134,13 @@ def _publish(pem: bytes, path: Path) -> None:
 def random(as_json: bool) -> None:
     """Make a random token for the HTTP service.
 
-    It is a value for VOX_MESH_TOKEN or VOX_MESH_READ_TOKEN.
+    It is a value for VOX_MESH_TOKEN, VOX_MESH_READ_TOKEN or VOX_MESH_METRICS_TOKEN.
 
     \b
     Example:
       vox-mesh token random
     """
-    made = secrets.token_hex(_RANDOM_BYTES)
+    made = new_token()
     if as_json:
         show_one({"token": made}, as_json=True)
     else:

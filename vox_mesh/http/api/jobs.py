@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import Field, WithJsonSchema
 
+from vox_mesh.http.access import Scope
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
@@ -57,8 +58,13 @@ class ScheduleRequest(RequestModel):
     manifests: GivenManifests
     new: bool = False
 
+    @property
+    def item_count(self) -> int:
+        """The number of jobs."""
+        return len(self.manifests)
 
-@JOBS.post("/v1/jobs")
+
+@JOBS.post("/v1/jobs", opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
     return [
@@ -205,7 +211,7 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
+from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.oplog.export import Export
@@ -56,7 +57,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     return [ChainView.from_record(report) for report in reports]
 
 
-@OPLOG.get("/v1/oplog/export")
+@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
     export = await Export.begin(mesh.oplog, *mesh.store.mesh_id)
