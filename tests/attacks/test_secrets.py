@@ -27,6 +27,7 @@ _TOKENS: Final = {
     "TURSO_AUTH_TOKEN": "eyJ-the-second-name-of-it",
     "VOX_MESH_TOKEN": "the-token-between-the-nodes-000000",
     "VOX_MESH_READ_TOKEN": "the-token-for-all-who-read-0000000",
+    "VOX_MESH_METRICS_TOKEN": "the-token-of-the-monitoring-000000",
 }
 _API_KEY: Final = "sk-live-0123456789abcdef"
 _SPY: Final = 'tr "\\0" "\\n" </proc/$PPID/environ; env; cat "$0"; ls /proc; id -u; ls -a "$1"; echo seen'

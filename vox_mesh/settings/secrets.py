@@ -10,7 +10,10 @@ from typing import Final
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings.process import deny_inspection, erase_variables
 
-SECRET_VARIABLES: Final = ("VOX_DB_TOKEN", "TURSO_AUTH_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN")
+SECRET_VARIABLES: Final = (
+    *("VOX_DB_TOKEN", "TURSO_AUTH_TOKEN"),
+    *("VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"),
+)
 """The variables of this package that hold a secret."""
 
 FILE_SUFFIX: Final = "_FILE"
