@@ -13,6 +13,7 @@ import pytest
 
 from tests.deploy import command_lines
 from tests.deploy.files import DEPLOY, ROOT
+from vox_mesh.settings.secrets import SECRET_VARIABLES
 
 _NODE: Final = DEPLOY / "systemd" / "vox-mesh@.service"
 _SERVER: Final = DEPLOY / "sqld" / "sqld.service"
@@ -122,8 +123,7 @@ def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
     assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
     assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
     given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
-    names = ["VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"]
-    assert [name for name, _, _ in given] == names
+    assert {name for name, _, _ in given} == {*SECRET_VARIABLES} - {"TURSO_AUTH_TOKEN"}
     page = (ROOT / "docs" / "operations.md").read_text()
     for _, _, path in given:
         assert f"install -m 0600 /dev/stdin {path}\n" in page
