@@ -18,7 +18,6 @@ from vox_mesh.errors import (
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -40,6 +39,7 @@ from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
+from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, writer_id_of
 from vox_mesh.runtime.supervisor import Supervisor
@@ -165,7 +165,7 @@ class MeshNode(Mesh):
             leases=leases,
             finisher=finisher,
             limits=WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
-            policy=ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
+            policy=open_exec_policy(settings) if settings.worker_exec else None,
             send_heartbeat=self._heartbeat.run_once,
         )
 

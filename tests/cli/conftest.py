@@ -69,7 +69,11 @@ class Vox:
     @property
     def environment(self) -> dict[str, str]:
         """All that the command can see."""
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME")
+            if name in os.environ
+        }
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
 
     def launch(self, *arguments: str) -> Process:

@@ -185,8 +185,15 @@ def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
     [recipe] = re.findall(r"^```sh\n([^`]*?)^docker compose ", page, re.MULTILINE)
     (tmp_path / "deploy" / "secrets").mkdir(parents=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", "-euc", recipe], cwd=tmp_path, env={"PATH": path}, check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-euc", recipe],
+        cwd=tmp_path,
+        env={"PATH": path, "HOME": str(tmp_path)},
+        check=True,
+        timeout=60,
+    )
     folder = tmp_path / "deploy"
+    assert not list(folder.rglob("sqld.pem")), "the key that makes tokens is not next to the nodes"
     assert [mode(folder / name) for name in ("secrets", ".env")] == [0o700, 0o600]
     for secret in compose()["secrets"].values():
         made = folder / secret["file"]

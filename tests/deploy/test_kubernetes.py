@@ -53,6 +53,23 @@ def test_all_files_are_named_and_all_that_are_named_are_there() -> None:
     assert ("Namespace", kustomization()["namespace"]) in objects()
 
 
+def test_only_nodes_reach_the_server_and_it_reaches_no_one() -> None:
+    policy = objects()["NetworkPolicy", "sqld"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == objects()["Service", "sqld"]["spec"]["selector"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [
+        {"podSelector": {"matchLabels": objects()["Service", "vox-mesh"]["spec"]["selector"]}}
+    ]
+    assert policy["egress"] == []
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_every_container_has_limits(name: str) -> None:
+    for container in pod(name)["containers"]:
+        assert {"cpu", "memory"} == set(container["resources"]["limits"])
+
+
 @pytest.mark.parametrize("name", _SETS)
 def test_a_set_is_whole_and_its_parts_agree(name: str) -> None:
     found = objects()["StatefulSet", name]

@@ -106,7 +106,7 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     first = vox("token", "create", "--ttl", "1d", "--json").document
     assert first["is_new_key"] is True
     private, public = tmp_path / first["key"], tmp_path / first["public_key"]
-    assert private == tmp_path / ".vox" / "sqld.pem"
+    assert private == tmp_path / ".config" / "vox-mesh" / "sqld.pem"
     assert (private.stat().st_mode & 0o777, private.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert public.stat().st_mode & 0o777 == 0o644
     assert public.read_bytes() == public_pem(load_or_create_key(private))
@@ -115,6 +115,15 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     assert vox("token", "create", "--ttl", "1d", "--json").document["is_new_key"] is False
     assert private.read_bytes() == kept
     assert public.read_bytes() == public_pem(load_or_create_key(private))
+
+
+def test_a_key_of_an_earlier_version_next_to_a_node_is_used_with_a_warning(tmp_path: Path) -> None:
+    vox = Vox(tmp_path, VOX_MESH_ENABLED="1")
+    vox("token", "create", "--ttl", "1d", "--key", ".vox/sqld.pem")
+    made = vox("token", "create", "--ttl", "1d", "--json")
+    assert made.document["key"] == ".vox/sqld.pem"
+    assert "move it" in made.err
+    assert "sqld.pem can make tokens" in vox("doctor").out
 
 
 def test_a_public_file_with_more_keys_than_one_is_left_unchanged(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.deploy import command_lines
 from tests.deploy.files import DEPLOY, ROOT
+from vox_mesh.settings.secrets import SECRET_VARIABLES
 
 _NODE: Final = DEPLOY / "systemd" / "vox-mesh@.service"
 _SERVER: Final = DEPLOY / "sqld" / "sqld.service"
@@ -114,6 +115,18 @@ def test_the_timer_runs_the_script_of_the_page_every_night() -> None:
     assert options(_TIMER)["OnCalendar"] == ["*-*-* 03:30:00"]
     assert options(_TIMER)["Persistent"] == ["yes"]
     assert options(_VERIFY)["DynamicUser"] == ["yes"]
+
+
+def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
+    found = options(_VERIFY)
+    assert found["LoadCredential"] == ["VOX_MESH_READ_TOKEN:/etc/vox-mesh/secrets/read-token"]
+    assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
+    assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
+    given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
+    assert {name for name, _, _ in given} == {*SECRET_VARIABLES} - {"TURSO_AUTH_TOKEN"}
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for _, _, path in given:
+        assert f"install -m 0600 /dev/stdin {path}\n" in page
 
 
 @with_systemd

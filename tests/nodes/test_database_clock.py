@@ -377,6 +377,21 @@ async def test_a_node_that_starts_does_not_believe_a_step_that_was_undone_since(
             assert await _ticks(d), "the step was recorded as long ago as it was large, and looks recent"
 
 
+async def test_nodes_that_only_registered_do_not_show_that_a_step_was_undone(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        a, *_ = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a)
+        registered = Batch()
+        now_ms = a.clock.now_ms + round(STEP_S * 1_000)
+        times = f"last_seen_ms = {now_ms}, started_ms = {now_ms}"
+        registered.add(f"UPDATE mesh_heartbeats SET {times} WHERE node_id <> 'a'")
+        await mesh.database.engine.run(registered.seal())
+        async with mesh.there.node("d") as d:
+            with pytest.raises(DatabaseClockJumped):
+                await d.locks.acquire("y", ttl=TTL_S)
+
+
 async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
     tmp_path: Path,
 ) -> None:

@@ -116,7 +116,7 @@ def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, backgroun
             command, _, shown = entry.partition("\n")
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
-                env[name] = value
+                env[name] = run(f"printf %s {value}", tmp_path, env) if "$" in value else value
                 if name == "VOX_DB_URL":  # a server of the test's own stands in for the reader's
                     server: Server = request.getfixturevalue("server")
                     env |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}

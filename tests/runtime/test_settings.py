@@ -12,7 +12,9 @@ from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
+from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.settings import EXAMPLES, variable_of
+from vox_mesh.settings.trust import read_env_file, trust
 
 SECRET = "s3cr3t-t0k3n"
 STRONG = SECRET * 6
@@ -27,6 +29,10 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_MESSAGE_RETENTION": ("message_retention", "2h", 7_200.0),
     "VOX_WORKER_EXEC": ("worker_exec", "1", True),
     "VOX_WORKER_EXEC_ALLOW": ("worker_exec_allow", "python3,/opt/x", "python3,/opt/x"),
+    "VOX_WORKER_EXEC_USER": ("worker_exec_user", "vox-jobs", "vox-jobs"),
+    "VOX_WORKER_EXEC_SANDBOX": ("worker_exec_sandbox", "bwrap", Sandbox.BWRAP),
+    "VOX_WORKER_EXEC_LIMITS": ("worker_exec_limits", "as=4G", "as=4G"),
+    "VOX_WORKER_EXEC_SECRETS": ("worker_exec_secrets", "API_KEY", "API_KEY"),
     "VOX_WORKER_CONCURRENCY": ("worker_concurrency", "3", 3),
     "VOX_MESH_TEMPO_POLICY": ("tempo_policy", "/etc/vox/tempo.yaml", Path("/etc/vox/tempo.yaml")),
     "VOX_MESH_RATES": ("rates", "/etc/vox/rates.yaml", Path("/etc/vox/rates.yaml")),
@@ -55,6 +61,13 @@ READ: dict[str, tuple[str, str, Any]] = {
 }
 
 
+def approve(path: Path) -> None:
+    """Do as `vox-mesh trust` does."""
+    file = read_env_file(path)
+    assert file is not None
+    trust(file)
+
+
 def test_the_table_here_has_every_variable() -> None:
     assert set(READ) == {variable_of(field) for field in Settings.model_fields} == set(EXAMPLES)
 
@@ -68,6 +81,7 @@ def test_every_variable_is_read(variable: str, source: str, monkeypatch: pytest.
         monkeypatch.setenv(variable, text)
     else:
         Path(".env").write_text(f"{variable}={text}\n")
+        approve(Path(".env"))
     assert getattr(load_settings(), field) == expected
 
 

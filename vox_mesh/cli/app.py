@@ -45,6 +45,7 @@ _COMMANDS: Final = {
     "send": "vox_mesh.cli.messages.send:send",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
+    "trust": "vox_mesh.cli.trust:trust",
     "ucxl": "vox_mesh.cli.rhythm.beat:ucxl",
     "up": "vox_mesh.cli.node.node_run:up",
     "worker": "vox_mesh.cli.jobs.worker:worker",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.runtime.home_check import refuse_unsafe_home
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.mark import replica_path
@@ -55,6 +56,7 @@ def slot_of(settings: Settings, role: Role) -> Slot | None:
     """Take a slot for a node with a disk; commands and the memory backend have none."""
     if role is not Role.NODE or settings.backend is Backend.MEMORY:
         return None
+    refuse_unsafe_home(settings.home_dir, settings.file_path)
     return take_slot(settings.home_dir, settings.node_id)
 
 
@@ -209,6 +211,7 @@ async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
         from vox_mesh.store.engines.memory import MemoryEngine
 
         return MemoryEngine()
+    refuse_unsafe_home(settings.home_dir, settings.file_path)
     if settings.backend is Backend.FILE:
         from vox_mesh.store.engines.file import FileEngine
 

@@ -153,6 +153,7 @@ def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene,
     done = vox("job", "bundle", there.command, "-o", "bundle.json", "--json").document
     assert (done["job_id"], done["bytes"]) == (there.command, len(printed))
     assert (vox.folder / "bundle.json").read_text() == printed
+    assert (vox.folder / "bundle.json").stat().st_mode & 0o777 == 0o600  # whatever the umask is
     assert json.loads(printed)["job_id"] == there.command
     again = vox("job", "bundle", there.command, "-o", "bundle.json")
     assert (again.code, "already exists" in again.error) == (1, True)

@@ -157,6 +157,8 @@ def test_the_hook_goes_where_git_looks_for_it_even_from_a_subfolder(scene: Scene
         "VOX_MESH_ENABLED=1\nVOX_MESH_HOME=../.vox\nVOX_DB_PATH=../.vox/cache/db/local.db\n"
     )
     at_sub = Vox(folder / "sub", **GIT_SETTINGS)
+    assert at_sub("guard", "install").code == 2  # what is in a folder counts only with the user's approval
+    assert at_sub("trust").code == 0
     record = at_sub("guard", "install", "--json").document
     assert Path(record["hook"]) == folder / "hooks of ours/pre-commit"
     scene.hold("file:sub/file")

@@ -42,7 +42,7 @@ class Bench:
 
     def frame(self, *preface: Statement, entries: Statement) -> BatchWrapper:
         """A frame whose entries are the same whatever became of the scripts."""
-        return BatchWrapper(preface, entries, lambda: entries)
+        return BatchWrapper(preface, accepted=entries, verdicts=lambda: entries)
 
     def request(self, way: Way, frame: BatchWrapper, *scripts: Script) -> ScriptBatch:
         """A request with a frame."""
@@ -124,7 +124,7 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
         (bench.store.writer_id.scope_id, *keys),
     )
-    frame = BatchWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
+    frame = BatchWrapper((bench.adding("preface"),), accepted=REFUSE, verdicts=lambda: noting)
     verdicts, entries = await bench.send(bench.request(IsolatedBatch, frame, *scripts))
     assert [isinstance(verdict, Refused) for verdict in verdicts] == [False, True, False]
     assert entries == [[None], [1], [None]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -36,6 +37,8 @@ from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, g
 from vox_mesh.views.jobs import PieceView, bundle_proof, ready_jobs, rebuild_roster, verify_proof
 
 _PAGE_SIZE: Final = 100
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_PRIVATE: Final = 0o600
 
 
 # --- logs ----------------------------------------------------------------------------------------
@@ -255,8 +258,8 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     """Write a bundle to verify a job's proof elsewhere.
 
     It has the manifest, the proof and the outputs; an output that is not here, or too large, is represented
-    by its hash. A bundle must not be changed, not even by a line break. A proof that does not hold is not
-    bundled: it ends with 1, as `vox-mesh job verify` would.
+    by its hash. Only you can read the file. A bundle must not be changed, not even by a line break. A proof
+    that does not hold is not bundled: it ends with 1, as `vox-mesh job verify` would.
 
     \b
     Example:
@@ -279,7 +282,8 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
 
 def _write(file: Path, content: bytes) -> None:
     try:
-        with file.open("xb") as new:
+        descriptor = os.open(file, _NEW_FILE, _PRIVATE)
+        with os.fdopen(descriptor, "wb") as new:
             new.write(content)
     except FileExistsError:
         raise ExportRefused(f"{file} already exists", hint="pass a new file") from None

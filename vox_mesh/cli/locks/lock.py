@@ -33,6 +33,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.runtime.locking import acquire_lock, hold_lock
 from vox_mesh.settings import Settings
+from vox_mesh.settings.process import deny_inspection
 from vox_mesh.views.locks import HoldView, LockView
 
 _KEY: Final = click.argument("key")
@@ -313,6 +314,7 @@ class _UnderLock:
             "VOX_LOCK_FENCE": str(lock.fence_token),
             "VOX_AGENT_ID": lock.holder_agent,
         }
+        deny_inspection()  # the key of the node is in this process's memory
         self._group = ProcessGroup(Terminal())
         try:
             return shell_exit_code(await self._group.run(Start(self._command, os.environ | variables)))

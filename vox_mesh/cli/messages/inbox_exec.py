@@ -22,6 +22,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, inbox_names
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.settings import Settings
+from vox_mesh.settings.process import deny_inspection
 from vox_mesh.store.engines.thread import to_the_end
 
 DEFAULT_LIMIT: Final = 100
@@ -106,6 +107,7 @@ class Exec:
 
     async def run(self) -> int:
         """Handle all messages; return the exit code: 1 if one was not acknowledged."""
+        deny_inspection()  # the key of the node is in this process's memory
         async with (
             Mesh.open_command(self._settings) as mesh,
             aclosing(messages_of(mesh, self._box)) as messages,

@@ -16,13 +16,14 @@ from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.logs import set_log_node, set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
-from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.node import MeshNode
 from vox_mesh.runtime import loop
+from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
+from vox_mesh.settings.process import deny_inspection
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class NodeRun:
             if opening is not None:
                 opening.cancel()
 
+        deny_inspection()  # its key is in its memory
         watch = ShutdownWatchdog(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
         try:
             async with Mesh.open(self._settings) as mesh:
@@ -264,7 +266,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
 
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:
-    ExecPolicy.parsed(settings.worker_exec_allow)  # report a wrong setting before anything starts
+    check_exec_settings(settings)
     if not handlers.patterns and not settings.worker_exec:
         return None
     return Work(handlers, settings.worker_concurrency, grace_s)

@@ -9,14 +9,22 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
+from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
+from vox_mesh.settings.trust import ENV_FILE
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -98,11 +106,22 @@ Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(t
 """A duration as people write it, in seconds."""
 
 
+_PLAIN_FIELDS: Final = frozenset(
+    {
+        *("enabled", "node_id", "http", "scope_id", "repository_id", "agent_id", "log_format", "tick"),
+        *("message_retention", "worker_concurrency", "db_driver", "db_replica", "db_max_stale_ms"),
+        *("db_circuit_breaker", "db_deadline", "db_request_timeout", "spool_max_bytes"),
+    }
+)
+"""The settings that a `.env` file may set without the user's approval. All others decide where data and
+tokens go, what runs, who can connect, or which files are read and written."""
+
+
 class Settings(BaseSettings):
     """The settings of a process. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
 
     model_config = SettingsConfigDict(
-        env_file=".env",
+        env_file=ENV_FILE,
         env_ignore_empty=True,
         extra="ignore",
         frozen=True,
@@ -120,6 +139,10 @@ class Settings(BaseSettings):
     )
     worker_exec: bool = Field(False, validation_alias="VOX_WORKER_EXEC")
     worker_exec_allow: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_ALLOW")
+    worker_exec_user: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_USER", max_length=64)
+    worker_exec_sandbox: Sandbox = Field(Sandbox.AUTO, validation_alias="VOX_WORKER_EXEC_SANDBOX")
+    worker_exec_limits: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_LIMITS")
+    worker_exec_secrets: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_SECRETS")
     worker_concurrency: int = Field(8, validation_alias="VOX_WORKER_CONCURRENCY", ge=1, le=1_000)
     tempo_policy: Path | None = Field(None, validation_alias="VOX_MESH_TEMPO_POLICY")
     rates: Path | None = Field(None, validation_alias="VOX_MESH_RATES")
@@ -153,6 +176,20 @@ class Settings(BaseSettings):
         5.0, validate_default=False, validation_alias="VOX_DB_REQUEST_TIMEOUT", gt=0, le=600
     )
     spool_max_bytes: int = Field(64 * 2**20, validation_alias="VOX_SPOOL_MAX_BYTES", ge=4_096)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources, the first of which wins."""
+        assert isinstance(dotenv_settings, DotEnvSettingsSource)
+        env_file = EnvFileSource(settings_cls, dotenv_settings.env_file, _PLAIN_FIELDS)
+        return init_settings, VariableSource(settings_cls), SecretSource(settings_cls), env_file
 
     @property
     def backend(self) -> Backend:
@@ -199,7 +236,11 @@ EXAMPLES: Final = {
     "VOX_MESH_HTTP": "0",
     "VOX_MESH_MESSAGE_RETENTION": "1d",
     "VOX_WORKER_EXEC": "1",
-    "VOX_WORKER_EXEC_ALLOW": "python3,/opt/tools/convert",
+    "VOX_WORKER_EXEC_ALLOW": "git fetch origin,/opt/tools/convert",
+    "VOX_WORKER_EXEC_USER": "vox-jobs",
+    "VOX_WORKER_EXEC_SANDBOX": "bwrap",
+    "VOX_WORKER_EXEC_LIMITS": "nofile=1024,as=4G",
+    "VOX_WORKER_EXEC_SECRETS": "API_KEY,NPM_TOKEN=/run/secrets/npm",
     "VOX_WORKER_CONCURRENCY": "8",
     "VOX_MESH_TEMPO_POLICY": "tempo.yaml",
     "VOX_MESH_RATES": "rates.yaml",
@@ -237,7 +278,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         raise _explained(error) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f".env can't be read: {error}", hint="write it as UTF-8 text") from None
+        raise BadSettings(f"{ENV_FILE} can't be read: {error}", hint="write it as UTF-8 text") from None
     _refuse_plaintext_token(settings)
     return settings
 
