@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,11 @@ def _relative_steps(path: Path) -> Iterator[Path]:
 
 def _entries(folder: Path, depth: int) -> Iterator[Path]:
     """Yield everything in a folder that a node writes to by its name; artifacts are never overwritten."""
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:  # another process of the home has removed it meanwhile
+        return
     for entry in entries:
         yield Path(entry.path)
         if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH and folder.name != _ARTIFACTS:
@@ -57,7 +61,8 @@ def _entries(folder: Path, depth: int) -> Iterator[Path]:
 def _check(path: Path) -> None:
     if is_link(path):
         raise _link(path)
-    _check_owner(path, path.lstat())
+    with suppress(FileNotFoundError):  # another process of the home has removed it meanwhile
+        _check_owner(path, path.lstat())
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
