@@ -30,8 +30,14 @@ struct sqlite3_api_routines {
 enum { SQLITE_OK = 0, SQLITE_UTF8 = 1, SQLITE_DIRECTONLY = 0x80000, MAX_ARGUMENTS = 8 };
 
 static const char *const FUNCTIONS[] = {
-    "readfile",         "writefile",      "lsmode", "sha3_query", "sqlite3mc_config", "sqlite3mc_config_table",
-    "sqlite3mc_codec_data", "fts3_tokenizer",
+    "readfile",
+    "writefile",
+    "lsmode",
+    "sha3_query",
+    "sqlite3mc_config",
+    "sqlite3mc_config_table",
+    "sqlite3mc_codec_data",
+    "fts3_tokenizer",
 };
 static const char *const TABLES[] = {"fsdir", "sqlite_dbpage"};
 static const struct sqlite3_api_routines *sqlite3_api;

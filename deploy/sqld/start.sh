@@ -10,7 +10,6 @@
 #   SQLD_CONNECTIONS   how many streams may be open   (default: 256)
 #   SQLD_EXTENSIONS    folder that build_extension.sh has filled (default: extensions, next to this script)
 set -eu
-umask 077
 
 # The data is for this user alone, whatever the umask of the caller.
 umask 077

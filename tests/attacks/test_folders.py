@@ -15,6 +15,7 @@ from tests.cli.conftest import Vox
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
+from vox_mesh.runtime import home_check
 
 _TOKEN: Final = "eyJ-the-token-of-the-user"
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can give files to another user")
@@ -149,6 +150,14 @@ def test_a_file_that_others_may_have_written_is_refused_as_a_whole(vox: Vox, fau
         assert expected in refused.error
 
 
+def test_a_pipe_or_an_endless_file_keeps_no_command_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "large").write_bytes(b"#" * (1 << 20) + b"\n")
+    for name in ("pipe", "large"):
+        with pytest.raises(BadSettings, match="at most 1 MiB"):
+            load_settings(_env_file=tmp_path / name)
+
+
 @as_root
 def test_a_link_of_another_user_is_not_followed_to_a_file_of_ours(vox: Vox, tmp_path: Path) -> None:
     (tmp_path / "ours").write_text("VOX_AGENT_ID=other\n")
@@ -202,3 +211,20 @@ def test_a_home_that_others_may_have_prepared_is_refused(fault: str, place: str,
     assert refused.code == 2
     expected = "belongs to another user" if fault == "owner" else "can be written by other users"
     assert f"{place} {expected}" in refused.error
+
+
+def test_a_file_of_another_process_may_vanish_while_the_home_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / "slots").mkdir(parents=True, mode=0o700)
+    (home / "slots" / "journal").touch()
+
+    def vanish(path: Path) -> bool:
+        if path.name == "journal":
+            path.unlink()
+        return False
+
+    monkeypatch.setattr(home_check, "is_link", vanish)
+    home_check.refuse_unsafe_home(home, home / "local.db")
+    assert not (home / "slots" / "journal").exists()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
     contextmanager,
     suppress,
 )
@@ -18,13 +15,14 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.support.nodes.stepped_databases import BOTH, HOUR_S, SteppedDatabase, clock_in, in_memory
-from tests.support.oplog.authoring import NOTE, Scene, assert_sound, scene
+from tests.support.nodes.stepped_meshes import DatabaseOf, mesh_of, ticks
+from tests.support.oplog.authoring import NOTE, assert_sound, scene
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings
 from vox_mesh.errors import ClockOff, DatabaseClockJumped, LockHeld
 from vox_mesh.jobs.worker.claimer import JobClaimer
-from vox_mesh.mesh import Mesh as CommandMesh
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
@@ -33,42 +31,6 @@ from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.schema.statements import RAW_MS
 
 TTL_S: Final = 60.0
-_ROUNDS: Final = 10
-
-DatabaseOf = Callable[[Path], AbstractAsyncContextManager[SteppedDatabase]]
-
-
-class Mesh(NamedTuple):
-    """Nodes on a database whose clock can be set."""
-
-    database: SteppedDatabase
-    there: Scene
-    nodes: Sequence[MeshNode]
-
-    async def settle(self, *nodes: MeshNode) -> None:
-        """Have nodes tick until none of them finds anything wrong with the database's clock."""
-        for _ in range(_ROUNDS):
-            if all([await _ticks(node) for node in nodes or self.nodes]):
-                return
-        raise AssertionError("the nodes did not agree")
-
-
-async def _ticks(node: MeshNode) -> bool:
-    try:
-        await node.run_once()
-    except DatabaseClockJumped:
-        return False
-    return True
-
-
-@asynccontextmanager
-async def mesh_of(database_of: DatabaseOf, folder: Path, names: str = "abc") -> AsyncIterator[Mesh]:
-    """This many nodes, each with a first tick."""
-    async with database_of(folder) as database, scene(database.engine) as there, AsyncExitStack() as living:
-        nodes = [await living.enter_async_context(there.node(name)) for name in names]
-        for node in nodes:
-            await node.run_once()
-        yield Mesh(database, there, nodes)
 
 
 class Held(NamedTuple):
@@ -211,13 +173,13 @@ async def test_all_planes_refuse_alike_until_the_nodes_agree(
         held = await granted(a)
         waiting = await a.jobs.schedule("wait")
         mesh.database.set_ahead(step_s)
-        assert not await _ticks(a), "the others have not said anything yet"
+        assert not await ticks(a), "the others have not said anything yet"
         await refused_alike(a, held.lock, waiting.job_id)
         await keep_in_order_if_it_may(a)
         assert await count_of(b, "a2a_messages WHERE ended_ms IS NOT NULL") == 0
         assert await count_of(b, "distributed_locks WHERE lock_key = 'x'") == 1
         assert (await b.jobs.find(held.job.job_id)).state == "running"
-        assert await _ticks(b), "two of three agree"
+        assert await ticks(b), "two of three agree"
         await mesh.settle()
         await a.locks.renew(held.lock)  # raises if it was lost
         assert [each.job.job_id for each in await claim(b, waiting.job_id)] == [waiting.job_id]
@@ -295,161 +257,6 @@ async def test_a_small_step_is_followed(tmp_path: Path) -> None:
         assert abs(a.clock.distance_ms + 3_000) < 1_000
 
 
-# --- nodes that start meanwhile ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("step_s", [5.5, 7.0, 9.5])
-async def test_a_step_within_the_time_that_a_request_may_be_late_is_decided_too(
-    tmp_path: Path, step_s: float
-) -> None:
-    async with mesh_of(in_memory, tmp_path) as mesh:
-        mesh.database.set_ahead(step_s)
-        for node in mesh.nodes:
-            await _ticks(node)
-        await mesh.settle()
-        for node in mesh.nodes:
-            await node.oplog.append(NOTE, {})
-            assert abs(node.clock.correction_ms + step_s * 1_000) < 1_000
-
-
-STEP_S: Final = 30.0
-
-
-@pytest.mark.parametrize("remembers", [False, True])
-async def test_a_node_that_starts_in_the_middle_of_a_step_expects_what_the_others_do(
-    tmp_path: Path, remembers: bool
-) -> None:
-    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
-        a, _ = mesh.nodes
-        async with mesh.there.node("c", remembers=remembers) as c:
-            await c.run_once()
-        await a.locks.acquire("x", ttl=STEP_S - 5)
-        mesh.database.set_ahead(STEP_S)
-        assert not await _ticks(a), "it waits for the others"
-        async with mesh.there.node("c", remembers=remembers) as c:
-            with pytest.raises(LockHeld):
-                await c.locks.acquire("x", ttl=TTL_S)
-            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
-
-
-async def test_heartbeats_tell_a_node_that_starts_that_the_clock_was_set_back(tmp_path: Path) -> None:
-    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
-        a, b = mesh.nodes
-        mesh.database.set_ahead(-STEP_S)
-        async with mesh.there.node("c") as c:
-            with pytest.raises(DatabaseClockJumped):
-                await c.locks.acquire("y", ttl=TTL_S)
-            await mesh.settle(a, b, c)
-            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
-            assert abs(c.clock.correction_ms - STEP_S * 1_000) < 1_000
-
-
-async def test_a_node_that_starts_waits_while_an_older_record_of_a_step_is_not_decided(
-    tmp_path: Path,
-) -> None:
-    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
-        a, b = mesh.nodes
-        mesh.database.set_ahead(STEP_S)
-        assert not await _ticks(a)
-        older = Batch()
-        older.add("UPDATE clock_witnesses SET seen_ms = seen_ms - 10000")
-        await mesh.database.engine.run(older.seal())
-        async with mesh.there.node("c") as c:
-            with pytest.raises(DatabaseClockJumped):
-                await c.locks.acquire("y", ttl=TTL_S)
-            await mesh.settle(a, b)
-            await c.locks.acquire("y", ttl=TTL_S)
-            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
-
-
-async def test_a_node_that_starts_does_not_believe_a_step_that_was_undone_since(tmp_path: Path) -> None:
-    async with mesh_of(in_memory, tmp_path) as mesh:
-        a, *others = mesh.nodes
-        mesh.database.set_ahead(STEP_S)
-        assert not await _ticks(a)
-        mesh.database.set_ahead(0)
-        for other in others:
-            assert await _ticks(other)
-        step_ago = Batch()
-        step_ago.add(f"UPDATE clock_witnesses SET seen_ms = seen_ms - {round(STEP_S * 1_000)}")
-        await mesh.database.engine.run(step_ago.seal())
-        async with mesh.there.node("d") as d:
-            assert await _ticks(d), "the step was recorded as long ago as it was large, and looks recent"
-
-
-async def test_nodes_that_only_registered_do_not_show_that_a_step_was_undone(tmp_path: Path) -> None:
-    async with mesh_of(in_memory, tmp_path) as mesh:
-        a, *_ = mesh.nodes
-        mesh.database.set_ahead(STEP_S)
-        assert not await _ticks(a)
-        registered = Batch()
-        now_ms = a.clock.now_ms + round(STEP_S * 1_000)
-        times = f"last_seen_ms = {now_ms}, started_ms = {now_ms}"
-        registered.add(f"UPDATE mesh_heartbeats SET {times} WHERE node_id <> 'a'")
-        await mesh.database.engine.run(registered.seal())
-        async with mesh.there.node("d") as d:
-            with pytest.raises(DatabaseClockJumped):
-                await d.locks.acquire("y", ttl=TTL_S)
-
-
-async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
-    tmp_path: Path,
-) -> None:
-    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
-        mesh.database.set_ahead(-STEP_S)
-        registered = Batch()
-        now_ms = mesh.nodes[0].clock.now_ms - round(STEP_S * 1_000)
-        times = f"last_seen_ms = {now_ms}, started_ms = {now_ms}"
-        registered.add(f"UPDATE mesh_heartbeats SET {times} WHERE node_id = 'b'")
-        await mesh.database.engine.run(registered.seal())
-        async with mesh.there.node("c") as c:
-            with pytest.raises(DatabaseClockJumped):
-                await c.locks.acquire("y", ttl=TTL_S)
-
-
-async def test_nodes_that_all_start_after_a_step_back_go_on_from_the_last_heartbeat(tmp_path: Path) -> None:
-    async with in_memory(tmp_path) as database, scene(database.engine) as there:
-        async with there.node("a") as a:
-            await a.run_once()
-            await a.locks.acquire("x", ttl=TTL_S)
-        database.set_ahead(-STEP_S)
-        async with there.node("a") as a, there.node("b") as b:
-            await Mesh(database, there, (a, b)).settle()
-            (holder,) = await b.locks.holders(["x"])
-            assert abs(holder.left_s - TTL_S) < 10
-
-
-async def test_one_heartbeat_ahead_does_not_show_that_the_clock_was_set_back(tmp_path: Path) -> None:
-    """A node that registers while the clock is ahead writes such a heartbeat."""
-    async with mesh_of(in_memory, tmp_path) as mesh:
-        mesh.database.set_ahead(STEP_S)
-        async with mesh.there.node("d") as d:
-            await _ticks(d)
-            await mesh.settle()
-            ahead = "SELECT count(*) FROM mesh_heartbeats WHERE node_id = 'd' AND last_seen_ms > ?"
-            now_ms = mesh.nodes[0].clock.now_ms + 5_000
-            assert (await mesh.nodes[0].store.read(ahead, (now_ms,), fresh=True)).value == 1
-            async with mesh.there.node("e") as e:
-                assert await _ticks(e)
-                assert abs(e.clock.correction_ms + STEP_S * 1_000) < 1_000
-
-
-async def test_the_registration_of_a_node_does_not_show_that_it_goes_by_the_database(tmp_path: Path) -> None:
-    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
-        a, _ = mesh.nodes
-        mesh.database.set_ahead(STEP_S)
-        assert not await _ticks(a)
-        starts = Batch()
-        for table in ("mesh_heartbeats", "node_incarnations"):
-            starts.add(
-                f"UPDATE {table} SET beats = beats + 2, incarnation = incarnation + 2 WHERE node_id = 'b'"
-            )
-        starts.add("UPDATE node_versions SET incarnation = incarnation + 2 WHERE node_id = 'b'")
-        await mesh.database.engine.run(starts.seal())
-        assert not await _ticks(a), "the step is not accepted"
-        assert a.clock.step is not None
-
-
 # --- whose clock is wrong ------------------------------------------------------------------------
 
 
@@ -469,11 +276,11 @@ async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: P
         async with mesh.there.node("c", machine.dependencies) as c:
             await c.run_once()
             machine.behind_s = 300.0
-            assert not await _ticks(c)
+            assert not await ticks(c)
             for node in (a, b):
                 for _ in range(2):
                     await node.run_once()
-            assert await _ticks(c)
+            assert await ticks(c)
             assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
             assert a.clock.correction_ms == 0, "no one has corrected the database for that"
 
@@ -511,7 +318,7 @@ async def test_a_command_goes_by_the_time_that_the_nodes_have_accepted(tmp_path:
         a, b = mesh.nodes
         assert isinstance(mesh.database.engine, SharedMemory)
         around = Dependencies(memory=mesh.database.engine)
-        async with CommandMesh.open_command(load_settings(_env_file=None), around) as command:
+        async with Mesh.open_command(load_settings(_env_file=None), around) as command:
             lock = await command.locks.acquire("x", ttl=TTL_S)
             forget = "DELETE FROM node_versions"  # older code: the nodes accept any step
             await a.store.write(Script(Statement(forget)))
@@ -582,7 +389,7 @@ async def test_commands_refuse_alike_when_the_database_is_far_from_this_machines
     clock = clock_in(tmp_path)
     clock.set_ahead(HOUR_S)
     with Server(environment=clock.environment) as server:
-        async with CommandMesh.open_command(MESH.settings(tmp_path, server)) as mesh:
+        async with Mesh.open_command(MESH.settings(tmp_path, server)) as mesh:
             attempts: tuple[Callable[[], Awaitable[object]], ...] = (
                 partial(mesh.locks.acquire, "x"),
                 partial(mesh.jobs.schedule, "build"),

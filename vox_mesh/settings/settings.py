@@ -24,7 +24,7 @@ from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
-from vox_mesh.settings.trust import ENV_FILE
+from vox_mesh.settings.trust import ENV_FILE, check_env_file
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -273,7 +273,10 @@ _TOKENS: Final = frozenset({"VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_M
 
 def load_settings(**overrides: Any) -> Settings:
     """Read the settings, or raise `BadSettings` with one line that names the variable."""
+    env_file = overrides.get("_env_file", ENV_FILE)
     try:
+        if env_file is not None:
+            check_env_file(Path(env_file))  # first, because pydantic opens it before our source checks it
         settings = Settings(**overrides)
     except ValidationError as error:
         raise _explained(error) from None

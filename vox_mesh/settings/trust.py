@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -53,13 +55,27 @@ def read_env_file(path: Path) -> EnvFile | None:
     return EnvFile(path, variables, digest, is_trusted)
 
 
+def check_env_file(path: Path) -> None:
+    """Raise `BadSettings` if other users may have written a `.env` file, or if it is none."""
+    with suppress(FileNotFoundError):
+        _read_owned(path)
+
+
 def _read_owned(path: Path) -> bytes:
     link = path.lstat()
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_open_at_once) as file:
         for status in (link, os.fstat(file.fileno())):
             if (fault := ownership_fault(path, status)) is not None:
                 raise BadSettings(f"{fault}: its settings are not used", hint=ownership_hint(path, status))
-        return file.read(_MAX_BYTES)
+        content = file.read(_MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
+    if content is None or len(content) > _MAX_BYTES:
+        raise BadSettings(f"{path} must be a file of at most 1 MiB", hint="replace it by a text file")
+    return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a named pipe in a foreign folder could keep a command waiting."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 # --- approval ------------------------------------------------------------------------------------

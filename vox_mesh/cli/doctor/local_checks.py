@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dotenv import dotenv_values
-
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
-from vox_mesh.settings import EXAMPLES, Settings
-from vox_mesh.settings.trust import config_folder
+from vox_mesh.settings import EXAMPLES
+from vox_mesh.settings.trust import ENV_FILE, config_folder, read_env_file
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import mark_of, replicas_next_to
 from vox_mesh.store.schema.probe import all_spools
@@ -51,8 +49,8 @@ async def settings(context: CheckContext) -> CheckResult:
 
 
 def _given(context: CheckContext) -> set[str]:
-    env_file = Settings.model_config.get("env_file")
-    written = dotenv_values(env_file) if isinstance(env_file, str) else {}
+    file = read_env_file(Path(ENV_FILE))
+    written = () if file is None else file.variables
     return {name.upper() for name in (*context.environment, *written)}
 
 
