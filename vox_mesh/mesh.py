@@ -64,7 +64,9 @@ class Mesh(MeshServices):
         # A command that only reads needs no identity, and creates no key.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        mesh = cls(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
+        mesh = cls(
+            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key)
+        )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
             try:

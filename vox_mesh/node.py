@@ -78,7 +78,9 @@ class MeshNode(Mesh):
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
         files = RhythmFiles(settings.tempo_policy, settings.rates)
-        super().__init__(store, writer, clock, dependencies, settings.agent_id, artifacts, files)
+        super().__init__(
+            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key)
+        )
         self.presence = presence
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
@@ -169,7 +171,7 @@ class MeshNode(Mesh):
         return await self.supervisor.broken()
 
     async def run_once(self) -> None:
-        """Send a heartbeat and, if the mesh has no owner, become its owner."""
+        """Send a heartbeat. If the mesh has no owner, become its owner; if the node's chain is empty, open it."""
         await self._heartbeat.run_once()
         is_ownerless = False
         with suppress(TimeoutError):  # a slow answer must not delay the next heartbeat
@@ -180,6 +182,8 @@ class MeshNode(Mesh):
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()
             self._may_own = True  # at the next tick, unless another node is the owner by then
+        if not self._writer.is_chain_open and self.clock.can_author:
+            await self.store.write(self._writer.open_script())
 
     async def _check_ownerless(self) -> bool:
         """Look for deferred ops, and return whether the mesh has no owner and this node could be it."""
@@ -206,6 +210,8 @@ class MeshNode(Mesh):
 
     def start_rejoin(self) -> None:
         """After a rollback, let each part reconcile its work. Nothing is written here."""
+        self.ownership.forget()
+        self.trusted_keys.forget()
         self.worker.look_again()
         self.messages.forget_leases()
         self._conductor.announce_again()

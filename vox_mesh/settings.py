@@ -15,6 +15,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.keys import is_public_key
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -78,6 +79,12 @@ def _token(value: SecretStr) -> SecretStr:
     return value
 
 
+def _public_key(value: str) -> str:
+    if not is_public_key(value):
+        raise ValueError("must be ed25519:<64 hexadecimal digits>")
+    return value
+
+
 def _check_port(parts: SplitResult) -> None:
     try:
         _ = parts.port
@@ -88,6 +95,7 @@ def _check_port(parts: SplitResult) -> None:
 Name = Annotated[str, AfterValidator(_name)]
 ControlAddress = Annotated[str, AfterValidator(_control_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
+PublicKey = Annotated[str, AfterValidator(_public_key)]
 Token = Annotated[SecretStr, AfterValidator(_token)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
@@ -123,6 +131,7 @@ class Settings(BaseSettings):
     repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
     token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
     read_token: Token | None = Field(None, validation_alias="VOX_MESH_READ_TOKEN")
+    owner_key: PublicKey | None = Field(None, validation_alias="VOX_MESH_OWNER_KEY")
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
@@ -194,6 +203,7 @@ EXAMPLES: Final = {
     "VOX_MESH_REPOSITORY_ID": "website",
     "VOX_MESH_TOKEN": "a-long-random-string",
     "VOX_MESH_READ_TOKEN": "another-long-random-string",
+    "VOX_MESH_OWNER_KEY": "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7",
     "VOX_MESH_TICK": "5s",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",

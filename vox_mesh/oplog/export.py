@@ -18,10 +18,10 @@ import orjson
 
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.roles import Owner
 from vox_mesh.store.files import publish
 from vox_mesh.store.script import new_key
 

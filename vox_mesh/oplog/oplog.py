@@ -10,6 +10,7 @@ from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.nodes.clock import MeshClock
@@ -17,7 +18,8 @@ from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
-from vox_mesh.oplog.roles import Owner, Roles
+from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
@@ -51,6 +53,7 @@ class OpLog:
         kinds: OpKinds,
         roles: Roles,
         deferral: PendingOps,
+        trusted_keys: TrustedKeys,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -58,6 +61,7 @@ class OpLog:
         self._kinds = kinds
         self._roles = roles
         self._pending = deferral
+        self._trusted_keys = trusted_keys
         self._pages = Pages(store)
         self._found_broken = 0
 
@@ -228,7 +232,11 @@ class OpLog:
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
-        return await self._pending.is_authentic(entry)
+        return await self._trusted_keys.is_authentic(entry)
+
+    async def trusted_keys(self, chain: str) -> list[Key]:
+        """Return the keys of a chain that its own entries or the owner vouch for."""
+        return await self._trusted_keys.of_chain(chain)
 
     def _merge_times(self, entries: Sequence[LogEntry]) -> None:
         """Merge the times of the entries, so that ops written after reading them get later times."""
@@ -270,9 +278,8 @@ class OpLog:
 
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
         """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
-        owner, keys, last_id = await self.moment()
-        scope_id = self._store.tenant.scope_id
-        witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
+        _, keys, last_id = await self.moment()
+        witness = await self._roles.witness(keys)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):

@@ -17,11 +17,13 @@ from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness
+from vox_mesh.model.oplog.authorship import Owner
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
@@ -33,14 +35,6 @@ _SQL: Final = named("roles")
 _NODES: Final = named("nodes")
 _NOT_OWNER: Final = "not_the_owner"
 _OWNER_KEEPS_KEY: Final = "the_owner_keeps_its_key"
-
-
-class Owner(NamedTuple):
-    """The owner of the mesh."""
-
-    node_id: str
-    public_key: str
-    op_id: str
 
 
 class KeyRequest(NamedTuple):
@@ -88,8 +82,11 @@ class Coordinator(NamedTuple):
 class Roles:
     """Read and write the owner's decisions."""
 
-    def __init__(self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock) -> None:
+    def __init__(
+        self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock, ownership: Ownership
+    ) -> None:
         self._store = store
+        self._ownership = ownership
         self._writer = writer
         self._nodes = nodes
         self._pages = Pages(store)
@@ -97,15 +94,23 @@ class Roles:
 
     async def owner(self) -> Owner | None:
         """Return the owner, or `None` until a node has initialised the mesh."""
-        rows = await self._read("owner")
-        return Owner._make(rows[0]) if rows else None
+        return await self._ownership.owner()
+
+    async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
+        """Return a witness that knows the owner, and the owner that the table `mesh_owner` names."""
+        recorded = await self._ownership.recorded()
+        recorded_key = "" if recorded is None else recorded.public_key
+        return ChainWitness(await self._ownership.key(), keys, self._store.tenant.scope_id, recorded_key)
 
     async def initialise(self) -> Outcome:
         """Become the owner of a mesh that has none."""
         self._clock.refuse_if_off()
         author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
-        free = Statement(_SQL["refuse_if_owned"], self._store.tenant[:2], refusal="mesh_has_an_owner")
+        claimed = None if await self.owner() is not None else await self._ownership.recorded()
+        baseless = None if claimed is None else claimed.op_id
+        values = (*self._store.tenant[:2], baseless)
+        free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
         take = Statement(_SQL["become_owner"], (*self._store.tenant[:2], *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
@@ -116,7 +121,7 @@ class Roles:
         """Return the guards that an op of this kind must pass when this process authors it."""
         guards: list[Statement] = []
         if kind.owner_only:
-            guards.append(self._owner_guard())
+            guards += await self._owner_guards()
         if kind.derivation:
             guards.append(await self._coordinator_guard())
         return guards
@@ -125,9 +130,10 @@ class Roles:
         """Return a guard that refuses every script."""
         return Statement(_SQL["refuse"], refusal=reason)
 
-    def _owner_guard(self) -> Statement:
-        own_key = self._writer.identity.key.public
-        return Statement(_SQL["refuse_unless_owner"], (*self._store.tenant[:2], own_key), refusal=_NOT_OWNER)
+    async def _owner_guards(self) -> Sequence[Statement]:
+        """Return a refusal unless this process has the owner's key. The owner of a mesh never changes."""
+        is_owner = await self._ownership.key() == self._writer.identity.key.public
+        return () if is_owner else (self.refusal(_NOT_OWNER),)
 
     async def _coordinator_guard(self) -> Statement:
         decisions, invalid = await self._decisions(DESIGNATE)
@@ -207,7 +213,7 @@ class Roles:
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
         tenant, places = self._store.tenant[:2], canonical(since)
         effects = (
-            Statement(_SQL["refuse_if_owner"], (*tenant, node_id), refusal=_OWNER_KEEPS_KEY),
+            *await self._refuse_owner(node_id),
             Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*tenant, places, public_key)),
             # A process that still has the old key is fenced.
@@ -216,6 +222,12 @@ class Roles:
         )
         payload = {"node": node_id, "key": public_key, "from": since}
         return public_key, await self._record_decision(REKEY, payload, *effects)
+
+    async def _refuse_owner(self, node_id: str) -> Sequence[Statement]:
+        """Return a refusal for the owner, whose ops are believed by its key."""
+        owner = await self.owner()
+        is_owner = owner is not None and owner.node_id == node_id
+        return (self.refusal(_OWNER_KEEPS_KEY),) if is_owner else ()
 
     async def accept_key(self, node_id: str, public_key: str | None = None) -> AcceptedKey:
         """Accept a new key as `rekey` does, and return it with the process that presented it."""
@@ -230,7 +242,7 @@ class Roles:
         await self._decisions(kind)  # so that this is later than earlier decisions
         op = Op(kind, canonical(payload), signed=True)
         try:
-            return await self._store.write(Script(self._owner_guard(), *effects, op=op))
+            return await self._store.write(Script(*await self._owner_guards(), *effects, op=op))
         except Refused as refused:
             refused.hint = await self._hint_for(refused)
             raise
@@ -247,11 +259,10 @@ class Roles:
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
-        owner = await self.owner()
-        witness = ChainWitness(None if owner is None else owner.public_key, (), self._store.tenant.scope_id)
+        witness = ChainWitness(await self._ownership.key(), (), self._store.tenant.scope_id)
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
-        async for entry in self._pages.of_kind(kind):
+        async for entry in self._pages.of_kind(kind, fresh=True):
             payload = parse(entry.payload) if witness.is_of_owner(entry) else None
             if _is_clear(kind, payload):
                 decisions.insert(0, OwnerDecision(entry.hlc, entry.op_id, payload))

@@ -22,8 +22,10 @@ from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
 from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.oplog.oplog import OpLog
+from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
@@ -46,15 +48,19 @@ class MeshServices:
         agent: str | None,
         artifacts: Artifacts,
         files: RhythmFiles,
+        owner_key: str | None = None,
     ) -> None:
+        """`owner_key` pins the owner of the mesh."""
         kinds = OpKinds()
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
-        self.roles = Roles(store, writer, self.nodes, clock)
-        self.deferral = PendingOps(store, clock, kinds)
-        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral)
+        self.ownership = Ownership(store, owner_key)
+        self.trusted_keys = TrustedKeys(store, self.ownership)
+        self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
+        self.deferral = PendingOps(store, clock, kinds, self.trusted_keys)
+        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral, self.trusted_keys)
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
@@ -66,7 +72,7 @@ class MeshServices:
             dependencies.monotonic,
             on_granted=writer.witness.record_token,
         )
-        self.messages = Messages(store, writer, clock, dependencies, agent)
+        self.messages = Messages(store, writer, clock, dependencies, agent, self.trusted_keys)
         self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.queries)
