@@ -65,6 +65,24 @@ class OwnerDecision(NamedTuple):
     payload: Any
 
 
+class Routing(NamedTuple):
+    """The nodes that kinds of job are routed to, and all ops about routes, including invalid ones."""
+
+    routes: dict[str, str]
+    ops: tuple[str, ...]
+    text: str
+    """Both as JSON, for the statements that claim jobs."""
+
+    @classmethod
+    def of(cls, routes: dict[str, str], ops: Sequence[str]) -> Routing:
+        """Return these routes."""
+        text = orjson.dumps({"routes": list(routes.items()), "ops": list(ops)}).decode()
+        return cls(routes, tuple(ops), text)
+
+
+NO_ROUTES: Final = Routing.of({}, ())
+
+
 class Coordinator(NamedTuple):
     """The designated node, the op that designated it, and the node's state if known."""
 
@@ -159,11 +177,16 @@ class Roles:
 
     async def routes(self) -> dict[str, str]:
         """Return the nodes that kinds of job are routed to."""
-        decisions, _ = await self._decisions(ROUTE)
-        routes: dict[str, str | None] = {}
+        return (await self.routing()).routes
+
+    async def routing(self) -> Routing:
+        """Return the routes in force, and the ops that they were read from."""
+        decisions, invalid = await self._decisions(ROUTE)
+        latest: dict[str, str | None] = {}
         for each in decisions:
-            routes.setdefault(each.payload["kind"], each.payload["node"])
-        return {kind: node_id for kind, node_id in sorted(routes.items()) if node_id is not None}
+            latest.setdefault(each.payload["kind"], each.payload["node"])
+        routes = {kind: node_id for kind, node_id in sorted(latest.items()) if node_id is not None}
+        return Routing.of(routes, [*(each.op_id for each in decisions), *invalid])
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
         """Route jobs of a kind, or of a pattern, to one node, or (`None`) to any; only the owner may."""
