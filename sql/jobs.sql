@@ -98,6 +98,17 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
 UPDATE jobs AS j SET waits = (UNMET)
 WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 
+-- name: schedules
+-- Where the ops are that scheduled jobs, among some ops.
+SELECT op_id, node_id, seq FROM agent_oplog
+WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?3)) AND kind = 'ScheduleJob' AND accepted = 1
+
+-- name: schedule_of
+-- The same for one job (?6) of an author (?5), among up to ?4 ops from a time (?3) on.
+SELECT node_id, seq FROM agent_oplog
+WHERE id IN (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4)
+  AND node_id = ?5 AND kind = 'ScheduleJob' AND accepted = 1 AND instr(payload, ?6) > 0
+
 -- --- claiming --------------------------------------------------------------------------------------------
 
 -- part: MATCHES

@@ -222,6 +222,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND typeof(from_seq)
 SELECT 1 FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4) AND seq = 1 LIMIT 1
 
+-- name: rekeyed
+-- A mark of the ops by which keys were accepted; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+
 -- name: initialised
 -- The ops that initialised the mesh, in the order of their commits: the first one is near the beginning.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,

@@ -59,9 +59,7 @@ def no_such_op(op_id: str) -> NotKnown:
 class PendingOps:
     """Store ops that can't be applied yet, and apply them when they can."""
 
-    def __init__(
-        self, store: Store, clock: MeshClock, kinds: OpKinds, trusted_keys: TrustedKeys
-    ) -> None:
+    def __init__(self, store: Store, clock: MeshClock, kinds: OpKinds, trusted_keys: TrustedKeys) -> None:
         self._store = store
         self._clock = clock
         self._kinds = kinds

@@ -6,11 +6,10 @@ A key counts if it made the first signature of its chain, or if the owner accept
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.oplog.authorship import authentic_entries, opening_key
+from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
 from vox_mesh.nodes.identity import COMMANDS
@@ -18,8 +17,6 @@ from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
-
-_log = logging.getLogger(__name__)
 
 _SQL: Final = named("oplog")
 _MAX_KNOWN: Final = 4_096
@@ -34,10 +31,13 @@ class TrustedKeys:
         self._ownership = ownership
         self._pages = Pages(store)
         self._opening = Recent[str, str](_MAX_KNOWN)
+        self._accepted: dict[str, list[Key]] = {}
+        self._rekeyed: str | None = None
 
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening = Recent(_MAX_KNOWN)
+        self._accepted, self._rekeyed = {}, None
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
         """Return all keys with which a node, or a command under its identity, may have signed."""
@@ -50,23 +50,16 @@ class TrustedKeys:
 
     async def of_chain(self, chain: str, *, fresh: bool = False) -> list[Key]:
         """Return the keys of a chain, in the order in which they came into force."""
-        recorded = await self._recorded(chain, fresh)
-        opening = await self._opening_key(chain, recorded, fresh)
+        opening = await self._opening_key(chain, fresh)
         keys = [] if opening is None else [Key(chain, 1, opening)]
-        if any(key.public_key != opening for key in recorded):
-            later = await self._accepted_by_owner(chain)
-            keys += sorted(key for key in later if key.from_seq > 1 or opening is None)
-        return keys
-
-    async def authentic(self, chain: str, run: list[LogEntry]) -> list[LogEntry]:
-        """Return the entries, from the first of a part of a chain on, that their author signed."""
-        keys = await self.of_chain(chain)
-        return authentic_entries(run, keys, self._store.tenant.scope_id)
+        later = (await self._accepted_by_owner(fresh)).get(chain, ())
+        return keys + [key for key in later if key.from_seq > 1 or opening is None]
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
         run = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
-        return bool(run) and run[0] == entry and bool(await self.authentic(entry.node_id, run))
+        keys = await self.of_chain(entry.node_id)
+        return is_authentic(entry, run, keys, self._store.tenant.scope_id)
 
     async def _recorded(self, chain: str, fresh: bool) -> list[Key]:
         values = (*self._store.tenant[:2], chain)
@@ -75,19 +68,25 @@ class TrustedKeys:
     async def _first_of(self, chain: str, fresh: bool) -> list[LogEntry]:
         return await self._pages.from_entry(chain, 1, limit=_PAGE, fresh=fresh)
 
-    async def _opening_key(self, chain: str, recorded: list[Key], fresh: bool) -> str | None:
+    async def _opening_key(self, chain: str, fresh: bool) -> str | None:
         known = self._opening.get(chain)
         if known is None:
             first = await self._first_of(chain, fresh)
-            candidates = [key.public_key for key in recorded]
+            candidates = [key.public_key for key in await self._recorded(chain, fresh)]
             known = opening_key(first, candidates, self._store.tenant.scope_id)
             if known is not None:
                 self._opening[chain] = known
         return known
 
-    async def _accepted_by_owner(self, chain: str) -> list[Key]:
-        owner_key = await self._ownership.key()
-        witness = ChainWitness(owner_key, (), self._store.tenant.scope_id)
-        async for entry in self._pages.of_kind(REKEY, fresh=True):
-            witness.hear(entry)
-        return [key for key in witness.accepted_keys if key.node_id == chain]
+    async def _accepted_by_owner(self, fresh: bool) -> dict[str, list[Key]]:
+        """Return the keys that the owner accepted, by chain; read again if there is another such op."""
+        mark = (await self._store.read(_SQL["rekeyed"], self._store.tenant[:2], fresh=fresh)).value
+        if mark != self._rekeyed:
+            witness = ChainWitness(await self._ownership.key(), (), self._store.tenant.scope_id)
+            async for entry in self._pages.of_kind(REKEY, fresh=True):
+                witness.hear(entry)
+            accepted: dict[str, list[Key]] = {}
+            for key in sorted(witness.accepted_keys):
+                accepted.setdefault(key.node_id, []).append(key)
+            self._accepted, self._rekeyed = accepted, mark
+        return self._accepted

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
@@ -73,7 +74,8 @@ class MeshServices:
             on_granted=writer.witness.record_token,
         )
         self.messages = Messages(store, writer, clock, dependencies, agent, self.trusted_keys)
-        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
+        authorship = JobAuthorship(store, self.trusted_keys, dependencies.monotonic)
+        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret, authorship)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts

@@ -13,8 +13,8 @@ from tests.support.oplog.chains import Log, Said, key_named, problems, rechained
 from tests.support.running.examples import few
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.authorship import is_authentic
+from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, ChainWitness, Key, key_at
 
 OWNER_KEY = key_named(OWNER).public

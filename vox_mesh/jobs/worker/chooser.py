@@ -166,7 +166,9 @@ class Chooser:
         ranking = self._rankings.get(kind)
         if ranking is None:
             weights = {self._own: capacity}
-            if most_specific(self.routing.routes, kind) is None:  # otherwise the kind is routed to this node alone
+            if (
+                most_specific(self.routing.routes, kind) is None
+            ):  # otherwise the kind is routed to this node alone
                 weights |= {
                     node.node_id: node.capacity
                     for node in self._others

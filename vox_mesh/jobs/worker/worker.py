@@ -73,7 +73,7 @@ class Worker:
         )
         self._claim_loop = ClaimLoop(
             *(store, jobs, presence, capacity, limits, leases),
-            *(chooser, claimer, reconciler, self._executor, self._wake),
+            *(chooser, claimer, reconciler, jobs.authorship, self._executor, self._wake),
         )
         self.handlers: HandlerSet = capacity.handlers
         self.stats: WorkerStats = self._executor.stats
