@@ -171,7 +171,7 @@ class MeshNode(Mesh):
         return await self.supervisor.broken()
 
     async def run_once(self) -> None:
-        """Send a heartbeat. If the mesh has no owner, become its owner; if the node's chain is empty, open it."""
+        """Send a heartbeat; become the owner of a mesh that has none; open the node's chain if empty."""
         await self._heartbeat.run_once()
         is_ownerless = False
         with suppress(TimeoutError):  # a slow answer must not delay the next heartbeat

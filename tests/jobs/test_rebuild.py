@@ -17,7 +17,9 @@ from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay
+from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import ChainWitness
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.pages import Pages
 
@@ -215,7 +217,7 @@ async def entries_of(node: MeshNode) -> list[LogEntry]:
 
 
 def replayed(entries: list[LogEntry]) -> JobReplay:
-    replay = JobReplay()
+    replay = JobReplay(RouteHistory(ChainWitness(None, ())))
     for entry in entries:
         replay.follow(entry)
     return replay

@@ -75,18 +75,23 @@ class JobAuthorship:
 
     async def genuine(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs that their authors scheduled, just as they are in the table."""
-        unknown = [job for job in jobs if not self._is_known(job)]
-        if not unknown:
-            return [*jobs]
-        for chain, seqs in _by_chain(await self._positions(unknown)).items():
-            await self._verify(chain, seqs)
         genuine: list[Job] = []
-        for job in jobs:
-            if self._is_known(job):
+        for job, is_genuine in zip(jobs, await self.are_genuine(jobs), strict=True):
+            if is_genuine:
                 genuine.append(job)
             else:
                 self._doubt(job)
         return genuine
+
+    async def are_genuine(self, jobs: Sequence[Job]) -> list[bool]:
+        """Return whether each of these jobs was scheduled by its author."""
+        known = [self._is_known(job) for job in jobs]
+        if all(known):
+            return known
+        unknown = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+        for chain, seqs in _by_chain(await self._positions(unknown)).items():
+            await self._verify(chain, seqs)
+        return [self._is_known(job) for job in jobs]
 
     def _is_known(self, job: Job) -> bool:
         scheduled = ScheduledJob.of_row(job)
@@ -147,7 +152,7 @@ class JobAuthorship:
 def _authentic_jobs(
     run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
 ) -> tuple[int, list[tuple[ScheduledJob, int]]]:
-    """Return the number of the last authentic entry of a run, and the jobs that the authentic ones schedule."""
+    """Return the number of the last authentic entry of a run, and the jobs scheduled up to it."""
     authentic = authentic_entries(run, keys, scope_id)
     last = authentic[-1].seq if authentic else 0
     return last, [each for entry in authentic for each in scheduled_by(entry)]

@@ -9,16 +9,18 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, Key, LogCheck
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
@@ -63,6 +65,7 @@ class OpLog:
         self._pending = deferral
         self._trusted_keys = trusted_keys
         self._pages = Pages(store)
+        self.routes = RouteAudit(store, roles)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -276,10 +279,23 @@ class OpLog:
             if keys == before:
                 return Moment(await self._roles.owner(), keys, last_id)
 
+    async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
+        """Return a witness that knows the owner of the mesh."""
+        return await self._roles.witness(keys)
+
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
+        """Recompute all chains, or one, and replay the routes. Return a report on each chain.
+
+        It yields to the event loop.
+        """
+        last_id = await self.last_id()
+        reports = await self.verify_chains(node_id)
+        return with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+
+    async def verify_chains(self, node_id: str | None = None) -> list[ChainReport]:
+        """Recompute all chains, or one, and nothing else. Return a report on each."""
         _, keys, last_id = await self.moment()
-        witness = await self._roles.witness(keys)
+        witness = await self.witness(keys)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):

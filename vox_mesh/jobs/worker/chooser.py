@@ -166,9 +166,8 @@ class Chooser:
         ranking = self._rankings.get(kind)
         if ranking is None:
             weights = {self._own: capacity}
-            if (
-                most_specific(self.routing.routes, kind) is None
-            ):  # otherwise the kind is routed to this node alone
+            # A kind with a route that is open to this node is routed to it alone.
+            if most_specific(self.routing.routes, kind) is None:
                 weights |= {
                     node.node_id: node.capacity
                     for node in self._others
