@@ -5,23 +5,24 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
 FROM database_clock
 
 -- name: first_look
--- The same for a node that starts, and the evidence that the clock was set. `step_ms`: a step that another node
--- has just noticed, and that is not decided yet. A witness states the time by its own count, so its testimony is
--- recent if that is about the time that it expects. `old_step_ms`: the same, of a step that may have been
--- undone since; the witness withdraws it then, or the nodes decide. `newest_ms`: the newest heartbeat, if most that are not too
--- old (?2 ticks) lie ahead of the clock by more than ?1. A single one may have been written while the clock was
--- ahead. A node that has only registered since the clock was set does not count.
-SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch, (
-        SELECT w.low_ms FROM clock_witnesses AS w
-        WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
-          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND 5000
-        ORDER BY w.seen_ms DESC LIMIT 1
-    ) AS step_ms, (
-        SELECT w.low_ms FROM clock_witnesses AS w
-        WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
-          AND NOW_MS - w.low_ms - w.seen_ms BETWEEN 5001 AND 30000
-        ORDER BY w.seen_ms DESC LIMIT 1
-    ) AS old_step_ms, (
+-- The same for a node that starts, and the evidence that the clock was set. `step_ms`: the step that another node
+-- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
+-- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single
+-- one may have been written while the clock was ahead. A node that has only registered since the clock was set
+-- does not count. ?3: how old the record of a step may be. A step does not stand any more if most live nodes have
+-- sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn yet.
+WITH step AS (
+    SELECT w.low_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
+    WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
+      AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND ?3
+      AND (
+        SELECT 2 * coalesce(sum(h.last_seen_ms > NOW_MS - w.low_ms + ?1), 0) <= count(*) FROM mesh_heartbeats AS h
+        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - w.low_ms - ?2 * h.tick_ms
+      )
+    ORDER BY age_ms LIMIT 1
+)
+SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
+    (SELECT low_ms FROM step) AS step_ms, (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms

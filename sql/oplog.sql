@@ -127,8 +127,12 @@ SELECT id, seq, op_id, kind, hlc, hash, accepted, reason, result, signature FROM
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq >= ?4 ORDER BY seq LIMIT ?5
 
 -- name: verdicts_of
-SELECT op_id, accepted, reason FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
+-- With the stored answers, a row for each, in one statement: the store may be rolled back between two.
+SELECT op_id, n, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, accepted, reason
+FROM agent_oplog AS o LEFT JOIN script_answers AS a
+    ON a.scope_id = o.scope_id AND a.repository_id = o.repository_id AND a.script_key = o.op_id
+WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id IN (SELECT value FROM json_each(?3))
+ORDER BY op_id, n
 
 -- name: entries_of
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,

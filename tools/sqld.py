@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tools.install_sqld import binary
+from tools.sqld_extensions import extensions
 from vox_mesh.model.base.access_tokens import public_pem, signed_token
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.nodes.key_file import new_key
@@ -36,11 +37,13 @@ class Server:
         flags: tuple[str, ...] = _SAFE_FLAGS,
         more_flags: tuple[str, ...] = (),
         auth: bool = True,
+        has_file_access: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._flags = (*flags, *more_flags)
         self._environment = dict(environment or {})
         self._auth = auth
+        self._has_file_access = has_file_access
         self._key = SigningKey(new_key())
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -87,6 +90,8 @@ class Server:
         """Start without waiting."""
         command = [str(binary()), "--db-path", str(self.data), "--no-welcome"]
         command += ["--http-listen-addr", f"127.0.0.1:{self.port}", *self._flags]
+        if not self._has_file_access:
+            command += ["--extensions-path", str(extensions())]
         if self._auth:
             command += ["--auth-jwt-key-file", str(self.key_file())]
         with (self._folder / "log").open("ab") as log:

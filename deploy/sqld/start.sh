@@ -8,12 +8,15 @@
 #   SQLD_KEY           file with the public keys of its tokens: Ed25519, PEM, one after another (required)
 #   SQLD_ADMIN_PORT    port on loopback by which this script sets the durability (default: 8081)
 #   SQLD_CONNECTIONS   how many streams may be open   (default: 256)
+#   SQLD_EXTENSIONS    folder that build_extension.sh has filled (default: extensions, next to this script)
 set -eu
+umask 077
 
 binary=${SQLD_BINARY:-sqld}
 data=${SQLD_DATA:-./sqld-data}
 listen=${SQLD_LISTEN:-127.0.0.1:8080}
 admin_port=${SQLD_ADMIN_PORT:-8081}
+extensions=${SQLD_EXTENSIONS:-$(dirname "$0")/extensions}
 
 if [ -z "${SQLD_KEY:-}" ]; then
     echo "start.sh: SQLD_KEY must be set: without a key anyone may write; run \`vox-mesh token create\` and set SQLD_KEY=sqld.pub.pem" >&2
@@ -25,6 +28,10 @@ if [ ! -r "$SQLD_KEY" ]; then
 fi
 if ! command -v "$binary" >/dev/null 2>&1; then
     echo "start.sh: SQLD_BINARY must be a program, got $binary; install libsql-server or name its path" >&2
+    exit 2
+fi
+if [ ! -r "$extensions/trusted.lst" ]; then
+    echo "start.sh: SQLD_EXTENSIONS must be a folder with trusted.lst, got $extensions: without the extension any token can read and write the server's files; run build_extension.sh $extensions" >&2
     exit 2
 fi
 
@@ -66,6 +73,7 @@ exec "$binary" \
     --http-listen-addr "$listen" \
     --admin-listen-addr "127.0.0.1:$admin_port" \
     --auth-jwt-key-file "$SQLD_KEY" \
+    --extensions-path "$extensions" \
     --checkpoint-interval-s 60 \
     --max-concurrent-connections "${SQLD_CONNECTIONS:-256}" \
     --no-welcome

@@ -57,6 +57,7 @@ class ClockSteps:
             yield
         finally:
             settling.cancel()
+            await asyncio.wait((settling,))
             await self._set(0)
             await self._note_settled(0)
 

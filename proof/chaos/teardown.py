@@ -26,6 +26,7 @@ Dump = dict[str, list[dict[str, Any]]]
 """The rows of each table."""
 
 _SYNC_S: Final = 60.0
+_SYNC_RETRY_DELAY_S: Final = 0.5
 _PAGE: Final = 2_000
 
 
@@ -93,6 +94,7 @@ async def _sync(settings: Settings) -> None:
             with suppress(Unreachable):
                 await sync_replica(settings, lambda done, total: None)
                 return
+            await asyncio.sleep(_SYNC_RETRY_DELAY_S)
 
 
 async def _replica(infrastructure: Infrastructure, node: str) -> tuple[Dump, bool]:

@@ -333,13 +333,17 @@ class World:
 
         A process that has not heard the time yet could not notice, so this waits until there is none.
         """
-        for _ in iter(self._is_any_node_new, False):
-            await asyncio.sleep(_LOOK_S)
+        await self._until_all_know_the_time()
         self._set_database_clock(fault.skew_ms)
         try:
             await asyncio.sleep(fault.seconds)
+            await self._until_all_know_the_time()
         finally:
             self._set_database_clock(-fault.skew_ms)
+
+    async def _until_all_know_the_time(self) -> None:
+        for _ in iter(self._is_any_node_new, False):
+            await asyncio.sleep(_LOOK_S)
 
     def _is_any_node_new(self) -> bool:
         return any(each.run is not None and not each.run.knows_time for each in self._nodes)

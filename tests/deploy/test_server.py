@@ -17,11 +17,13 @@ import pytest
 from tests.deploy.files import DEPLOY
 from tools.install_sqld import binary
 from tools.sqld import Server, free_port
+from tools.sqld_extensions import extensions
 from vox_mesh import load_settings, open_store
 from vox_mesh.errors import Unauthorized
 
 _START: Final = DEPLOY / "sqld" / "start.sh"
 _HEALTHY: Final = DEPLOY / "sqld" / "healthy.sh"
+_BUILD: Final = DEPLOY / "sqld" / "build_extension.sh"
 _PATIENCE_S: Final = 30.0
 _FULL: Final = 2
 
@@ -43,6 +45,7 @@ class ScriptedServer(Server):
             "SQLD_LISTEN": f"127.0.0.1:{self.port}",
             "SQLD_ADMIN_PORT": str(self.admin_port),
             "SQLD_KEY": str(self.key_file()),
+            "SQLD_EXTENSIONS": str(extensions()),
         }
 
     def launch(self) -> None:
@@ -100,6 +103,7 @@ def test_the_health_check_tells_a_server_that_answers_from_one_that_does_not(
         ({}, "SQLD_KEY"),
         ({"SQLD_KEY": "nowhere.pem"}, "nowhere.pem"),
         ({"SQLD_KEY": str(_START), "SQLD_BINARY": "no-such-server"}, "no-such-server"),
+        ({"SQLD_KEY": str(_START), "SQLD_BINARY": "sh", "SQLD_EXTENSIONS": "/nowhere"}, "build_extension.sh"),
     ],
 )
 def test_the_start_script_names_what_is_missing(environment: dict[str, str], named: str) -> None:
@@ -112,6 +116,6 @@ def test_the_start_script_names_what_is_missing(environment: dict[str, str], nam
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("script", [_START, _HEALTHY], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [_START, _HEALTHY, _BUILD], ids=lambda path: path.name)
 def test_the_scripts_are_sound(script: Path) -> None:
     subprocess.run(["shellcheck", script], check=True, timeout=_PATIENCE_S)

@@ -321,6 +321,21 @@ async def test_a_node_that_starts_waits_while_an_older_record_of_a_step_is_not_d
             assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
 
 
+async def test_a_node_that_starts_does_not_believe_a_step_that_was_undone_since(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        a, *others = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a)
+        mesh.database.set_ahead(0)
+        for other in others:
+            assert await _ticks(other)
+        step_ago = Batch()
+        step_ago.add(f"UPDATE clock_witnesses SET seen_ms = seen_ms - {round(STEP_S * 1_000)}")
+        await mesh.database.engine.run(step_ago.seal())
+        async with mesh.there.node("d") as d:
+            assert await _ticks(d), "the step was recorded as long ago as it was large, and looks recent"
+
+
 async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
     tmp_path: Path,
 ) -> None:

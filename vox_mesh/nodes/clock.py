@@ -67,6 +67,14 @@ class Dependencies:
     """A clock that never steps and counts suspended time; it reveals steps of the database's clock."""
 
 
+def jumped_error(step_ms: int) -> DatabaseClockJumped:
+    """Return the error to raise while a step of the database's clock is not confirmed."""
+    return DatabaseClockJumped(
+        f"database clock jumped by {step_ms / 1_000:+.1f} s: the nodes have not confirmed it yet",
+        hint="retry in a few seconds; check the clock of the database's machine",
+    )
+
+
 class MeshClock:
     """Estimate the time of the mesh between the database's answers, by a local clock that never steps.
 
@@ -248,7 +256,7 @@ class MeshClock:
     def refuse_if_off(self) -> None:
         """Raise `DatabaseClockJumped` or `ClockOff` when nothing new may be granted or authored here."""
         if self.step is not None:
-            raise self.jumped_error()
+            raise jumped_error(self.step.low_ms)
         if self.is_off:
             raise ClockOff(
                 self._off_text(),
@@ -260,14 +268,6 @@ class MeshClock:
         if self.correction_ms:
             text += f" as corrected by {self.correction_ms / 1_000:+.0f} s"
         return text
-
-    def jumped_error(self) -> DatabaseClockJumped:
-        """Return the error to raise while a step of the database's clock is not confirmed."""
-        step_s = 0.0 if self.step is None else self.step.low_ms / 1_000
-        return DatabaseClockJumped(
-            f"database clock jumped by {step_s:+.1f} s: the nodes have not confirmed it yet",
-            hint="retry in a few seconds; check the clock of the database's machine",
-        )
 
     # --- hybrid times ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import DatabaseClockJumped
 from vox_mesh.model.nodes.clock_steps import (
     ClockStep,
     ClockWitness,
@@ -20,7 +19,7 @@ from vox_mesh.model.nodes.clock_steps import (
     judge,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock
+from vox_mesh.nodes.clock import MAX_STEP_MS, MeshClock, jumped_error
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
@@ -37,7 +36,10 @@ _OVERDUE_S: Final = 30.0
 """How long nodes that disagree on a step wait for each other."""
 
 _MAX_SILENCE_MS: Final = 30_000
-"""How old the newest heartbeat of the others may be when a node starts."""
+"""How old the newest heartbeat of the others, or their record of a step, may be when a node starts."""
+
+_RECENT_STEP_MS: Final = 5_000
+"""A step recorded more recently stands; an older one may have been undone since."""
 
 _WITNESS_COLUMNS: Final = (
     "scope_id",
@@ -50,7 +52,7 @@ _WITNESS_COLUMNS: Final = (
     "high_ms",
 )
 
-FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS, DEAD_AFTER_TICKS))
+FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS, DEAD_AFTER_TICKS, _MAX_SILENCE_MS))
 """Reads the time, and the signs by which a starting process detects that the database's clock was set."""
 
 NodeKey = tuple[str, str, str]
@@ -103,7 +105,7 @@ class DatabaseClock:
         elif self._has_testified:
             await self._testify(database, observer, None)
         if self._clock.step is not None:
-            raise self._clock.jumped_error()
+            raise jumped_error(self._clock.step.low_ms)
 
     async def _read_time(self, database: DirectDatabase) -> None:
         is_first, started = not self._clock.is_set, self._clock.started()
@@ -210,21 +212,20 @@ def hear_first(clock: MeshClock, row: Row, started: float) -> None:
 
     Raises `DatabaseClockJumped` while it can't be known whether a recorded step still stands.
     """
-    now_ms, step_ms, newest_ms = row["now_ms"], row["step_ms"], row["newest_ms"]
-    old_step_ms = row["old_step_ms"]
-    if step_ms is None and newest_ms is not None:
-        step_ms = old_step_ms  # the heartbeats confirm that it still stands
-    if not clock.is_set and step_ms is not None:
-        clock.heard(now_ms - step_ms, started, row["correction_ms"])
+    now_ms, newest_ms, correction_ms = row["now_ms"], row["newest_ms"], row["correction_ms"]
+    if not clock.is_set and row["step_ms"] is not None and _still_stands(row):
+        clock.heard(now_ms - row["step_ms"], started, correction_ms)
     elif not clock.is_set and newest_ms is not None:
         _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
-        clock.heard(newest_ms, started, row["correction_ms"], _MAX_SILENCE_MS)
-    elif not clock.is_set and old_step_ms is not None:
-        raise DatabaseClockJumped(
-            "database clock may have jumped: a node has recorded a step that is not confirmed yet",
-            hint="retry in a few seconds; check the clock of the database's machine",
-        )
-    clock.heard(now_ms, started, row["correction_ms"])
+        clock.heard(newest_ms, started, correction_ms, _MAX_SILENCE_MS)
+    elif not clock.is_set and row["step_ms"] is not None:
+        raise jumped_error(row["step_ms"])
+    clock.heard(now_ms, started, correction_ms)
+
+
+def _still_stands(row: Row) -> bool:
+    """Return whether a recorded step is recent, or confirmed by heartbeats ahead of the clock."""
+    return row["step_age_ms"] <= _RECENT_STEP_MS or row["newest_ms"] is not None
 
 
 def _node_key(row: Row) -> NodeKey:

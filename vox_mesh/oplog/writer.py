@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -40,13 +42,12 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
-from vox_mesh.store.write.script_statements import answered_rows, by_key
+from vox_mesh.store.write.script_statements import answered_rows
 
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
-_ANSWERS_OF: Final = named("scripts")["answers_of"]
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
 _NO_WRITER: Final = (None,) * CONDITION_VALUES
@@ -192,18 +193,10 @@ class OpLogWriter:
         self._end, self._bound = None, []
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
-        found = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
-        if len(found) < len(scripts):
+        rows = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
+        verdicts = {key: _recalled(ops[key], list(own)) for key, own in groupby(rows, itemgetter("op_id"))}
+        if len(verdicts) < len(scripts):
             await self._refuse_if_not_ours(database)
-        answers = by_key(await database.ask(Statement(_ANSWERS_OF, (*self._mesh, keys)))) if found else {}
-        verdicts: dict[str, Verdict] = {}
-        for row in found:
-            script = ops[row["op_id"]]
-            verdicts[script.key] = (
-                Outcome(script.key, answered_rows(script, answers), repeated=True)
-                if row["accepted"]
-                else _refusal(script, row["reason"])
-            )
         return verdicts
 
     # --- binding ---------------------------------------------------------------------------------
@@ -436,6 +429,14 @@ class OpLogWriter:
 
     async def _ask(self, database: DirectDatabase, name: str, *values: Value) -> Any:
         return await database.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
+
+
+def _recalled(script: Script, rows: Sequence[Row]) -> Verdict:
+    """Return the verdict on a script that is in the log, from the rows of `verdicts_of`."""
+    if not rows[0]["accepted"]:
+        return _refusal(script, rows[0]["reason"])
+    answers: list[Sequence[Value]] = [row for row in rows if row["n"] is not None]
+    return Outcome(script.key, answered_rows(script, {script.key: answers}), repeated=True)
 
 
 def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:

@@ -10,7 +10,7 @@ from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.model.base.health_check import HealthCheck, Vitals
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.plan import TempoSource
-from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock
+from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock, jumped_error
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.runtime.supervisor import PartState, Supervisor
@@ -122,7 +122,7 @@ class Health:
     def _clock_check(self) -> HealthCheck:
         clock = self._clock
         if clock.step is not None:
-            return HealthCheck("clock", False, str(clock.jumped_error()))
+            return HealthCheck("clock", False, str(jumped_error(clock.step.low_ms)))
         if clock.is_off:
             off_s, most_s = clock.distance_ms / 1_000, MAX_DISTANCE_MS // 1_000
             return HealthCheck(

@@ -34,6 +34,7 @@ def test_the_checks_of_a_server_are_all_made(vox: Vox, shared_server: Server) ->
     vox.at(shared_server)("db", "init")
     found = _by_check(vox.at(shared_server)("doctor", "--json"))
     assert {"settings", "home", "reachability", "anonymous_access", "write_access", "clock"} <= set(found)
+    assert found["file_access"]["state"] == "ok"
     assert {"server_flags", "disk_space", "file_permissions", "spool", "replica_mark"} <= set(found)
     assert " ms" in found["reachability"]["found"]
 
@@ -59,6 +60,13 @@ def test_a_server_that_checkpoints_on_commit_is_told(vox: Vox) -> None:
         found = _by_check(vox.at(server)("doctor", "--json"))
     assert found["server_flags"]["state"] == "warn"
     assert "--checkpoint-interval-s 60" in found["server_flags"]["advice"]
+
+
+def test_a_server_that_gives_access_to_its_files_fails(vox: Vox) -> None:
+    with Server(has_file_access=True) as server:
+        ended = vox.at(server)("doctor", "--json")
+    assert _by_check(ended)["file_access"]["state"] == "fail"
+    assert ended.code == 1
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])

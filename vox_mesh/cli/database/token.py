@@ -21,6 +21,9 @@ from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.store.files import make_private, publish
 
+_READ_ONLY_WARNING: Final = (
+    "warning: on a server with SQL functions for files this token can write too; check with `vox-mesh doctor`"
+)
 _KEY_FILE: Final = "sqld.pem"
 _RANDOM_BYTES: Final = 32
 _MAX_TTL_S: Final = 3_650 * 86_400
@@ -57,6 +60,9 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
     the public key, which the server is started with (SQLD_KEY). The private key can make tokens: keep it
     secret, and not on the server.
 
+    A token that may only read can't be trusted to do no more on a server that was not started with
+    deploy/sqld/start.sh: see `vox-mesh doctor`, file_access.
+
     \b
     Example:
       vox-mesh token create --read-only --ttl 30d
@@ -74,6 +80,8 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
         return
     if is_new:
         click.echo(f"created {key_file}; start the server with its public key {public}", err=True)
+    if read_only:
+        click.echo(_READ_ONLY_WARNING, err=True)
     click.echo(f"valid until {expires_at}, to {'read' if read_only else 'read and write'}", err=True)
     click.echo(made)
 

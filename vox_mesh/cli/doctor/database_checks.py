@@ -156,6 +156,18 @@ async def server_flags(context: CheckContext) -> CheckResult | None:
     return ok("checkpoints by interval")
 
 
+async def file_access(context: CheckContext) -> CheckResult | None:
+    """Check that the server does not let every token read and write its files."""
+    if context.settings.home is not Home.MESH:
+        return None
+    if await probe.has_file_access(context.engine):
+        return fail(
+            "every token, also one that may only read, can read and write the files of the server",
+            "start the server with deploy/sqld/start.sh, which loads an extension that prevents it",
+        )
+    return ok("disabled")
+
+
 async def write_ahead_log(context: CheckContext) -> CheckResult | None:
     """Check that no reader keeps the write-ahead log of the file backend from being checkpointed."""
     if not isinstance(context.engine, FileEngine):
@@ -201,6 +213,7 @@ CHECKS: Final[tuple[DoctorCheck, ...]] = (
     write_access,
     clock,
     server_flags,
+    file_access,
     write_ahead_log,
     replica,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import DatabaseFault, MeshError, Unauthorized
+from vox_mesh.errors import DatabaseFault, MeshError, ScriptFailed, Unauthorized
 from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema.statements import named
@@ -18,6 +18,7 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("probe")
 _CLOCK: Final = named("database_clock")
+_FILE_ACCESS: Final = ("file_function", "query_function", "file_table")
 _TENANT: Final = ("scope_id", "repository_id")
 
 
@@ -74,6 +75,17 @@ async def checkpoint_pages(engine: Engine) -> int:
     """Return the number of log pages after which a commit also checkpoints; 0 means never."""
     pages: int = (await engine.query(Statement(_SQL["checkpoint_pages"]))).value
     return pages
+
+
+async def has_file_access(engine: Engine) -> bool:
+    """Return whether SQL statements can read and write files of the database's machine."""
+    for name in _FILE_ACCESS:
+        try:
+            await engine.query(Statement(_SQL[name]))
+        except ScriptFailed:
+            continue
+        return True
+    return False
 
 
 async def try_to_write(engine: Engine) -> None:
