@@ -16,6 +16,7 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.runtime.store_memories import remembered_stores
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 
@@ -65,7 +66,8 @@ class Mesh(MeshServices):
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         files = RhythmFiles(settings.tempo_policy, settings.rates)
         mesh = cls(
-            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key)
+            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key),
+            remembered=lambda: remembered_stores(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used

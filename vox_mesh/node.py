@@ -42,7 +42,8 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.health import Health
-from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, tenant_of
+from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, tenant_of
+from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
@@ -79,7 +80,8 @@ class MeshNode(Mesh):
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
         files = RhythmFiles(settings.tempo_policy, settings.rates)
         super().__init__(
-            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key)
+            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key),
+            remembered=lambda: remembered_stores(settings),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic
@@ -308,7 +310,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         else:
             identity = node_identity(slot.folder, settings.node_id)
             place = place_of(slot.folder)
-            keeper = MemoryFile(slot.folder / f"store-{target_of(settings)}.json")
+            keeper = MemoryFile(slot.folder / memory_file_name(settings))
     except BaseException:
         if slot is not None:
             slot.release()

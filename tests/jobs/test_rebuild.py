@@ -274,7 +274,7 @@ async def test_nothing_is_mended_from_a_log_with_findings(there: Scene) -> None:
 async def test_the_others_have_their_turns_while_a_long_log_is_followed(local: MeshNode) -> None:
     await schedule(local)
     (entry,) = await local.oplog.tail(1)
-    log = of_rebuild._Log(Pages(local.store))
+    log = of_rebuild._Log(Pages(local.store), JobReplay(RouteHistory(ChainWitness(None, ()))))
     log._read.extend(entry._replace(id=number) for number in range(1, 1_001))
     turns = 0
 

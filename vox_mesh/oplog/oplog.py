@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -13,15 +13,24 @@ from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
+from vox_mesh.model.oplog.verification import (
+    WITNESSES,
+    ChainReport,
+    ChainWitness,
+    Key,
+    LogCheck,
+    RecordedHead,
+)
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
@@ -56,7 +65,10 @@ class OpLog:
         roles: Roles,
         deferral: PendingOps,
         trusted_keys: TrustedKeys,
+        past: LogPast,
+        remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
+        """`remembered` returns what nodes of this home remember of the database."""
         self._store = store
         self._writer = writer
         self._clock = clock
@@ -64,6 +76,8 @@ class OpLog:
         self._roles = roles
         self._pending = deferral
         self._trusted_keys = trusted_keys
+        self._past = past
+        self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
         self._found_broken = 0
@@ -283,19 +297,29 @@ class OpLog:
         """Return a witness that knows the owner of the mesh."""
         return await self._roles.witness(keys)
 
-    async def verify(self, node_id: str | None = None) -> list[ChainReport]:
+    async def verify(
+        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
+    ) -> list[ChainReport]:
         """Recompute all chains, or one, and replay the routes. Return a report on each chain.
 
-        It yields to the event loop.
+        The chains must have the heads that were recorded elsewhere, and those that the nodes of this home
+        remember. It yields to the event loop.
         """
+        remembered = self._remembered()  # before anything is read: the log only grows
+        heads = [*heads, *(head for each in remembered for head in each.heads)]
         last_id = await self.last_id()
-        reports = await self.verify_chains(node_id)
-        return with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+        reports = await self.verify_chains(node_id, heads)
+        reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+        return reports if node_id is not None else [*reports, *await self._past.findings(remembered)]
 
-    async def verify_chains(self, node_id: str | None = None) -> list[ChainReport]:
+    async def verify_chains(
+        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
+    ) -> list[ChainReport]:
         """Recompute all chains, or one, and nothing else. Return a report on each."""
         _, keys, last_id = await self.moment()
         witness = await self.witness(keys)
+        for head in heads:
+            witness.hear_head(head)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):

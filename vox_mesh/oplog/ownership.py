@@ -53,6 +53,10 @@ class Ownership:
         owner = await self.owner()
         return None if owner is None else owner.public_key
 
+    def pin(self, key: str) -> None:
+        """Believe only an owner with this key."""
+        self.pinned_key, self._found = key, None
+
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost the op."""
         self._found = None

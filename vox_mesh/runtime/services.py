@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,11 @@ from vox_mesh.occ.versions import Versions
 from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
@@ -50,8 +53,9 @@ class MeshServices:
         artifacts: Artifacts,
         files: RhythmFiles,
         owner_key: str | None = None,
+        remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
-        """`owner_key` pins the owner of the mesh."""
+        """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
         kinds = OpKinds()
         self.store = store
         self.clock = clock
@@ -61,7 +65,10 @@ class MeshServices:
         self.trusted_keys = TrustedKeys(store, self.ownership)
         self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
         self.deferral = PendingOps(store, clock, kinds, self.trusted_keys)
-        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.deferral, self.trusted_keys)
+        self.oplog = OpLog(
+            *(store, writer, clock, kinds, self.roles, self.deferral, self.trusted_keys),
+            *(LogPast(store, self.ownership), remembered),
+        )
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)

@@ -42,6 +42,15 @@ class Key(NamedTuple):
     public_key: str
 
 
+class RecordedHead(NamedTuple):
+    """An entry that a chain had, as recorded outside of the log, with the source that says so."""
+
+    chain: str
+    seq: int
+    hash: str
+    source: str
+
+
 def key_at(seq: int, keys: Sequence[Key]) -> str | None:
     """Return the key in force at an entry, from the ordered keys of its chain."""
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
@@ -96,12 +105,16 @@ class ChainWitness:
             if entry.kind == ANCHOR:
                 for node_id, (seq, digest) in payload["heads"].items():
                     if type(seq) is int:
-                        self._record(node_id, seq, digest, f"{entry.op_id} of {entry.node_id}")
+                        self._record(node_id, seq, digest, f"anchor {entry.op_id} of {entry.node_id}")
             elif self.is_of_owner(entry):
                 for node_id, seq in payload["from"].items():
                     self.accepted_keys.add(Key(node_id, seq, payload["key"]))
         except READ_ERRORS:
             return
+
+    def hear_head(self, head: RecordedHead) -> None:
+        """Take in a head that was recorded outside of the log."""
+        self._record(*head)
 
     def _record(self, node_id: str, seq: int, digest: str, anchor: str) -> None:
         known, earlier = self.heads[node_id].setdefault(seq, (digest, anchor))
@@ -257,7 +270,7 @@ class _ChainCheck:
     def _bad_head(self, entry: LogEntry) -> str | None:
         digest, anchor = self._heads[entry.seq]
         if digest != entry.hash:
-            return f"anchor {anchor} recorded another hash for it"
+            return f"{anchor} recorded another hash for it"
         self.anchored_to = entry.seq
         return None
 
@@ -272,7 +285,7 @@ class _ChainCheck:
         anchored = max(self._heads, default=0)
         if anchored > seq:
             _, anchor = self._heads[anchored]
-            return f"it ends here, but anchor {anchor} recorded entry {anchored}", seq, None
+            return f"it ends here, but {anchor} recorded entry {anchored}", seq, None
         if last is None:
             if self._witness.may_be_empty(self.node_id):
                 return None
