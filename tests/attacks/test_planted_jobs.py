@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 def planted(payload: str) -> dict[str, Any]:
-    """Return the row of a job that nobody scheduled."""
+    """Return the row of a job that no author scheduled."""
     manifest = canonical({"kind": "build", "nonce": new_key(), "payload": payload})
     return {
         "job_id": text_id(manifest),
@@ -52,7 +52,7 @@ async def run_until_done(node: MeshNode, last: str) -> list[Any]:
     return ran
 
 
-async def test_a_job_that_nobody_scheduled_is_not_run(
+async def test_a_job_without_a_signed_op_is_not_run(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
     hostile.insert("jobs", **planted("only a row"))

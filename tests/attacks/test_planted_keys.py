@@ -36,7 +36,7 @@ async def test_no_forged_message_of_the_owner_is_delivered_by_a_planted_key(
 async def test_a_node_that_has_only_joined_cannot_be_spoken_for(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
-    like = await owner.messages.send("nobody", "", sender="a")
+    like = await owner.messages.send("elsewhere", "", sender="a")
     hostile.plant_key("other")
     hostile.plant_message(
         like._replace(sender_node="other", receiver_agent="z", hlc=like.hlc.replace("owner", "other")),

@@ -65,7 +65,7 @@ async def test_a_mesh_is_not_left_ownerless_by_a_deleted_row(
 async def test_a_row_planted_before_the_first_node_does_not_own_the_mesh(
     town: Town, hostile: HostileWriter
 ) -> None:
-    async with Mesh.open_command(town.settings("nobody")):
+    async with Mesh.open_command(town.settings("early")):
         pass  # creates the tables
     hostile.insert("mesh_owner", node_id="evil", public_key=hostile.key.public, op_id="x")
     async with Mesh.open(town.settings("first")) as first:

@@ -46,7 +46,7 @@ def _town(folder: Path) -> Town:
 
 
 def _copy(town: Town, name: str) -> Path:
-    """Copy the database as it is now."""
+    """Copy the present database."""
     path = town.folder / name
     with closing(sqlite3.connect(town.folder / "shared.db")) as database:
         database.execute("VACUUM INTO ?", (str(path),))

@@ -302,15 +302,14 @@ class OpLog:
     ) -> list[ChainReport]:
         """Recompute all chains, or one, and replay the routes. Return a report on each chain.
 
-        The chains must have the heads that were recorded elsewhere, and those that the nodes of this home
+        The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
         remember. It yields to the event loop.
         """
-        remembered = self._remembered()  # before anything is read: the log only grows
-        heads = [*heads, *(head for each in remembered for head in each.heads)]
+        past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         last_id = await self.last_id()
-        reports = await self.verify_chains(node_id, heads)
+        reports = await self.verify_chains(node_id, [*heads, *past.heads])
         reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
-        return reports if node_id is not None else [*reports, *await self._past.findings(remembered)]
+        return reports if node_id is not None else [*reports, *past.reports]
 
     async def verify_chains(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
@@ -318,14 +317,14 @@ class OpLog:
         """Recompute all chains, or one, and nothing else. Return a report on each."""
         _, keys, last_id = await self.moment()
         witness = await self.witness(keys)
-        for head in heads:
-            witness.hear_head(head)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):
                 if entry.id <= last_id:
                     witness.hear(entry)
                 await pace.keep(entry.payload)
+        for head in heads:
+            witness.hear_head(head)
         check = LogCheck(witness)
         async for page in self.entries(node_id, last_id):
             for entry in page:

@@ -44,7 +44,7 @@ class TrustedKeys:
         chains = (node_id, node_id + COMMANDS)
         found = {key.public_key for chain in chains for key in await self.of_chain(chain, fresh=fresh)}
         if not found and not [page for chain in chains if (page := await self._first_of(chain, fresh))]:
-            # Versions before 0.12 recorded a node's key without opening its chain: there is nothing else.
+            # An earlier version recorded a node's key without opening its chain: there is nothing else.
             found = {key.public_key for chain in chains for key in await self._recorded(chain, fresh)}
         return frozenset(found)
 
@@ -72,7 +72,11 @@ class TrustedKeys:
         known = self._opening.get(chain)
         if known is None:
             first = await self._first_of(chain, fresh)
+            # A command has its node's key.
             candidates = [key.public_key for key in await self._recorded(chain, fresh)]
+            if chain.endswith(COMMANDS):
+                of_node = await self.of_chain(chain.removesuffix(COMMANDS), fresh=fresh)
+                candidates += [key.public_key for key in of_node]
             known = opening_key(first, candidates, self._store.tenant.scope_id)
             if known is not None:
                 self._opening[chain] = known

@@ -67,7 +67,7 @@ class MeshServices:
         self.deferral = PendingOps(store, clock, kinds, self.trusted_keys)
         self.oplog = OpLog(
             *(store, writer, clock, kinds, self.roles, self.deferral, self.trusted_keys),
-            *(LogPast(store, self.ownership), remembered),
+            *(LogPast(store, self.ownership, self.trusted_keys), remembered),
         )
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)

@@ -87,8 +87,21 @@ class HostileWriter:
         seq, prev, hlc = rows[0] if rows else (0, NO_HASH, str(Hlc(1, 0, chain)))
         time = Hlc.parse(hlc)
         entry = LogEntry(
-            *(0, chain, seq + 1, new_key(), kind, str(time._replace(wall_ms=time.wall_ms + 1)), "[]"),
-            *(canonical(payload), REPOSITORY, prev, "", None, 1, None, None),
+            id=0,
+            node_id=chain,
+            seq=seq + 1,
+            op_id=new_key(),
+            kind=kind,
+            hlc=str(time._replace(wall_ms=time.wall_ms + 1)),
+            causal_deps="[]",
+            payload=canonical(payload),
+            repository_id=REPOSITORY,
+            prev=prev,
+            hash="",
+            signature=None,
+            accepted=1,
+            reason=None,
+            result=None,
         )
         entry = hashed(entry._replace(**columns))
         entry = entry._replace(signature=self.key.sign(signed_text(entry.hash, self.mesh[0])))

@@ -38,7 +38,7 @@ class RouteHistory:
         return {op.pattern for op in self._ops if op.node_id is not None}
 
     def hear(self, entry: LogEntry) -> None:
-        """Take in an op; only those that the owner signed count."""
+        """Take in an op; it counts only if the owner signed it."""
         if entry.kind != ROUTE or entry.accepted != 1 or not self._witness.is_of_owner(entry):
             return
         try:
