@@ -192,7 +192,8 @@ class MeshNode(Mesh):
         await self.deferral.look()
         if self._is_owned or not self.clock.can_author:
             return False
-        self._is_owned = await self.roles.owner() is not None
+        is_reserved = self.ownership.pinned_key not in (None, self.identity.key.public)  # for another node
+        self._is_owned = is_reserved or await self.roles.owner() is not None
         return not self._is_owned
 
     async def catch_up(self) -> None:

@@ -125,9 +125,9 @@ class Roles:
         self._clock.refuse_if_off()
         author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
-        claimed = None if await self.owner() is not None else await self._ownership.recorded()
-        baseless = None if claimed is None else claimed.op_id
-        values = (*self._store.tenant[:2], baseless)
+        recorded = await self._ownership.recorded()  # before the log is read: a true one is in there
+        is_baseless = recorded is not None and await self.owner() is None
+        values = (*self._store.tenant[:2], recorded.op_id if recorded and is_baseless else None)
         free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
         take = Statement(_SQL["become_owner"], (*self._store.tenant[:2], *own))
