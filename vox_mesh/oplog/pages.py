@@ -32,13 +32,15 @@ class Pages:
         self._store = store
         self._page_limit = MAX_PAGE_ENTRIES
 
-    async def read(self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES) -> list[LogEntry]:
+    async def read(
+        self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
+    ) -> list[LogEntry]:
         """Read a page by one of the statements that end with a limit."""
         mesh = self._store.mesh_id
         while True:
             page_limit = min(limit, self._page_limit)
             try:
-                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit))
+                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit), fresh=fresh)
             except TooLarge:
                 if page_limit == 1:
                     raise
@@ -46,10 +48,22 @@ class Pages:
             else:
                 return [LogEntry._make(row) for row in rows]
 
-    async def of_kind(self, kind: str) -> AsyncIterator[LogEntry]:
+    async def from_entry(
+        self, chain: str, seq: int, *, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
+    ) -> list[LogEntry]:
+        """Return a chain from an entry on: a page, or as many as it takes to reach one that is signed."""
+        found: list[LogEntry] = []
+        while page := await self.read("page_of_chain", chain, seq - 1, None, limit=limit, fresh=fresh):
+            found += page
+            if any(each.signature is not None for each in page):
+                break
+            seq = page[-1].seq + 1
+        return found
+
+    async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
         time = ""
-        while page := await self.read("of_kind", kind, time):
+        while page := await self.read("of_kind", kind, time, fresh=fresh):
             for entry in page:
                 yield entry
             time = page[-1].hlc
