@@ -11,6 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import SecretStr
+
+from tests.support.messages.relaying import TOKEN
 from tests.support.running.jobs import Job
 from tests.support.running.processes import Writer
 from vox_mesh import Rows, Settings, Store, open_store
@@ -101,7 +104,8 @@ class MessageRun:
         """The same mesh, from a folder of its own."""
         folder = self._folder / name
         path = folder / "local.db" if self.settings.db_url else self.settings.db_path
-        values = {"home_dir": folder, "db_path": path, "node_id": name, **more}
+        token = SecretStr(TOKEN)  # the same in all folders, or there is no relay
+        values = {"home_dir": folder, "db_path": path, "node_id": name, "token": token, **more}
         return self.settings.model_copy(update=values)
 
     async def sender(self, agents: tuple[str, ...] = (SENDER,), **what: Any) -> MessageProcess:
