@@ -98,6 +98,17 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
 UPDATE jobs AS j SET waits = (UNMET)
 WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 
+-- name: schedules
+-- Where the ops are that scheduled jobs, among some ops.
+SELECT op_id, node_id, seq FROM agent_oplog
+WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?3)) AND kind = 'ScheduleJob' AND accepted = 1
+
+-- name: schedule_of
+-- The same for one job (?6) of an author (?5), among up to ?4 ops from a time (?3) on.
+SELECT node_id, seq FROM agent_oplog
+WHERE id IN (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4)
+  AND node_id = ?5 AND kind = 'ScheduleJob' AND accepted = 1 AND instr(payload, ?6) > 0
+
 -- --- claiming --------------------------------------------------------------------------------------------
 
 -- part: MATCHES
@@ -112,16 +123,17 @@ WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
   AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
 
 -- part: ROUTES
--- The owner's latest op about each pattern.
-routes (kind, node, hlc) AS MATERIALIZED (
-    SELECT r.payload ->> 'kind', r.payload ->> 'node', max(r.hlc)
-    FROM ROUTE_OPS GROUP BY r.payload ->> 'kind'
-)
+-- The routes in force, as the author of the claim has verified them in the log: SQL can't check a signature.
+routes (kind, node) AS MATERIALIZED (SELECT value ->> 0, value ->> 1 FROM json_each(?7, '$.routes'))
+
+-- part: KNOWS_ROUTES
+-- Whether the author has seen every op about routes, valid or not.
+NOT EXISTS (SELECT 1 FROM ROUTE_OPS AND r.op_id NOT IN (SELECT value FROM json_each(?7, '$.ops')))
 
 -- part: ROUTED_TO
 -- The node that the job j is routed to: the most specific pattern applies.
 SELECT p.node FROM routes AS p
-WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
+WHERE MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
 
 -- part: IS_NEXT
 -- Whether the item can claim the job: it was not claimed since its last token was read. The new token is above
@@ -132,8 +144,8 @@ AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
--- ?6: the duration of the lease. The fast path for unrestricted jobs: no route, limit or pause concerns their
--- kinds, and the author's clock is right, so that the log has the end of the lease.
+-- ?6: the duration of the lease, ?7: the routes. The fast path for unrestricted jobs: no route, limit or pause
+-- concerns their kinds, and the author's clock is right, so that the log has the end of the lease.
 WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
@@ -143,7 +155,7 @@ WITH next AS MATERIALIZED (
       AND NOT EXISTS (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
-      AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS)
+      AND KNOWS_ROUTES
 )
 UPDATE jobs SET
     state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
@@ -155,11 +167,11 @@ FROM next WHERE jobs.id = next.id
 INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_length(?4, '$.jobs')
 
 -- name: claim
--- ?6: the duration of the lease. Of each kind as many as its limits admit, in the order of the items.
+-- ?6: the duration of the lease, ?7: the routes. Of each kind as many as its limits admit, in the order of the items.
 WITH ROUTES,
 allowed AS MATERIALIZED (
     SELECT j.id, j.kind, i.key AS place, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
-    WHERE IS_NEXT AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
+    WHERE IS_NEXT AND KNOWS_ROUTES AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
 ),
@@ -201,6 +213,10 @@ DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
     CROSS JOIN job_claims AS c ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
         AND c.claimed_ms <= NOW_MS - k.rate_ms
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
+
+-- name: refuse_unknown_routes
+-- An op about routes has come since the author read them.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (KNOWS_ROUTES)
 
 -- name: refuse_routed_elsewhere
 INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
@@ -386,7 +402,7 @@ SELECT
     (SELECT json_group_object(claimer, jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
-    (SELECT max(r.hlc) FROM ROUTE_OPS) AS routed
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.

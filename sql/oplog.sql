@@ -218,6 +218,30 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 SELECT node_id, from_seq, public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
 
+-- name: keys_of_chain
+SELECT node_id, from_seq, public_key FROM node_keys
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND typeof(from_seq) = 'integer' ORDER BY from_seq
+
+-- name: is_open
+-- Whether one of two chains has a first entry.
+SELECT 1 FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4) AND seq = 1 LIMIT 1
+
+-- name: rekeyed
+-- A mark of the ops by which keys were accepted; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+
+-- name: initialised
+-- The ops that initialised the mesh, in the order of their commits: the first one is near the beginning.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'InitialiseMesh' AND accepted = 1 AND id > ?3
+ORDER BY id LIMIT ?4
+
 -- name: key_at
 SELECT public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND from_seq <= ?4

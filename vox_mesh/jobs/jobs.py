@@ -17,6 +17,7 @@ from vox_mesh.errors import (
     OutcomeUnknown,
     Refused,
 )
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
@@ -79,11 +80,13 @@ class Jobs:
         clock: MeshClock,
         nodes: Nodes,
         random_bytes: Callable[[int], bytes],
+        authorship: JobAuthorship,
     ) -> None:
         self._store = store
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
+        self.authorship = authorship
         self.queries = JobQueries(store, clock)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
@@ -150,6 +153,7 @@ class Jobs:
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
+        self.authorship.remember(by_id.values())
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new:

@@ -18,6 +18,9 @@ MAX_PAGE_ENTRIES: Final = 1_000
 _SQL: Final = named("oplog")
 _MAX_POSITION: Final = 2**63 - 1
 
+_NEXT_ENTRIES: Final = 32
+"""How many entries are read at a time when a signature follows soon."""
+
 _ENTRIES_PER_PIECE: Final = 32
 """How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
 
@@ -32,13 +35,15 @@ class Pages:
         self._store = store
         self._page_limit = MAX_PAGE_ENTRIES
 
-    async def read(self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES) -> list[LogEntry]:
+    async def read(
+        self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
+    ) -> list[LogEntry]:
         """Read a page by one of the statements that end with a limit."""
         mesh = self._store.mesh_id
         while True:
             page_limit = min(limit, self._page_limit)
             try:
-                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit))
+                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit), fresh=fresh)
             except TooLarge:
                 if page_limit == 1:
                     raise
@@ -46,10 +51,28 @@ class Pages:
             else:
                 return [LogEntry._make(row) for row in rows]
 
-    async def of_kind(self, kind: str) -> AsyncIterator[LogEntry]:
+    async def from_entry(
+        self,
+        chain: str,
+        seq: int,
+        *,
+        through: int = 0,
+        limit: int = MAX_PAGE_ENTRIES,
+        fresh: bool = False,
+    ) -> list[LogEntry]:
+        """Return a chain from an entry on, in pages up to one with a signed entry, at `through` or later."""
+        found: list[LogEntry] = []
+        while page := await self.read("page_of_chain", chain, seq - 1, None, limit=limit, fresh=fresh):
+            found += page
+            if any(each.signature is not None and each.seq >= through for each in reversed(page)):
+                break
+            seq, limit = page[-1].seq + 1, _NEXT_ENTRIES
+        return found
+
+    async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
         time = ""
-        while page := await self.read("of_kind", kind, time):
+        while page := await self.read("of_kind", kind, time, fresh=fresh):
             for entry in page:
                 yield entry
             time = page[-1].hlc

@@ -25,9 +25,11 @@ from vox_mesh.errors import (
     StaleIncarnation,
     refused,
 )
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
+from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock, Observer
@@ -125,6 +127,17 @@ class OpLogWriter:
     def is_seal_due(self) -> bool:
         """Return whether there are verdicts that no seal covers."""
         return self._sealing.is_due
+
+    @property
+    def is_chain_open(self) -> bool:
+        """Return whether the chain is known to have an entry, by which others know this writer's key."""
+        return self._acknowledged is not None and self._acknowledged.seq > 0
+
+    def open_script(self) -> Script:
+        """Return the script of an op that does nothing but open the chain; it may wait in the spool."""
+        author = self.identity
+        payload = canonical({"key": author.key.public, "node": author.node_id})
+        return Script(op=Op(OPEN_CHAIN, payload, signed=True), appendable=True)
 
     # --- the write interceptor -------------------------------------------------------------------
 

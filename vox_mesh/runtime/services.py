@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
@@ -23,8 +25,12 @@ from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
 from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.oplog.oplog import OpLog
+from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import PendingOps
 from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
@@ -50,15 +56,30 @@ class MeshServices(RenamedAttributes):
         *,
         policy_file: Path | None = None,
         rates_file: Path | None = None,
+        owner_key: str | None = None,
+        remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
+        """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
         kinds = OpKinds()
         self.store = store
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
-        self.roles = Roles(store, writer, self.nodes, clock)
-        self.pending_ops = PendingOps(store, clock, kinds)
-        self.oplog = OpLog(store, writer, clock, kinds, self.roles, self.pending_ops)
+        self.ownership = Ownership(store, owner_key)
+        self.trusted_keys = TrustedKeys(store, self.ownership)
+        self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
+        self.pending_ops = PendingOps(store, clock, kinds, self.trusted_keys)
+        self.oplog = OpLog(
+            store,
+            writer,
+            clock,
+            kinds,
+            self.roles,
+            self.pending_ops,
+            self.trusted_keys,
+            LogPast(store, self.ownership, self.trusted_keys),
+            remembered,
+        )
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)
         self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
@@ -70,8 +91,9 @@ class MeshServices(RenamedAttributes):
             dependencies.monotonic,
             on_granted=writer.witness.record_token,
         )
-        self.messages = Messages(store, writer, clock, dependencies, agent)
-        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret)
+        self.messages = Messages(store, writer, clock, dependencies, agent, self.trusted_keys)
+        authorship = JobAuthorship(store, self.trusted_keys, dependencies.monotonic)
+        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret, authorship)
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts

@@ -1,0 +1,178 @@
+"""Authorship of jobs: a job is run only if the op that scheduled it is in the log, signed by its author.
+
+A row of `jobs` proves nothing. The ops of other processes are verified once, in runs of a chain with one
+signature for each; jobs that this process has scheduled are known already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.scheduled_job import (
+    Item,
+    ScheduledJob,
+    ScheduleKey,
+    has_own_manifest,
+    jobs_scheduled_by,
+)
+from vox_mesh.model.oplog.authorship import authentic_entries
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import Key
+from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_KNOWN: Final = 32_768
+_MAX_DOUBTED: Final = 4_096
+_DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
+_MAX_RUN: Final = 256
+_SEARCH_SLACK_MS: Final = 1_000
+_MAX_SEARCHED: Final = 50_000
+
+
+class _Position(NamedTuple):
+    """The place of an op in its chain."""
+
+    chain: str
+    seq: int
+
+
+class JobAuthorship:
+    """Tells jobs that their authors scheduled from rows that were merely written to the table."""
+
+    def __init__(self, store: Store, trusted_keys: TrustedKeys, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._trusted_keys = trusted_keys
+        self._pages = Pages(store)
+        self._monotonic = monotonic
+        self._scheduled: dict[ScheduleKey, ScheduledJob] = {}
+        self._earlier: dict[ScheduleKey, ScheduledJob] = {}
+        self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
+        self._log_throttled = ThrottledLogger(_log, monotonic)
+        self.forged = 0
+        """How many rows were found that no authentic op has scheduled."""
+
+    def remember(self, items: Iterable[Item]) -> None:
+        """Remember jobs that this process has scheduled: its own ops need no verification."""
+        self._learn(
+            {(item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0) for item in items}
+        )
+
+    def _learn(self, jobs: Mapping[ScheduleKey, ScheduledJob]) -> None:
+        """Take in scheduled jobs; the oldest half is dropped when there are too many."""
+        if len(self._scheduled) >= _MAX_KNOWN:
+            self._scheduled, self._earlier = {}, self._scheduled
+        self._scheduled.update(jobs)
+
+    @property
+    def doubted_count(self) -> int:
+        """Return how many rows without an authentic op were found just now, up to a limit."""
+        while self._doubted_until and next(iter(self._doubted_until.values())) <= self._monotonic():
+            self._doubted_until.popitem(last=False)
+        return len(self._doubted_until)
+
+    def is_doubted(self, job_id: str, claim_token: int) -> bool:
+        """Return whether a row was found not to be authentic just now."""
+        return self._doubted_until.get((job_id, claim_token), 0.0) > self._monotonic()
+
+    async def genuine(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs that their authors scheduled, just as they are in the table."""
+        genuine: list[Job] = []
+        for job, is_genuine in zip(jobs, await self.are_genuine(jobs), strict=True):
+            if is_genuine:
+                genuine.append(job)
+            else:
+                self._doubt(job)
+        return genuine
+
+    async def are_genuine(self, jobs: Sequence[Job]) -> list[bool]:
+        """Return whether each of these jobs was scheduled by its author."""
+        known = [self._is_known(job) for job in jobs]
+        if not all(known):
+            unknown = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+            for chain, seqs in _by_chain(await self._positions(unknown)).items():
+                await self._verify(chain, seqs)
+            known = [is_known or self._is_known(job) for job, is_known in zip(jobs, known, strict=True)]
+        return [is_known and has_own_manifest(job) for job, is_known in zip(jobs, known, strict=True)]
+
+    def _is_known(self, job: Job) -> bool:
+        key = (job.job_id, job.seed)
+        scheduled = self._scheduled.get(key) or self._earlier.get(key)
+        return scheduled is not None and scheduled.is_row(job)
+
+    def _doubt(self, job: Job) -> None:
+        self.forged += 1
+        self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + _DOUBT_S
+        self._log_throttled(
+            logging.ERROR,
+            "job not run, no op signed by its author schedules it: job_id=%s kind=%s scheduled_by=%s",
+            *(job.job_id, job.kind, job.scheduled_by),
+        )
+
+    # --- finding the ops -------------------------------------------------------------------------
+
+    async def _positions(self, jobs: Sequence[Job]) -> set[_Position]:
+        """Return where the ops are that may have scheduled these jobs."""
+        last_ops = orjson.dumps([job.last_op for job in jobs]).decode()
+        rows = await self._read("schedules", last_ops)
+        found = {row["op_id"]: _Position(row["node_id"], row["seq"]) for row in rows}
+        positions = set(found.values())
+        for job in jobs:
+            if job.last_op not in found:  # it has changed since it was scheduled
+                positions.update(await self._search(job))
+        return positions
+
+    async def _search(self, job: Job) -> list[_Position]:
+        """Search the log from the job's creation on; the op was bound right after it."""
+        if type(job.created_ms) is not int:
+            return []
+        start = f"{max(0, job.created_ms - _SEARCH_SLACK_MS):013}"
+        values = (start, _MAX_SEARCHED, job.scheduled_by, job.job_id)
+        rows = await self._read("schedule_of", *values)
+        return [_Position(row["node_id"], row["seq"]) for row in rows]
+
+    async def _verify(self, chain: str, seqs: Sequence[int]) -> None:
+        """Take in the ops at these numbers of a chain, and those between them, if the author signed them."""
+        done = 0
+        for index, seq in enumerate(seqs):
+            if seq <= done:
+                continue
+            last = max(each for each in seqs[index:] if each < seq + _MAX_RUN)
+            run = await self._pages.from_entry(chain, seq, through=last, limit=last - seq + 1)
+            if not run or run[0].seq != seq:
+                continue
+            keys = await self._trusted_keys.of_chain(chain)
+            arguments = run, keys, self._store.writer_id.scope_id
+            done, jobs = await asyncio.to_thread(_authentic_jobs, *arguments)
+            self._learn(jobs)
+
+    async def _read(self, name: str, *values: Any) -> Any:
+        return await self._store.read(SQL[name], (*self._store.mesh_id, *values))
+
+
+def _authentic_jobs(
+    run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
+) -> tuple[int, dict[ScheduleKey, ScheduledJob]]:
+    """Return the number of the last authentic entry of a run, and the jobs scheduled up to it."""
+    authentic = authentic_entries(run, keys, scope_id)
+    last = authentic[-1].seq if authentic else 0
+    return last, jobs_scheduled_by(authentic)
+
+
+def _by_chain(positions: Iterable[_Position]) -> dict[str, list[int]]:
+    """Return the numbers of each chain, in order."""
+    chains: dict[str, list[int]] = {}
+    for chain, seq in sorted(positions):
+        chains.setdefault(chain, []).append(seq)
+    return chains
