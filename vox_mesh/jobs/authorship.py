@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -16,7 +16,13 @@ import orjson
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import Job
-from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob, scheduled_by
+from vox_mesh.model.jobs.scheduled_job import (
+    Item,
+    ScheduledJob,
+    ScheduleKey,
+    has_own_manifest,
+    jobs_scheduled_by,
+)
 from vox_mesh.model.oplog.authorship import authentic_entries
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key
@@ -27,10 +33,9 @@ from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-_MAX_KNOWN: Final = 65_536
+_MAX_KNOWN: Final = 32_768
 _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
-_MIN_RUN: Final = 16
 _MAX_RUN: Final = 256
 _SEARCH_SLACK_MS: Final = 1_000
 _MAX_SEARCHED: Final = 50_000
@@ -51,7 +56,8 @@ class JobAuthorship:
         self._trusted_keys = trusted_keys
         self._pages = Pages(store)
         self._monotonic = monotonic
-        self._earliest_ms = Recent[ScheduledJob, int](_MAX_KNOWN)
+        self._scheduled: dict[ScheduleKey, ScheduledJob] = {}
+        self._earlier: dict[ScheduleKey, ScheduledJob] = {}
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged = 0
@@ -59,8 +65,15 @@ class JobAuthorship:
 
     def remember(self, items: Iterable[Item]) -> None:
         """Remember jobs that this process has scheduled: its own ops need no verification."""
-        for item in items:
-            self._earliest_ms[ScheduledJob.of_item(item)] = item.get("run_at_ms") or 0
+        self._learn(
+            {(item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0) for item in items}
+        )
+
+    def _learn(self, jobs: Mapping[ScheduleKey, ScheduledJob]) -> None:
+        """Take in scheduled jobs; the oldest half is dropped when there are too many."""
+        if len(self._scheduled) >= _MAX_KNOWN:
+            self._scheduled, self._earlier = {}, self._scheduled
+        self._scheduled.update(jobs)
 
     @property
     def doubted_count(self) -> int:
@@ -86,17 +99,17 @@ class JobAuthorship:
     async def are_genuine(self, jobs: Sequence[Job]) -> list[bool]:
         """Return whether each of these jobs was scheduled by its author."""
         known = [self._is_known(job) for job in jobs]
-        if all(known):
-            return known
-        unknown = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
-        for chain, seqs in _by_chain(await self._positions(unknown)).items():
-            await self._verify(chain, seqs)
-        return [self._is_known(job) for job in jobs]
+        if not all(known):
+            unknown = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+            for chain, seqs in _by_chain(await self._positions(unknown)).items():
+                await self._verify(chain, seqs)
+            known = [is_known or self._is_known(job) for job, is_known in zip(jobs, known, strict=True)]
+        return [is_known and has_own_manifest(job) for job, is_known in zip(jobs, known, strict=True)]
 
     def _is_known(self, job: Job) -> bool:
-        scheduled = ScheduledJob.of_row(job)
-        earliest_ms = None if scheduled is None else self._earliest_ms.get(scheduled)
-        return earliest_ms is not None and type(job.not_before_ms) is int and job.not_before_ms >= earliest_ms
+        key = (job.job_id, job.seed)
+        scheduled = self._scheduled.get(key) or self._earlier.get(key)
+        return scheduled is not None and scheduled.is_row(job)
 
     def _doubt(self, job: Job) -> None:
         self.forged += 1
@@ -135,15 +148,14 @@ class JobAuthorship:
         for index, seq in enumerate(seqs):
             if seq <= done:
                 continue
-            span = next((each for each in reversed(seqs[index:]) if each < seq + _MAX_RUN), seq) - seq
-            run = await self._pages.from_entry(chain, seq, limit=min(span + _MIN_RUN, _MAX_RUN))
+            last = max(each for each in seqs[index:] if each < seq + _MAX_RUN)
+            run = await self._pages.from_entry(chain, seq, through=last, limit=last - seq + 1)
             if not run or run[0].seq != seq:
                 continue
             keys = await self._trusted_keys.of_chain(chain)
             arguments = run, keys, self._store.tenant.scope_id
             done, jobs = await asyncio.to_thread(_authentic_jobs, *arguments)
-            for job, earliest_ms in jobs:
-                self._earliest_ms[job] = earliest_ms
+            self._learn(jobs)
 
     async def _read(self, name: str, *values: Any) -> Any:
         return await self._store.read(SQL[name], (*self._store.tenant[:2], *values))
@@ -151,11 +163,11 @@ class JobAuthorship:
 
 def _authentic_jobs(
     run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
-) -> tuple[int, list[tuple[ScheduledJob, int]]]:
+) -> tuple[int, dict[ScheduleKey, ScheduledJob]]:
     """Return the number of the last authentic entry of a run, and the jobs scheduled up to it."""
     authentic = authentic_entries(run, keys, scope_id)
     last = authentic[-1].seq if authentic else 0
-    return last, [each for entry in authentic for each in scheduled_by(entry)]
+    return last, jobs_scheduled_by(authentic)
 
 
 def _by_chain(positions: Iterable[_Position]) -> dict[str, list[int]]:

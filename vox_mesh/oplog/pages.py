@@ -18,6 +18,9 @@ MAX_PAGE_ENTRIES: Final = 1_000
 _SQL: Final = named("oplog")
 _MAX_POSITION: Final = 2**63 - 1
 
+_NEXT_ENTRIES: Final = 32
+"""How many entries are read at a time when a signature follows soon."""
+
 _ENTRIES_PER_PIECE: Final = 32
 """How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
 
@@ -49,15 +52,21 @@ class Pages:
                 return [LogEntry._make(row) for row in rows]
 
     async def from_entry(
-        self, chain: str, seq: int, *, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
+        self,
+        chain: str,
+        seq: int,
+        *,
+        through: int = 0,
+        limit: int = MAX_PAGE_ENTRIES,
+        fresh: bool = False,
     ) -> list[LogEntry]:
-        """Return a chain from an entry on: a page, or as many as it takes to reach one that is signed."""
+        """Return a chain from an entry on, in pages up to one with a signed entry, at `through` or later."""
         found: list[LogEntry] = []
         while page := await self.read("page_of_chain", chain, seq - 1, None, limit=limit, fresh=fresh):
             found += page
-            if any(each.signature is not None for each in page):
+            if any(each.signature is not None and each.seq >= through for each in reversed(page)):
                 break
-            seq = page[-1].seq + 1
+            seq, limit = page[-1].seq + 1, _NEXT_ENTRIES
         return found
 
     async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:

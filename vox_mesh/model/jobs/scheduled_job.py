@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,48 +16,50 @@ Item = Mapping[str, Any]
 
 
 class ScheduledJob(NamedTuple):
-    """The values of a job that its author chose. The id is the hash of the manifest."""
+    """The item by which an op scheduled a job, and the earliest time in ms at which it may be claimed."""
 
-    job_id: str
-    ulid: str
-    kind: str
-    priority: int
-    max_attempts: int
-    backoff_ms: int
-    lease_ms: int | None
-    seed: str
+    item: Item
+    earliest_ms: int
 
-    @classmethod
-    def of_item(cls, item: Item) -> ScheduledJob:
-        """Return the job that an item of an op schedules."""
-        values = (item["ulid"], item["kind"], item["priority"], item["max_attempts"], item["backoff_ms"])
-        return cls(item["job_id"], *values, item.get("lease_ms"), item["seed"])
-
-    @classmethod
-    def of_row(cls, job: Job) -> ScheduledJob | None:
-        """Return the job that a row represents; `None` if its manifest is another job's."""
-        if type(job.manifest) is not str or text_id(job.manifest) != job.job_id:
-            return None
-        values = (job.ulid, job.kind, job.priority, job.max_attempts, job.backoff_ms)
-        return cls(job.job_id, *values, job.lease_ms, job.seed)
+    def is_row(self, job: Job) -> bool:
+        """Return whether the row of a job, with this id and seed, follows from the item."""
+        get = self.item.get
+        return bool(
+            get("ulid") == job.ulid
+            and get("kind") == job.kind
+            and get("priority") == job.priority
+            and get("max_attempts") == job.max_attempts
+            and get("backoff_ms") == job.backoff_ms
+            and get("lease_ms") == job.lease_ms
+            and type(job.not_before_ms) is int
+            and job.not_before_ms >= self.earliest_ms
+        )
 
 
-def scheduled_by(entry: LogEntry) -> Iterator[tuple[ScheduledJob, int]]:
-    """Yield the jobs that an accepted entry schedules, and the earliest time of each in ms.
+def has_own_manifest(job: Job) -> bool:
+    """Return whether the id of a job is the hash of its manifest."""
+    return type(job.manifest) is str and text_id(job.manifest) == job.job_id
 
-    Items that can't be read are skipped: no row can follow from them.
-    """
-    if entry.kind != SCHEDULE or entry.accepted != 1:
-        return
-    try:
-        payload = orjson.loads(entry.payload)
-        at_ms, items = int(payload["at_ms"]), list(payload["jobs"])
-    except (ValueError, TypeError, KeyError):
-        return
-    for item in items:
-        try:
-            job = ScheduledJob.of_item(item)
-            hash(job)
-            yield job, max(at_ms, item.get("run_at_ms") or 0)
-        except (TypeError, KeyError, AttributeError):
-            continue
+
+ScheduleKey = tuple[str, str]
+"""The id of a job, and its seed: several ops may schedule one manifest, and only the first has an effect."""
+
+
+def jobs_scheduled_by(entries: Sequence[LogEntry]) -> dict[ScheduleKey, ScheduledJob]:
+    """Return the jobs that accepted entries schedule; an entry that can't be read schedules none."""
+    found: dict[ScheduleKey, ScheduledJob] = {}
+    for entry in entries:
+        if entry.kind == SCHEDULE and entry.accepted == 1:
+            try:
+                payload = orjson.loads(entry.payload)
+                at_ms = payload["at_ms"]
+                for item in payload["jobs"]:
+                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+    return found
+
+
+def _scheduled(item: dict[str, Any], at_ms: int) -> ScheduledJob:
+    del item["manifest"]  # it is large, and the id is its hash
+    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0))

@@ -83,7 +83,8 @@ def authentic_entries(run: Sequence[LogEntry], keys: Sequence[Key], scope_id: st
     The run is a part of one chain. Usually one signature is checked, the last: it covers all entries before
     it. Only if that one is not the author's are the earlier ones tried.
     """
-    linked = _linked_part(run)
+    signed = max((index for index, entry in enumerate(run, 1) if entry.signature is not None), default=0)
+    linked = _linked_part(run[:signed])
     try:
         return linked[: _vouched_count(linked, keys, scope_id)]
     except READ_ERRORS:
