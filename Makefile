@@ -5,13 +5,16 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.ready-dev
 PEERS  := $(VENV)/.ready-bench
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK   := $(BIN)/python -m uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 \
+	--no-annotate --no-header pyproject.toml requirements/build.in
 SERVER :=
 
 # Let Python keep compiled modules, in every process started here.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style chaos simulate mutants bench soak sqld faketime clean
+.PHONY: help demo test lint style chaos simulate mutants bench soak lock sqld faketime clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,19 +63,26 @@ clean: ## remove everything installed, built or cached
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml requirements/run.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(PIP) --require-hashes --requirement requirements/run.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(TOOLS): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@# For the native replica, if there is a wheel; 0.1.8 is the last one that also syncs from sqld.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary libsql libsql==0.1.8 2>/dev/null || true
+$(TOOLS): $(READY) requirements/dev.lock requirements/native.lock
+	@$(PIP) --require-hashes --requirement requirements/dev.lock
+	@# For the native replica, if there is a wheel; this is the last version that also syncs from sqld.
+	@$(PIP) --require-hashes --only-binary libsql --requirement requirements/native.lock 2>/dev/null || true
 	@touch $@
+
+lock: $(READY) ## update the locked versions: run, image, dev
+	@$(PIP) uv
+	@$(LOCK) --output-file requirements/run.lock
+	@$(LOCK) --extra otel --output-file requirements/image.lock
+	@$(LOCK) --extra dev --output-file requirements/dev.lock
 
 # In a separate folder: pybreaker imports redis if it finds it, which would slow down every command.
 $(PEERS): $(TOOLS) bench/peers/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/peers \
+	@$(PIP) --upgrade --target $(VENV)/peers \
 		--requirement bench/peers/requirements.txt && touch $@ \
 		|| echo "peers could not be installed: the benchmark skips them" >&2

@@ -55,7 +55,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure the mesh beside raw limits and peers."
+        prog="python -m bench", description="Measure the mesh next to raw limits and peers."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only lines whose name holds this")
     parser.add_argument("--quick", action="store_true", help="a short look; the figures mean little")

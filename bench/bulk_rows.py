@@ -72,5 +72,5 @@ async def fill_log(node: MeshNode, count: int) -> None:
 async def _fill(node: MeshNode, sql: str, count: int, *more: Value) -> None:
     prefix, now_ms = new_key()[:13], time.time_ns() // 1_000_000
     for first in range(0, count, _AT_ONCE):
-        values = (*node.store.tenant[:2], first, min(first + _AT_ONCE, count), prefix, now_ms, *more)
+        values = (*node.store.mesh_id, first, min(first + _AT_ONCE, count), prefix, now_ms, *more)
         await node.store.write(Script(Statement(sql, values)), timeout=_WAIT_S)

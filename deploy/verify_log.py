@@ -1,7 +1,7 @@
 """Ask a node to verify the whole op log, so that its metrics show the result: for timers and crons.
 
-VOX_MESH_CONTROL_ADDR names the node, VOX_MESH_READ_TOKEN authenticates. Exit code: 0 if the log is intact,
-1 if it was changed, 2 if no node is named, 3 if the node gives no answer.
+VOX_MESH_CONTROL_ADDR names the node; VOX_MESH_READ_TOKEN, a variable or a systemd credential, authenticates.
+Exit code: 0 if the log is intact, 1 if it was changed, 2 if no node is named, 3 if the node gives no answer.
 """
 # ruff: noqa: T201 - it is for a log
 
@@ -12,8 +12,10 @@ import os
 import sys
 import urllib.request
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final
 
+_VARIABLE: Final = "VOX_MESH_READ_TOKEN"
 _TIMEOUT_S: Final = 600.0
 """The maximum time that the node takes."""
 
@@ -29,6 +31,13 @@ def reports(address: str, token: str) -> list[dict[str, Any]]:
     return found
 
 
+def _token() -> str:
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if folder and (file := Path(folder, _VARIABLE)).exists():
+        return file.read_text().strip()
+    return os.environ.get(_VARIABLE, "")
+
+
 def main() -> int:
     """Print the broken chains, and return the exit code."""
     address = os.environ.get("VOX_MESH_CONTROL_ADDR", "")
@@ -36,7 +45,7 @@ def main() -> int:
         print("verify: VOX_MESH_CONTROL_ADDR must be an http:// or https:// address", file=sys.stderr)
         return 2
     try:
-        found = reports(address, os.environ.get("VOX_MESH_READ_TOKEN", ""))
+        found = reports(address, _token())
     except (OSError, HTTPException, ValueError) as error:
         print(f"verify: {address}: {error}", file=sys.stderr)
         return 3

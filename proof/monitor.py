@@ -30,10 +30,10 @@ class Monitor:
         """Poll until cancelled. Skip a poll while the database is unreachable."""
         while True:
             with suppress(MeshError):
-                await self.look()
+                await self.observe()
             await asyncio.sleep(every_s)
 
-    async def look(self) -> None:
+    async def observe(self) -> None:
         """Poll once."""
         asked_at = self._recorder.now()
         for row in await self._ask(_HEADS):

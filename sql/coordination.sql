@@ -262,6 +262,19 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
+-- Where each node's service is: scheme, host and port, signed by the node with the other columns. `control_addr` in
+-- `mesh_heartbeats` is not signed, and only shown.
+CREATE TABLE IF NOT EXISTS node_addresses (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    node_id       TEXT NOT NULL,
+    control_addr  TEXT NOT NULL,
+    token_id      TEXT NOT NULL,  -- the same on nodes that share a token
+    machine_id    TEXT NOT NULL,
+    signature     TEXT NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
+
 -- The schema version that each node's code knows, written at its start. A row counts only for its incarnation:
 -- code that writes none knows version 7 or less. One row per node, as in `mesh_heartbeats`.
 CREATE TABLE IF NOT EXISTS node_versions (

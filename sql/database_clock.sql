@@ -1,16 +1,17 @@
 -- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
--- name: look
+-- name: read
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
--- name: first_look
+-- name: first_read
 -- The same for a node that starts, and the evidence that the clock was set. `step_ms`: the step that another node
 -- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
 -- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single
 -- one may have been written while the clock was ahead. A node that has only registered since the clock was set
 -- does not count. ?3: how old the record of a step may be. A step does not stand any more if most live nodes have
--- sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn yet.
+-- sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn yet. A
+-- registration is none: it is written whatever the time.
 WITH step AS (
     SELECT w.low_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
     WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
@@ -18,6 +19,7 @@ WITH step AS (
       AND (
         SELECT 2 * coalesce(sum(h.last_seen_ms > NOW_MS - w.low_ms + ?1), 0) <= count(*) FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - w.low_ms - ?2 * h.tick_ms
+          AND h.last_seen_ms > h.started_ms
       )
     ORDER BY age_ms LIMIT 1
 )

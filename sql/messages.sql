@@ -399,8 +399,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 
 -- name: node_of
 -- The node where an agent last received, or else the node that announces the agent.
-SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
-FROM mesh_heartbeats AS h
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h LEFT JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
     (SELECT nullif(node_id, '') FROM a2a_inboxes
      WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = ?3),
@@ -409,9 +409,9 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
      ORDER BY last_seen_ms DESC LIMIT 1))
 
 -- name: node_at
-SELECT h.node_id, h.control_addr, h.machine_id, h.left_ms, h.last_seen_ms, h.tick_ms
-FROM mesh_heartbeats AS h
-WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.control_addr = ?3
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND a.control_addr = ?3
 ORDER BY h.last_seen_ms DESC LIMIT 1
 
 -- name: recent_agents
@@ -544,3 +544,9 @@ SELECT
           AND ended_ms <= ?5 AND id < (SELECT max(id) FROM a2a_messages)) AS decayed,
     EXISTS (SELECT 1 FROM a2a_receivers
         WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms <= ?6) AS forsaken
+
+-- name: count_open
+-- At most ?3 messages that have not ended are counted.
+SELECT count(*) FROM (
+    SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_open
+    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL LIMIT ?3)

@@ -96,6 +96,21 @@ ON CONFLICT DO UPDATE SET
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
     place = excluded.place
 
+-- name: announce_address
+INSERT INTO node_addresses (scope_id, repository_id, node_id, control_addr, token_id, machine_id, signature)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO UPDATE SET
+    control_addr = excluded.control_addr, token_id = excluded.token_id, machine_id = excluded.machine_id,
+    signature = excluded.signature
+WHERE signature <> excluded.signature
+
+-- name: withdraw_address
+DELETE FROM node_addresses WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: addresses
+SELECT node_id, control_addr, token_id, machine_id, signature FROM node_addresses
+WHERE scope_id = ?1 AND repository_id = ?2
+
 -- name: count_heartbeat
 UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 

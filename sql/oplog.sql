@@ -17,7 +17,8 @@ JOINED AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog')
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR NOT EXISTS (CURRENT)
 
 -- name: refuse_unless_on_time
--- The same for a command, which has no incarnation.
+-- The same for a command, which has no incarnation. Also the last check of every batch: the clock may have been set
+-- after the first one, and each statement reads it again.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?2
 
 -- name: is_on_time

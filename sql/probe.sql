@@ -17,14 +17,3 @@ CREATE TABLE may_i_write (answer)
 
 -- name: end_write_test
 DROP TABLE may_i_write
-
--- name: file_function
--- Succeeds on a server with SQL functions for files, and changes nothing.
-SELECT lsmode(0)
-
--- name: query_function
--- Succeeds on a server that runs the statement in a text, even one that it rejects otherwise.
-SELECT sha3_query('SELECT 1')
-
--- name: file_table
-SELECT count(*) FROM fsdir('/dev/null')

@@ -58,18 +58,19 @@ def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object]
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable and no `.env` of the machine reaches a test."""
+    """No variable, no `.env` and no configuration of the machine reaches a test."""
     import os
 
     for name in os.environ:
         if name.startswith(("VOX_MESH", "VOX_DB", "VOX_AGENT", "VOX_LOG", "VOX_SPOOL", "TURSO_", VARIABLE)):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def fresh_enough() -> Iterator[Callable[[], Server]]:
-    """A server that has not much in it: whoever makes a replica of it has to copy all of that."""
+    """A server that has not much in it: a new replica has to copy all of that."""
     with ExitStack() as running:
         server: Server | None = None
 

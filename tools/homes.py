@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from tools.sqld import Server
 from vox_mesh import Settings, load_settings
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.settings import variable_of
 from vox_mesh.store.script import new_key
 
@@ -19,24 +19,24 @@ from vox_mesh.store.script import new_key
 class HomeCase:
     """A backend and, on a server, the protocol."""
 
-    home: Home
+    home: Backend
     driver: Driver = Driver.AUTO
     replica: ReplicaChoice = ReplicaChoice.OFF
 
     def __str__(self) -> str:
-        if self.home is not Home.MESH:
+        if self.home is not Backend.SERVER:
             return self.home.value
         return f"mesh-{self.driver.value}" + ("" if self.replica is ReplicaChoice.OFF else "-replica")
 
     @property
     def needs_server(self) -> bool:
         """Whether it needs a server."""
-        return self.home is Home.MESH
+        return self.home is Backend.SERVER
 
     def settings(self, folder: Path, server: Server | None, **more: Any) -> Settings:
         """Return settings for this backend, in their own folder and scope."""
         values: dict[str, Any] = {
-            "enabled": self.home is not Home.MEMORY,
+            "enabled": self.home is not Backend.MEMORY,
             "home_dir": folder / "vox",
             "db_path": folder / "vox" / "local.db",
             "scope_id": new_key(),
@@ -48,12 +48,12 @@ class HomeCase:
         return load_settings(_env_file=None, **(values | more))
 
 
-MEMORY: Final = HomeCase(Home.MEMORY)
-FILE: Final = HomeCase(Home.FILE)
-MESH: Final = HomeCase(Home.MESH, Driver.WS)
-MESH_REPLICA: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.AUTO)
-MESH_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP)
-MESH_LIBSQL_CLIENT: Final = HomeCase(Home.MESH, Driver.LIBSQL_CLIENT)
+MEMORY: Final = HomeCase(Backend.MEMORY)
+FILE: Final = HomeCase(Backend.FILE)
+MESH: Final = HomeCase(Backend.SERVER, Driver.WS)
+MESH_REPLICA: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.AUTO)
+MESH_HTTP: Final = HomeCase(Backend.SERVER, Driver.HTTP)
+MESH_LIBSQL_CLIENT: Final = HomeCase(Backend.SERVER, Driver.LIBSQL_CLIENT)
 ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_REPLICA, MESH_HTTP, MESH_LIBSQL_CLIENT)
 
 

@@ -18,8 +18,7 @@ from typing import Final, Self
 
 from tools.install_sqld import binary
 from tools.sqld_extensions import extensions
-from vox_mesh.model.base.access_tokens import public_pem, signed_token
-from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey, public_pem, signed_token
 from vox_mesh.nodes.key_file import new_key
 
 _START_S: Final = 60.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,9 +138,10 @@ _RENAMED: Final = {"GiveBack": "Yield"}
 
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
-        new = _RENAMED[name]
-        warnings.warn(f"vox_mesh.{name} is deprecated: use {new}", DeprecationWarning, stacklevel=2)
-        return __getattr__(new)
+        from vox_mesh.observability.deprecation import warn_renamed
+
+        warn_renamed(f"vox_mesh.{name}", _RENAMED[name])
+        return __getattr__(_RENAMED[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_MODULE_OF[name]), name)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import MeshError, ScriptFailed
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
-from vox_mesh.runtime.open_store import Role, open_store_of, tenant_of
+from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.runtime.store_memories import remembered_stores
 from vox_mesh.settings import Settings, load_settings
@@ -57,16 +56,23 @@ class Mesh(MeshServices):
         cls, settings: Settings, dependencies: Dependencies | None = None
     ) -> AsyncIterator[Mesh]:
         """Open the mesh to read from it or write to it without becoming a node."""
-        tenant = tenant_of(settings, None)
+        writer_id = writer_id_of(settings, None)
         dependencies = Dependencies() if dependencies is None else dependencies
         clock = MeshClock(dependencies)
-        writer = OpLogWriter(lambda: _command_identity(settings), tenant, clock)
-        store = await open_store_of(settings, Role.COMMAND, None, tenant, writer, dependencies)
+        writer = OpLogWriter(lambda: _command_identity(settings), writer_id, clock)
+        store = await open_store_of(settings, Role.COMMAND, None, writer_id, writer, dependencies)
         # A command that only reads needs no identity, and creates no key.
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
-        files = RhythmFiles(settings.tempo_policy, settings.rates)
         mesh = cls(
-            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key),
+            store,
+            writer,
+            clock,
+            dependencies,
+            settings.agent_id,
+            artifacts,
+            policy_file=settings.tempo_policy,
+            rates_file=settings.rates,
+            owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
         )
         try:
@@ -92,6 +98,6 @@ class Mesh(MeshServices):
 
 
 def _command_identity(settings: Settings) -> Identity:
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         return temporary_identity(settings.node_id or LOCAL)
     return command_identity(slot_folder(settings.home_dir, settings.node_id), settings.node_id)

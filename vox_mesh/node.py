@@ -18,7 +18,6 @@ from vox_mesh.errors import (
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -29,7 +28,7 @@ from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import MessageMaintenance
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import (
     node_identity,
@@ -39,10 +38,10 @@ from vox_mesh.nodes.identity import (
 from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.tempo.conductor import Conductor
+from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
-from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, tenant_of
+from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
@@ -78,9 +77,16 @@ class MeshNode(Mesh):
         dependencies: Dependencies,
     ) -> None:
         artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
-        files = RhythmFiles(settings.tempo_policy, settings.rates)
         super().__init__(
-            *(store, writer, clock, dependencies, settings.agent_id, artifacts, files, settings.owner_key),
+            store,
+            writer,
+            clock,
+            dependencies,
+            settings.agent_id,
+            artifacts,
+            policy_file=settings.tempo_policy,
+            rates_file=settings.rates,
+            owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
         )
         self.presence = presence
@@ -111,34 +117,59 @@ class MeshNode(Mesh):
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         self.health = Health(
-            *(settings, store, writer, clock, self._heartbeat),
-            *(self.worker, self.supervisor, self.rhythm),
+            settings=settings,
+            store=store,
+            writer=writer,
+            clock=clock,
+            heartbeat=self._heartbeat,
+            worker=self.worker,
+            supervisor=self.supervisor,
+            rhythm=self.rhythm,
         )
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         self._conductor = Conductor(
-            *(rhythm.context, rhythm.policies, rhythm.pulse, rhythm.leadership),
-            *(rhythm.bar_reporter, rhythm.controller, rhythm.help, self.nodes),
+            context=rhythm.context,
+            policies=rhythm.policies,
+            pulse=rhythm.pulse,
+            leadership=rhythm.leadership,
+            bar_reporter=rhythm.bar_reporter,
+            controller=rhythm.controller,
+            help_service=rhythm.help,
+            nodes=self.nodes,
         )
-        has_server = settings.http and settings.home is not Home.MEMORY
+        has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
 
     def _create_worker(self, settings: Settings) -> Worker:
         node_id, jobs, store = self.identity.node_id, self.jobs, self.store
         chooser = Chooser(node_id, jobs.queries, self.nodes, self.roles, self.clock, self._monotonic)
         leases = Leases(
-            *(store, jobs.transitions, jobs.queries, node_id, self._monotonic),
-            lambda until, following: self.rhythm.holds.lease_ms(until, following),
+            store=store,
+            transitions=jobs.transitions,
+            queries=jobs.queries,
+            node_id=node_id,
+            monotonic=self._monotonic,
+            to_boundary=lambda until, following: self.rhythm.beat_locks.lease_ms(until, following),
         )
         finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
+        claimer = JobClaimer(
+            store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic
+        )
         return Worker(
-            *(store, jobs, self.artifacts, self.presence, chooser),
-            JobClaimer(store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic),
-            *(reconciler, leases, finisher),
-            WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
-            ExecPolicy.parsed(settings.worker_exec_allow) if settings.worker_exec else None,
-            self._heartbeat.run_once,
+            store=store,
+            jobs=jobs,
+            artifacts=self.artifacts,
+            presence=self.presence,
+            chooser=chooser,
+            claimer=claimer,
+            reconciler=reconciler,
+            leases=leases,
+            finisher=finisher,
+            limits=WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
+            policy=open_exec_policy(settings) if settings.worker_exec else None,
+            send_heartbeat=self._heartbeat.run_once,
         )
 
     def _create_server(self, settings: Settings) -> NodeServer:
@@ -149,20 +180,20 @@ class MeshNode(Mesh):
     async def start(self) -> None:
         """Register the node and start its parts; it registers later if the database is unavailable."""
         if self._server is not None:
-            self.presence.activity.control_addr = await self._server.start()
+            self.presence.announce(await self._server.start(), self._server.token_id)
         if self.store.is_prepared:
             with suppress(*AWAY):
                 await self.run_once()
             if self._writer.broken is not None:
                 raise self._writer.broken
             with suppress(DatabaseUnavailable):
-                await self.rhythm.look()
+                await self.rhythm.refresh()
         for name, run in (
             ("heartbeat", self._tick),
-            ("deferral", self._apply_deferred),
+            ("pending-ops", self._apply_deferred),
             ("sweeper", self._sweep),
-            ("keeper", self._keep_messages),
-            ("job-keeper", self._keep_jobs),
+            ("message-maintenance", self._keep_messages),
+            ("job-maintenance", self._keep_jobs),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
         ):
@@ -189,7 +220,7 @@ class MeshNode(Mesh):
 
     async def _check_ownerless(self) -> bool:
         """Look for deferred ops, and return whether the mesh has no owner and this node could be it."""
-        await self.deferral.look()
+        await self.pending_ops.refresh()
         if self._is_owned or not self.clock.can_author:
             return False
         is_reserved = self.ownership.pinned_key not in (None, self.identity.key.public)  # for another node
@@ -202,6 +233,7 @@ class MeshNode(Mesh):
         await self.rhythm.status.catch_up()
         await self._conductor.catch_up()
         await self.locks.catch_up()
+        await self.worker.catch_up()
         await self.locks.sweep_expired_distributed_locks()
         await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()
@@ -215,7 +247,7 @@ class MeshNode(Mesh):
         """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.ownership.forget()
         self.trusted_keys.forget()
-        self.worker.look_again()
+        self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()
         self._rejoining = asyncio.create_task(self._reconcile(), name="vox-mesh-rejoin")
@@ -235,8 +267,8 @@ class MeshNode(Mesh):
     async def _apply_deferred(self) -> None:
         # It retries also without a commit, and a busy mesh commits all the time.
         async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
-            await self.deferral.wait_until_any()
-            await _log_failure(self.deferral.run_once, "deferred ops not applied")
+            await self.pending_ops.wait_until_any()
+            await _log_failure(self.pending_ops.run_once, "deferred ops not applied")
 
     async def _sweep(self) -> None:
         while True:
@@ -300,7 +332,7 @@ async def _log_failure(run_once: Callable[[], Awaitable[object]], failure: str) 
 async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
     """Create and start a node. The caller must close it."""
     slot = slot_of(settings, Role.NODE)
-    tenant = tenant_of(settings, slot)
+    writer_id = writer_id_of(settings, slot)
     clock = MeshClock(dependencies, has_own_wall=settings.is_database_elsewhere)
     try:
         if slot is None:
@@ -317,17 +349,17 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
             slot.release()
         raise
     activity = Activity(agent_id=settings.agent_id)
-    presence = Presence(identity, tenant, clock, place=place, tick_s=settings.tick, activity=activity)
+    presence = Presence(identity, writer_id, clock, place=place, tick_s=settings.tick, activity=activity)
     writer = OpLogWriter(
         lambda: identity,
-        tenant,
+        writer_id,
         clock,
         presence,
         StoreWitness(keeper),
         on_rejoin=lambda: node.start_rejoin(),
     )
     with log_scope(node=identity.node_id):  # also in the tasks started here
-        store = await open_store_of(settings, Role.NODE, slot, tenant, writer, dependencies)
+        store = await open_store_of(settings, Role.NODE, slot, writer_id, writer, dependencies)
         node = MeshNode(store, writer, clock, presence, settings, dependencies)
         try:
             await node.start()

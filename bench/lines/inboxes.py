@@ -152,7 +152,7 @@ async def _claimed(node: MeshNode, receiver: str) -> list[Message]:
 
 def _inbox_with_senders(node: MeshNode, receiver: str, maker: str) -> tuple[str, str, str, str, str, str]:
     earlier = maker.rpartition("#")[0] + "#"
-    return (*node.store.tenant[:2], json([receiver]), maker + new_key(), earlier, maker)
+    return (*node.store.mesh_id, json([receiver]), maker + new_key(), earlier, maker)
 
 
 # --- many senders, or one that is held back ------------------------------------------------------------
@@ -167,7 +167,7 @@ async def claims(environment: BenchEnvironment) -> list[Figure]:
         await fill_messages(node, _CALM, few, few)
         await fill_messages(node, "many", senders, senders)
         await fill_messages(node, "held back", behind, 1)
-        values = (*node.store.tenant[:2], "held back", time.time_ns() // 1_000_000 + _DAY_MS)
+        values = (*node.store.mesh_id, "held back", time.time_ns() // 1_000_000 + _DAY_MS)
         await node.store.write(Script(Statement(_HOLD_BACK, values)))
         await fill_messages(node, "held back", few, few)
         found = await alternate(
@@ -220,5 +220,5 @@ async def _claim_ms(node: MeshNode, receiver: str, seconds: float) -> float:
         times.append(perf_counter() - before)
         if len(batch) < _UNREAD - 1:
             raise RuntimeError(f"only {len(batch)} messages were found")
-        await node.store.write(release_script(node.store.tenant[:2], batch, []))
+        await node.store.write(release_script(node.store.mesh_id, batch, []))
     return statistics.median(times) * 1e3

@@ -13,7 +13,7 @@ from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.nodes.identity import temporary_identity
@@ -58,11 +58,16 @@ async def _enrol(node: MeshNode) -> None:
     store = node.store
     names = [f"node-{number:04}" for number in range(_NODES)]
     quoted = ",".join(f'"{name}"' for name in names)
-    await store.write(Script(Statement(_ENROL, (*store.tenant[:2], f"[{quoted}]"))))
+    await store.write(Script(Statement(_ENROL, (*store.mesh_id, f"[{quoted}]"))))
     activity = Activity("planner", "builds the docs", "http://10.0.0.7:7400", ["build", "test"], 4, 2)
     others = [
         Presence(
-            temporary_identity(name), store.tenant, node.clock, place=name, tick_s=_TICK_S, activity=activity
+            temporary_identity(name),
+            store.writer_id,
+            node.clock,
+            place=name,
+            tick_s=_TICK_S,
+            activity=activity,
         )
         for name in names
     ]

@@ -114,7 +114,7 @@ def _bare_insert(node: MeshNode) -> Callable[[], Script]:
         seq = next(numbers)
         hlc = f"{start_ms + seq // 10:013}-{seq % 10:05}-{node_id}"
         link = (payload, _HASH, _HASH, _SIGNATURE)
-        values = (*node.store.tenant[:2], node_id, seq, new_key(), _NOTE, hlc, *link)
+        values = (*node.store.mesh_id, node_id, seq, new_key(), _NOTE, hlc, *link)
         return Script(Statement(_INSERT, values))
 
     return script
@@ -182,7 +182,7 @@ async def _fill(node: MeshNode, entries: int, export: Path) -> None:
             await append()
 
     await asyncio.gather(*(caller() for _ in range(_CALLERS)))
-    await export_log(node.oplog, *node.store.tenant[:2], export)
+    await export_log(node.oplog, *node.store.mesh_id, export)
 
 
 async def _verified(verifier: ProgramProcess, source: str | Path) -> Verification:

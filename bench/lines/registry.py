@@ -138,7 +138,7 @@ PLANES: Final = (
         "The service and commands",
         (
             _served("service-up", "from nothing to ready", service_lines.up),
-            Line("service-command", "a command beside a node", service_lines.command),
+            Line("service-command", "a command next to a node", service_lines.command),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
         ),
     ),

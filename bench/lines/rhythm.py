@@ -154,10 +154,10 @@ async def drift(environment: BenchEnvironment) -> list[Figure]:
     for bpm in (7.0, 12.0, 17.3)[: environment.pace.rounds]:
         timeline = Timeline([Tempo(bpm, 8)])
         begin_ms = timeline.window_at(time.time_ns() // 1_000_000).start_ms
-        metronome, told = Metronome(begin_ms), 0
+        metronome, count = Metronome(begin_ms), 0
         for passed_ms in (*range(0, _HOUR_MS, 137), _HOUR_MS):  # at random moments
-            told += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
-        off.append(abs(told - _HOUR_MS // timeline.last.beat_ms))
+            count += len(list(metronome.beats(timeline, begin_ms + passed_ms)))
+        off.append(abs(count - _HOUR_MS // timeline.last.beat_ms))
     what = "beats told in an hour of simulated time, off from those derived at its end"
     return [Figure("rhythm-drift", what, "beats", off, target=at_most(0.0, Of.OURS), worst=True)]
 
@@ -174,7 +174,7 @@ async def writes(environment: BenchEnvironment) -> list[Figure]:
         writers = [StatusClaimWriter(context) for _, context in nodes]
         found = []
         for number in range(environment.pace.rounds):
-            before = sum(context.store.traffic.requests["write"] for _, context in nodes)
+            before = sum(context.store.stats.requests["write"] for _, context in nodes)
             for agent in range(_AGENTS):
                 writers[agent % _NODES].claim(f"agent-{agent}", "task", "executing", progress=number / 100)
             await asyncio.gather(
@@ -183,7 +183,7 @@ async def writes(environment: BenchEnvironment) -> list[Figure]:
                     for writer, (_, context) in zip(writers, nodes, strict=True)
                 )
             )
-            after = sum(context.store.traffic.requests["write"] for _, context in nodes)
+            after = sum(context.store.stats.requests["write"] for _, context in nodes)
             found.append((after - before) / _NODES)
             for bar_clock, context in nodes:
                 bar_clock.now_ms += context.beat().beat_ms

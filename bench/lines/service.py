@@ -31,6 +31,8 @@ _SETTLED_S: Final = 3.0
 _TICKS: Final = slice(11, 13)
 """Of the words that follow a process's name: its time in its own code, and in the system's."""
 
+_METRICS_TOKEN: Final = "a-token-for-those-who-only-count"
+_BEARER: Final = {"Authorization": f"Bearer {_METRICS_TOKEN}"}
 _LONGER: Final = 2
 _BARE: Final = "an interpreter that does nothing"
 _REQUESTS: Final = re.compile(r"^vox_primary_requests_total{.*} (\S+)$", re.MULTILINE)
@@ -48,8 +50,8 @@ class UpNode:
     async def requests(self) -> float:
         """How many requests it has sent to the primary."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            told = (await client.get(f"{self._url}/metrics")).text
-        return sum(map(float, _REQUESTS.findall(told)))
+            text = (await client.get(f"{self._url}/metrics", headers=_BEARER)).raise_for_status().text
+        return sum(map(float, _REQUESTS.findall(text)))
 
     def cpu_s(self) -> float:
         """The CPU time that it has taken."""
@@ -111,6 +113,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def _environment(home: HomeCase, server: Server | None) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     variables = kept | {"PYTHONPATH": str(_ROOT), "VOX_MESH_ENABLED": "1"}
+    variables["VOX_MESH_METRICS_TOKEN"] = _METRICS_TOKEN
     if home.needs_server and server is not None:
         variables |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
     return variables
@@ -145,7 +148,7 @@ async def command(environment: BenchEnvironment) -> list[Figure]:
     """Measure `vox-mesh nodes --json` from start to end, next to a running node."""
     took: list[float] = []
     bare: list[float] = []
-    folder = environment.folder / "beside"
+    folder = environment.folder / "next-to"
     async with _up(FILE, folder, None):
         for _ in range(environment.pace.rounds):
             began = time.perf_counter()

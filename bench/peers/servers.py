@@ -33,17 +33,17 @@ def found(program: str) -> str | None:
 def lacks(*programs: str) -> Callable[[], str]:
     """Says which of the programs are not here; empty if all are."""
 
-    def told() -> str:
+    def fault() -> str:
         missing = [program for program in programs if found(program) is None]
         return f"no {' or '.join(missing)} was found" if missing else ""
 
-    return told
+    return fault
 
 
 def lacks_postgres() -> str:
     """Why PostgreSQL can't be started here; empty if it can."""
-    if (told := lacks("postgres", "initdb")()) or os.geteuid():
-        return told
+    if (fault := lacks("postgres", "initdb")()) or os.geteuid():
+        return fault
     return "" if _owner() is not None else f"PostgreSQL does not run as root, and there is no user {_OWNER}"
 
 
@@ -113,8 +113,8 @@ def _running(command: Sequence[str], port: int, folder: Path, user: int | None =
             while not _answers(port):
                 if time.monotonic() > deadline or process.poll() is not None:
                     log.seek(0)
-                    told = log.read().decode(errors="replace")[-2_000:]
-                    raise RuntimeError(f"{command[0]} did not start on port {port}:\n{told}")
+                    tail = log.read().decode(errors="replace")[-2_000:]
+                    raise RuntimeError(f"{command[0]} did not start on port {port}:\n{tail}")
                 time.sleep(_PAUSE_S)
             yield
         finally:

@@ -70,7 +70,7 @@ def drawn_as(name: str) -> str:
 
 def _machine(records: Sequence[Record]) -> str:
     """A sentence for each day and machine that something was measured on."""
-    told = []
+    sentences = []
     for occasion in dict.fromkeys(_occasion(record) for record in records):
         then = [record for record in records if _occasion(record) == occasion]
         machines = [record.run["machine"] for record in then]
@@ -80,8 +80,8 @@ def _machine(records: Sequence[Record]) -> str:
         which = "" if len(then) == len(records) else f" (`{lines}`)"
         warning = " **A short look: these figures mean little.**" if then[0].run["quick"] else ""
         machine = machine_line({**machines[0], "load": load, "server": server})
-        told.append(f"Measured on {then[0].run['at'][:10]}{which}: {machine}.{warning}")
-    return "\n".join(told)
+        sentences.append(f"Measured on {then[0].run['at'][:10]}{which}: {machine}.{warning}")
+    return "\n".join(sentences)
 
 
 def _occasion(record: Record) -> tuple[object, ...]:

@@ -84,24 +84,24 @@ def of_growth(records: Sequence[Record]) -> str:
         for each in records
         if isinstance(each.found, Figure) and each.found.point is not None
     ]
-    told = [
+    notes = [
         f"Not measured: {each.found.what}; {each.found.why}."
         for each in records
         if isinstance(each.found, LeftOut)
     ]
     if not points:
-        return "\n".join(told)
+        return "\n".join(notes)
     rows: list[Sequence[str]] = []
     for _, curve in groupby(points, key=lambda each: each[1].curve):
         figures = [figure for figure, _ in curve]
         rows.append((figures[0].what.partition(", p50")[0], *map(_grown, figures)))
     sizes = sorted({point.size for _, point in points})
     head = (points[0][1].of, *(f"{size:,}" for size in sizes))
-    return "\n\n".join([_table(head, rows), *(["\n".join(told)] if told else [])])
+    return "\n\n".join([_table(head, rows), *(["\n".join(notes)] if notes else [])])
 
 
 def _grown(figure: Figure) -> str:
-    assert figure.ratio is not None, "a point stands beside the smallest of its curve"
+    assert figure.ratio is not None, "a point stands next to the smallest of its curve"
     if figure.ours == figure.raw:
         return amount(figure.our_value, figure.unit)
     return f"{times(figure.ratio)} ({spread(figure)})"
@@ -109,12 +109,12 @@ def _grown(figure: Figure) -> str:
 
 def missed(records: Sequence[Record]) -> str:
     """What was not reached, plainly."""
-    told = [
+    notes = [
         f"- `{figure.name}`: {judged_value(figure)}, not {reach(figure.target, figure.unit)}: {figure.what}"
         for figure in (record.found for record in records)
         if isinstance(figure, Figure) and figure.target is not None and not figure.is_reached
     ]
-    return "\n".join(told) or "Nothing was."
+    return "\n".join(notes) or "Nothing was."
 
 
 def judged_value(figure: Figure) -> str:

@@ -12,6 +12,9 @@
 set -eu
 umask 077
 
+# The data is for this user alone, whatever the umask of the caller.
+umask 077
+
 binary=${SQLD_BINARY:-sqld}
 data=${SQLD_DATA:-./sqld-data}
 listen=${SQLD_LISTEN:-127.0.0.1:8080}

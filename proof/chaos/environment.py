@@ -115,7 +115,7 @@ class Environment:
         monitor = Monitor(ask, self._recorder)
         async with _in_background(monitor.run(_LOOK_S)):
             yield
-        await monitor.look()
+        await monitor.observe()
 
     @asynccontextmanager
     async def _counting_compactions(self, infrastructure: Infrastructure) -> AsyncIterator[None]:

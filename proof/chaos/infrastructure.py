@@ -19,7 +19,7 @@ from tools.homes import FILE, HomeCase
 from tools.install_faketime import NoFaketime
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store.replica.mark import replica_path
 
 TOKEN: Final = "a-token-that-no-stranger-knows"
@@ -54,7 +54,7 @@ class Infrastructure:
     @property
     def own_settings(self) -> Settings:
         """The settings of the environment itself, which queries the database over its own link."""
-        case = HomeCase(Home.MESH, Driver.HTTP) if self.server else FILE
+        case = HomeCase(Backend.SERVER, Driver.HTTP) if self.server else FILE
         return self._settings(_OWN_NAME, case, http=False, db_deadline="30s", db_request_timeout="15s")
 
     def replica_of(self, node: str) -> Path:
@@ -111,7 +111,7 @@ class Infrastructure:
             return self._settings(name, FILE, **more)
         link = self.links[name] = await ending.enter_async_context(Proxy(self.server.port))
         more |= {"db_url": link.url, "db_circuit_breaker": number % 3 != 1}
-        case = HomeCase(Home.MESH, _DRIVERS[number % len(_DRIVERS)], ReplicaChoice.AUTO)
+        case = HomeCase(Backend.SERVER, _DRIVERS[number % len(_DRIVERS)], ReplicaChoice.AUTO)
         return self._settings(name, case, **more)
 
 

@@ -15,7 +15,7 @@ from proof.chaos.infrastructure import Infrastructure
 from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
-from vox_mesh.cli.database.replicas import sync_replica
+from vox_mesh.cli.database.db import sync_replica
 from vox_mesh.errors import Unreachable
 from vox_mesh.runtime.open_store import Role
 

@@ -160,7 +160,7 @@ async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
 
 def _watch_breakers(recorder: Recorder) -> None:
     """Give circuit breakers a reset timeout that suits a run, and note their probes."""
-    watched = partial(WatchedBreaker, probed=lambda beside: recorder.note("probe", beside=beside))
+    watched = partial(WatchedBreaker, probed=lambda count: recorder.note("probe", beside=count))
     setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
 
 

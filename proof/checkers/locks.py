@@ -227,7 +227,7 @@ def _unsettled(history: History) -> list[tuple[float, float]]:
     settled = [note.at for note in history.notes(SETTLED)]
     spans = []
     for at in _clock_steps(history):
-        agreed = next((each for each in settled if each >= at), at)
+        agreed = next((each for each in settled if each >= at), math.inf if settled else at)
         spans.append((at, max(at + NOTICED_S, min(agreed, at + _AGREED_S))))
     return spans
 

@@ -13,8 +13,8 @@ def one_probe(history: History) -> Iterator[str | int]:
     """No other call was admitted during a probe."""
     for event in history.notes("probe"):
         yield 1
-        if event.data["beside"]:
-            yield f"{event.who} admitted {event.data['beside']} more calls during its probe at {event.at:.3f}"
+        if count := event.data["beside"]:
+            yield f"{event.who} admitted {count} more calls during its probe at {event.at:.3f}"
 
 
 PROBE_CHECKS: Final = (

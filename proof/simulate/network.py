@@ -222,7 +222,7 @@ class DatabaseConnection:
         self._probes = 0
         self.circuit: Callable[[], str] = lambda: "off"
         """Returns the state of the node's circuit breaker."""
-        self.probed: Callable[[int], None] = lambda beside: None
+        self.probed: Callable[[int], None] = lambda count: None
         """Called for each probe of a circuit, with the number of other calls in progress."""
 
     def notify_soon(self, loop: SimulatedLoop, seconds: float) -> None:

@@ -126,7 +126,7 @@ class NodeRun:
         try:
             async with Mesh.open(settings, dependencies) as mesh:
                 self.connection.circuit = lambda: mesh.store.circuit
-                self.connection.probed = lambda beside: self.recorder.note("probe", beside=beside)
+                self.connection.probed = lambda count: self.recorder.note("probe", beside=count)
                 self.recorder.note("up")
                 self._knows_time = lambda: mesh.clock.is_set
                 return await self._run_workloads(mesh)

@@ -15,12 +15,14 @@ from vox_mesh.errors import (
     RelayFailed,
     RelayRefused,
 )
+from vox_mesh.http.relay.client import SignOrder
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.messages.relay_outbound import Outbox, Peer
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.node import MeshNode
 
 TIMEOUT_S: Final = 6.0
+_TOKEN_ID: Final = "simulated"
 _RETRYABLE: Final = (DatabaseUnavailable, OutcomeUnknown, Overloaded)
 """Errors that are not the fault of the message."""
 
@@ -33,11 +35,13 @@ class RelayReceiver:
         self._loop = loop
         self._reception = Reception(mesh.store, mesh.messages, mesh.clock, monotonic=loop.time)
 
-    async def receive(self, channel: Channel, messages: Sequence[Message], *, stored: bool) -> None:
+    async def receive(
+        self, channel: Channel, messages: Sequence[Message], *, stored: bool, order: str
+    ) -> None:
         """Receive messages over a channel."""
 
         async def take() -> None:
-            await self._reception.take(messages, stored=stored)
+            await self._reception.take(messages, stored=stored, order=order)
 
         await channel.ask(self.process, served(self._loop, self.process, take))
 
@@ -48,14 +52,18 @@ class SimulatedRelay:
     def __init__(self, channel: Channel, receiver_of: Callable[[str], RelayReceiver | None]) -> None:
         self._channel = channel
         self._receiver_of = receiver_of
+        self.sign_order: SignOrder | None = None
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver messages to a node."""
         receiver = self._receiver_of(peer.node_id)
         if receiver is None:
             raise RelayFailed(f"{peer.url} does not answer")
+        assert self.sign_order is not None
+        order = self.sign_order(messages, peer.node_id, stored=stored)
         try:
-            await receiver.receive(self._channel, [_wire_form(each) for each in messages], stored=stored)
+            sent = [_wire_form(each) for each in messages]
+            await receiver.receive(self._channel, sent, stored=stored, order=order)
         except _RETRYABLE as error:
             raise RelayFailed(error.line) from None
         except MeshError as error:
@@ -80,6 +88,8 @@ def outbox_of(mesh: MeshNode, relay: SimulatedRelay, monotonic: Callable[[], flo
         spooling=False,
         is_busy=lambda: mesh.store.is_busy,
     )
+    relay.sign_order = mesh.messages.sign_order
     mesh.messages.relay_by(outbox)
-    mesh.presence.activity.control_addr = f"http://{mesh.identity.node_id}:7400"
+    mesh.messages.directory.token_id = _TOKEN_ID
+    mesh.presence.announce(f"http://{mesh.identity.node_id}:7400", _TOKEN_ID)
     return outbox

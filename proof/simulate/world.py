@@ -337,8 +337,8 @@ class World:
         self._set_database_clock(fault.skew_ms)
         try:
             await asyncio.sleep(fault.seconds)
-            await self._until_all_know_the_time()
         finally:
+            await self._until_all_know_the_time()
             self._set_database_clock(-fault.skew_ms)
 
     async def _until_all_know_the_time(self) -> None:

@@ -1,1 +1,1 @@
-"""Attacks: what a hostile writer of the database, or a hostile process, tries against real nodes."""
+"""Exploits: each is run against real processes, files and servers, and must fail."""

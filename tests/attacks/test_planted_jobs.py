@@ -12,7 +12,7 @@ from vox_mesh.model.base.canonical import canonical, text_id
 from vox_mesh.model.jobs.records import SCHEDULE, Job
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
-from vox_mesh.views.proofs import rebuild_roster, verify_proof
+from vox_mesh.views.jobs import rebuild_roster, verify_proof
 
 PATIENCE_S = 30.0
 

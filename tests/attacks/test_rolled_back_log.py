@@ -93,7 +93,7 @@ async def test_an_earlier_export_and_the_owners_key_show_what_no_node_remembers(
     settings = town.settings("owner")
     async with Mesh.open(settings) as node:
         await node.oplog.anchor()
-        await export_log(node.oplog, *node.store.tenant[:2], tmp_path / "then.jsonl")
+        await export_log(node.oplog, *node.store.mesh_id, tmp_path / "then.jsonl")
         key = node.identity.key.public
     auditor = Vox(tmp_path, **environment(settings) | {"VOX_MESH_HOME": str(tmp_path / "auditor")})
     verify = ("oplog", "verify", "--since", "then.jsonl", "--owner-key")

@@ -22,7 +22,7 @@ from vox_mesh.cli import app
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PATIENCE_S: Final = 60.0
-MESH_TOKEN: Final = "a-token-between-nodes-that-nobody-may-see"
+MESH_TOKEN: Final = "a-token-between-nodes-that-no-one-may-see"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,11 @@ class Vox:
     @property
     def environment(self) -> dict[str, str]:
         """All that the command can see."""
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME")
+            if name in os.environ
+        }
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
 
     def launch(self, *arguments: str) -> Process:
@@ -78,7 +82,7 @@ class Vox:
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Process]:
-        """A command that goes on until it is told to end; however the test ends, it does not outlive it."""
+        """A command that goes on until it is asked to end; however the test ends, it does not outlive it."""
         with self.launch(*arguments) as process:
             try:
                 yield process
@@ -104,7 +108,7 @@ class Vox:
 
 
 class RunningNode:
-    """A node that runs beside the commands and logs what it is told."""
+    """A node that runs next to the commands and logs what it receives."""
 
     def __init__(self, process: Process) -> None:
         self.process = process

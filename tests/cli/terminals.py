@@ -30,8 +30,8 @@ class Terminal:
         self.modes = termios.tcgetattr(self._theirs)
         module = "" if code else "vox_mesh.cli"
         program = Program(arguments, vox.environment, module=module, code=code, folder=str(vox.folder))
-        told = fork(program, self._theirs, self._theirs, self._theirs)
-        self._told = os.fdopen(told, buffering=1)
+        reported = fork(program, self._theirs, self._theirs, self._theirs)
+        self._told = os.fdopen(reported, buffering=1)
         self.pid = int(self._told.readline())
         self.shown = b""
 
@@ -58,12 +58,12 @@ class Terminal:
         """Wait for its end; the exit code. What it shows meanwhile is read, or it could not end."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
-            told = self._told.fileno()
-            files = [told] if self._ours < 0 else [told, self._ours]
+            reported = self._told.fileno()
+            files = [reported] if self._ours < 0 else [reported, self._ours]
             ready = select.select(files, [], [], 1.0)[0]
             if self._ours in ready:
                 self.shown += os.read(self._ours, 65_536)
-            elif told in ready:
+            elif reported in ready:
                 return int(self._told.readline())
         raise AssertionError(self.shown[-3_000:])
 

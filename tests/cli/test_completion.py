@@ -19,12 +19,12 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def asked(vox: Vox, line: str, shell: str = "bash") -> list[str]:
-    """The words that a shell is told for a line whose last word is being typed."""
+    """The completions that a shell gets for a line whose last word is being typed."""
     words = line.split(" ")
-    told = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    shown = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     if shell == "fish":
-        told["COMP_CWORD"] = words[-1]
-    ended = vox.having(**{COMPLETE: f"{shell}_complete"}, **told)()
+        shown["COMP_CWORD"] = words[-1]
+    ended = vox.having(**{COMPLETE: f"{shell}_complete"}, **shown)()
     assert (ended.code, ended.err) == (0, "")
     return [line for line in ended.out.splitlines() if line]
 
@@ -65,7 +65,7 @@ def test_nouns_verbs_options_and_choices_are_completed(memory: Vox) -> None:
     assert {line.partition(",")[2] for line in asked(memory, "vox-mesh ")} == set(app._COMMANDS)
 
 
-def test_the_other_shells_are_told_what_a_verb_does_too(memory: Vox) -> None:
+def test_the_other_shells_are_notified_what_a_verb_does_too(memory: Vox) -> None:
     kind, verb, about = asked(memory, "vox-mesh lock ren", "zsh")
     assert (kind, verb) == ("plain", "renew")
     (line,) = asked(memory, "vox-mesh lock ren", "fish")
@@ -85,13 +85,13 @@ def test_the_other_shells_are_told_what_a_verb_does_too(memory: Vox) -> None:
     ],
     ids=str,
 )
-def test_a_shell_that_asks_for_nonsense_is_told_nothing(memory: Vox, variables: dict[str, str]) -> None:
+def test_a_shell_that_asks_for_nonsense_is_given_nothing(memory: Vox, variables: dict[str, str]) -> None:
     ended = memory.having(**variables)()
     assert ended.err == ""
     assert "Traceback" not in ended.out
 
 
-def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_whoever_types(memory: Vox) -> None:
+def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_types(memory: Vox) -> None:
     broken = memory.having(VOX_MESH_ENABLED="perhaps", VOX_DB_URL="gopher://example")
     assert asked(broken, "vox-mesh db st") == ["plain,status"]
     assert asked(broken, "vox-mesh send reviewer 'it --pri") == []
@@ -99,8 +99,8 @@ def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_whoever_type
 
 
 def test_nouns_are_completed_without_loading_any_of_their_commands(memory: Vox) -> None:
-    told = {COMPLETE: "bash_complete", "COMP_WORDS": "vox-mesh no", "COMP_CWORD": "1"}
-    ended = memory.having(**told)(python=("-X", "importtime"))
+    shown = {COMPLETE: "bash_complete", "COMP_WORDS": "vox-mesh no", "COMP_CWORD": "1"}
+    ended = memory.having(**shown)(python=("-X", "importtime"))
     assert ended.out == "plain,nodes\n"
     assert "vox_mesh.cli.app" in ended.err  # the list of imports
     assert not [name for name in ("pydantic", "asyncio", "vox_mesh.mesh") if name in ended.err]

@@ -11,6 +11,7 @@ import yaml
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
 DOCKERFILES: Final = (DEPLOY / "docker" / "Dockerfile", DEPLOY / "sqld" / "Dockerfile")
+SOME_TOKEN: Final = "a-token-that-is-long-enough-for-this"
 _VARIABLE: Final = re.compile(r"\bVOX_[A-Z_]*[A-Z]\b")
 
 

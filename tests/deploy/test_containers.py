@@ -18,7 +18,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.deploy import command_lines, schemas
-from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions, texts, variables
+from tests.deploy.files import (
+    DEPLOY,
+    DOCKERFILES,
+    ROOT,
+    SOME_TOKEN,
+    documents,
+    instructions,
+    texts,
+    variables,
+)
 from tools.homes import FILE
 from vox_mesh import Mesh, load_settings
 from vox_mesh.node import MeshNode
@@ -79,7 +88,7 @@ def test_an_image_copies_what_is_there_and_nothing_else_is_sent_to_be_built(dock
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_an_image_runs_as_nobody_special_and_looks_after_its_health(dockerfile: Path) -> None:
+def test_an_image_runs_as_no_one_special_and_looks_after_its_health(dockerfile: Path) -> None:
     found = dict(instructions(dockerfile))
     user = found["USER"]
     assert int(user) > 0
@@ -145,8 +154,12 @@ def test_the_nodes_of_the_project_have_good_settings_and_each_its_own_name_and_v
     for name in _NODES:
         node = services[name]
         secret = [key for key, value in node["environment"].items() if value.startswith("${")]
-        assert sorted(secret) == ["VOX_DB_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_TOKEN"]
-        settings = load_settings(_env_file=None, **(image | node["environment"] | dict.fromkeys(secret, "t")))
+        assert sorted(secret) == [
+            *("VOX_DB_TOKEN", "VOX_MESH_METRICS_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_TOKEN")
+        ]
+        settings = load_settings(
+            _env_file=None, **(image | node["environment"] | dict.fromkeys(secret, SOME_TOKEN))
+        )
         assert settings.node_id == name
         assert settings.control_addr == f"http://{name}:{port}"
         assert node["volumes"] == [f"{name}:{image['VOX_MESH_HOME']}"]
@@ -172,8 +185,15 @@ def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
     [recipe] = re.findall(r"^```sh\n([^`]*?)^docker compose ", page, re.MULTILINE)
     (tmp_path / "deploy" / "secrets").mkdir(parents=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", "-euc", recipe], cwd=tmp_path, env={"PATH": path}, check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-euc", recipe],
+        cwd=tmp_path,
+        env={"PATH": path, "HOME": str(tmp_path)},
+        check=True,
+        timeout=60,
+    )
     folder = tmp_path / "deploy"
+    assert not list(folder.rglob("sqld.pem")), "the key that makes tokens is not next to the nodes"
     assert [mode(folder / name) for name in ("secrets", ".env")] == [0o700, 0o600]
     for secret in compose()["secrets"].values():
         made = folder / secret["file"]
@@ -182,7 +202,7 @@ def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
     given = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
     assert set(re.findall(r"\$\{(\w+):", _COMPOSE.read_text())) == set(given)
     assert all(given.values())
-    assert given["VOX_MESH_READ_TOKEN"] == (folder / "secrets" / "read_token").read_text().strip()
+    assert given["VOX_MESH_METRICS_TOKEN"] == (folder / "secrets" / "metrics_token").read_text().strip()
 
 
 def mode(path: Path) -> int:
@@ -206,8 +226,8 @@ def _has_compose() -> bool:
 
 @pytest.mark.skipif(not _has_compose(), reason="docker compose is not installed")
 def test_docker_takes_the_project() -> None:
-    names = ("VOX_DB_TOKEN", "VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "GRAFANA_PASSWORD")
-    env = {**os.environ, **dict.fromkeys(names, "t")}
+    mesh = ("VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN")
+    env = {**os.environ, **dict.fromkeys((*mesh, "VOX_DB_TOKEN", "GRAFANA_PASSWORD"), "t")}
     command = ["docker", "compose", "--file", str(_COMPOSE), "config", "--quiet"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: they fit together, and what is secret or somebody's own is where it belongs."""
+"""The Kubernetes manifests: they fit together, and what is secret or private is where it belongs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.deploy import command_lines, schemas
-from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, documents, instructions
+from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, SOME_TOKEN, documents, instructions
 from tests.deploy.test_containers import version
 from tests.deploy.test_verify import verify_command
 from vox_mesh import load_settings
@@ -20,7 +20,7 @@ _SETS: Final = {"vox-mesh": DOCKERFILES[0], "sqld": DOCKERFILES[1]}
 
 
 def kustomization() -> dict[str, Any]:
-    """What kustomize is told."""
+    """The input of kustomize."""
     [found] = documents(_FOLDER / "kustomization.yaml")
     return found
 
@@ -41,7 +41,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def environment(name: str) -> dict[str, Any]:
-    """The variables of a set's container; what is not written out as it is referred to."""
+    """The variables of a set's container; what is not written out is referred to."""
     return {
         each["name"]: each.get("value", each.get("valueFrom")) for each in pod(name)["containers"][0]["env"]
     }
@@ -51,6 +51,23 @@ def test_all_files_are_named_and_all_that_are_named_are_there() -> None:
     files = {path.name for path in _FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(kustomization()["resources"]) == files
     assert ("Namespace", kustomization()["namespace"]) in objects()
+
+
+def test_only_nodes_reach_the_server_and_it_reaches_no_one() -> None:
+    policy = objects()["NetworkPolicy", "sqld"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == objects()["Service", "sqld"]["spec"]["selector"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [
+        {"podSelector": {"matchLabels": objects()["Service", "vox-mesh"]["spec"]["selector"]}}
+    ]
+    assert policy["egress"] == []
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_every_container_has_limits(name: str) -> None:
+    for container in pod(name)["containers"]:
+        assert {"cpu", "memory"} == set(container["resources"]["limits"])
 
 
 @pytest.mark.parametrize("name", _SETS)
@@ -101,7 +118,7 @@ def test_nodes_keep_their_identity_and_have_good_settings() -> None:
     env = environment("vox-mesh")
     assert env.pop("POD_NAME") == {"fieldRef": {"fieldPath": "metadata.name"}}
     plain = {
-        key: "t" if isinstance(value, dict) else value.replace("$(POD_NAME)", "vox-mesh-0")
+        key: SOME_TOKEN if isinstance(value, dict) else value.replace("$(POD_NAME)", "vox-mesh-0")
         for key, value in env.items()
     }
     settings = load_settings(_env_file=None, enabled=True, **plain)

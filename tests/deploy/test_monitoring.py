@@ -16,7 +16,7 @@ import promql_parser
 import pytest
 
 from tests.deploy import schemas
-from tests.deploy.files import DEPLOY, ROOT, documents
+from tests.deploy.files import DEPLOY, ROOT, SOME_TOKEN, documents
 from tests.deploy.test_containers import compose, control_address
 from tests.support.nodes.scraping import Scrape
 from tools.homes import FILE
@@ -171,7 +171,7 @@ def test_a_query_that_names_no_metric_of_ours_would_be_seen() -> None:
         promql_parser.parse("sum by (vox_ready")
 
 
-def test_who_is_silent_is_asked_of_whoever_heard_of_them_last() -> None:
+def test_who_is_silent_is_asked_of_anyone_who_heard_of_them_last() -> None:
     asked = [query for _, query in QUERIES if "vox_heartbeat_" in query]
     assert len(asked) > 2
     for query in asked:
@@ -180,7 +180,7 @@ def test_who_is_silent_is_asked_of_whoever_heard_of_them_last() -> None:
         )
 
 
-def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
+def test_a_node_is_reported_when_it_is_dead_however_long_its_ticks_are() -> None:
     [bound] = re.findall(r"vox_heartbeat_missed_ticks\) >= (\d+)", expression("VoxNodeSilent"))
     tick_ms = 1_000
     silent_ms = int(bound) * tick_ms + tick_ms // 2
@@ -188,7 +188,7 @@ def test_a_node_is_told_of_when_it_is_dead_however_long_its_ticks_are() -> None:
     assert states == [NodeState.CRITICAL, NodeState.DEAD]
 
 
-def test_messages_are_told_of_also_where_no_more_of_them_are_counted() -> None:
+def test_messages_are_reported_also_where_no_more_of_them_are_counted() -> None:
     counted = f"max(vox_messages_unacked) >= {MAX_MESSAGES}"
     whole = promql_parser.parse(expression("VoxMessagesUnackedGrowing"))
     assert isinstance(whole, promql_parser.BinaryExpr)
@@ -213,11 +213,13 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 async def test_a_real_node_tells_all_that_is_asked_for(tmp_path: Path) -> None:
-    async with Mesh.open(FILE.settings(tmp_path, None, http=True)) as mesh:
+    async with Mesh.open(FILE.settings(tmp_path, None, http=True, metrics_token=SOME_TOKEN)) as mesh:
         await mesh.jobs.schedule("example")
         address = await control_address(mesh)
         async with httpx.AsyncClient(base_url=address, timeout=_TIMEOUT_S, trust_env=False) as client:
-            mentioned_lines = (await client.get("/metrics")).raise_for_status()
+            mentioned_lines = (
+                await client.get("/metrics", headers={"Authorization": f"Bearer {SOME_TOKEN}"})
+            ).raise_for_status()
     families = {family.name: family for family in Scrape(mentioned_lines.text).families}
     for metric, labels in _LABELS.items():
         samples = families[metric.removesuffix("_total")].samples
@@ -255,9 +257,9 @@ def test_prometheus_asks_the_nodes_of_the_project_with_the_token_that_only_reads
     services = compose()["services"]
     targets = [target for each in scrape["static_configs"] for target in each["targets"]]
     assert targets == [f"{name}:7400" for name in services if name.startswith("node-")]
-    assert scrape["authorization"]["credentials_file"] == "/run/secrets/read_token"
-    assert compose()["secrets"]["read_token"] == {"file": "./secrets/read_token"}
-    assert services["prometheus"]["secrets"] == ["read_token"]
+    assert scrape["authorization"]["credentials_file"] == "/run/secrets/metrics_token"
+    assert compose()["secrets"]["metrics_token"] == {"file": "./secrets/metrics_token"}
+    assert services["prometheus"]["secrets"] == ["metrics_token"]
     mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
     assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= mounted
     assert any(rule for rule in rules() if f'job="{scrape["job_name"]}"' in rule["expr"])

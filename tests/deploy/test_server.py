@@ -51,7 +51,10 @@ class ScriptedServer(Server):
     def launch(self) -> None:
         """Start without waiting."""
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([_START], env=self.environment, stdout=log, stderr=log)
+            # With the umask of a careless caller.
+            self._process = subprocess.Popen(
+                [_START], env=self.environment, stdout=log, stderr=log, umask=0o000
+            )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,9 @@ async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
     )
     deadline = time.monotonic() + _PATIENCE_S
     synchronous = None
-    while synchronous != _FULL and time.monotonic() < deadline:  # of new streams, once the server was told
+    while (
+        synchronous != _FULL and time.monotonic() < deadline
+    ):  # of new streams, once the server was configured
         async with await open_store(settings) as store:
             synchronous = (await store.read("PRAGMA synchronous")).value
             assert (await store.read("PRAGMA wal_autocheckpoint")).value == 0
@@ -78,7 +83,14 @@ async def test_the_start_script_runs_a_server_that_is_safe_for_a_mesh(
         await open_store(settings.model_copy(update={"db_token": None}))
 
 
-def test_nobody_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
+def test_the_data_of_the_server_is_for_its_user_alone(scripted: ScriptedServer) -> None:
+    data = scripted._folder / "data"
+    opened = [path for path in (data, *data.rglob("*")) if path.stat().st_mode & 0o077]
+    assert data.is_dir()
+    assert opened == []
+
+
+def test_no_one_else_on_the_machine_may_use_the_admin_port(scripted: ScriptedServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{scripted.admin_port}/v1/namespaces/default/config")
     refused.value.close()

@@ -13,7 +13,7 @@ from tests.cli.conftest import Vox
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings, open_store
 from vox_mesh.errors import MeshError, Unauthorized
-from vox_mesh.model.base.access_tokens import access_token, public_pem
+from vox_mesh.model.base.keys import access_token, public_pem
 from vox_mesh.nodes.key_file import load_or_create_key
 from vox_mesh.settings import Settings
 
@@ -21,7 +21,7 @@ _DAY_S: Final = 86_400
 
 
 class KeyedServer(Server):
-    """The test server with the public keys of somebody else, one after another in its file."""
+    """The test server with the public keys of another, one after another in its file."""
 
     def __init__(self, *public_keys: bytes) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     first = vox("token", "create", "--ttl", "1d", "--json").document
     assert first["is_new_key"] is True
     private, public = tmp_path / first["key"], tmp_path / first["public_key"]
-    assert private == tmp_path / ".vox" / "sqld.pem"
+    assert private == tmp_path / ".config" / "vox-mesh" / "sqld.pem"
     assert (private.stat().st_mode & 0o777, private.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert public.stat().st_mode & 0o777 == 0o644
     assert public.read_bytes() == public_pem(load_or_create_key(private))
@@ -117,7 +117,16 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
     assert public.read_bytes() == public_pem(load_or_create_key(private))
 
 
-def test_a_public_file_with_more_keys_than_one_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_key_of_an_earlier_version_next_to_a_node_is_used_with_a_warning(tmp_path: Path) -> None:
+    vox = Vox(tmp_path, VOX_MESH_ENABLED="1")
+    vox("token", "create", "--ttl", "1d", "--key", ".vox/sqld.pem")
+    made = vox("token", "create", "--ttl", "1d", "--json")
+    assert made.document["key"] == ".vox/sqld.pem"
+    assert "move it" in made.err
+    assert "sqld.pem can make tokens" in vox("doctor").out
+
+
+def test_a_public_file_with_more_keys_than_one_is_left_unchanged(tmp_path: Path) -> None:
     made(tmp_path, "--ttl", "1d", "--key", "sqld.pem")
     public = tmp_path / "sqld.pub.pem"
     both = public_pem(load_or_create_key(tmp_path / "next.pem")) + public.read_bytes()
@@ -133,7 +142,7 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
     assert "sqld.pub.pem does not belong to" in refused.error
-    assert not (tmp_path / "sqld").exists()  # nor is a key left that nothing is told of
+    assert not (tmp_path / "sqld").exists()  # nor is an unreported key left
     load_or_create_key(tmp_path / "sqld")
     refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
@@ -141,7 +150,7 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     assert public.read_bytes() == first
 
 
-def test_nothing_but_the_token_is_on_stdout_and_its_end_is_told(tmp_path: Path) -> None:
+def test_nothing_but_the_token_is_on_stdout_and_its_end_is_reported(tmp_path: Path) -> None:
     ended = Vox(tmp_path)("token", "create", "--read-only", "--ttl", "30d")
     assert ended.out.count("\n") == 1
     assert ended.out.count(".") == 2
@@ -153,7 +162,7 @@ def test_nothing_but_the_token_is_on_stdout_and_its_end_is_told(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ((), "--ttl"),  # a token without an end is nobody's wish by mistake
+        ((), "--ttl"),  # a token without an end is no one's wish by mistake
         (("--ttl", "0s"), "between 1s and 3650d"),
         (("--ttl", "9999d"), "between 1s and 3650d"),
         (("--ttl", "soon"), "soon"),

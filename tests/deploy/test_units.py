@@ -13,6 +13,7 @@ import pytest
 
 from tests.deploy import command_lines
 from tests.deploy.files import DEPLOY, ROOT
+from vox_mesh.settings.secrets import SECRET_VARIABLES
 
 _NODE: Final = DEPLOY / "systemd" / "vox-mesh@.service"
 _SERVER: Final = DEPLOY / "sqld" / "sqld.service"
@@ -116,6 +117,18 @@ def test_the_timer_runs_the_script_of_the_page_every_night() -> None:
     assert options(_VERIFY)["DynamicUser"] == ["yes"]
 
 
+def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
+    found = options(_VERIFY)
+    assert found["LoadCredential"] == ["VOX_MESH_READ_TOKEN:/etc/vox-mesh/secrets/read-token"]
+    assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
+    assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
+    given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
+    assert {name for name, _, _ in given} == {*SECRET_VARIABLES} - {"TURSO_AUTH_TOKEN"}
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for _, _, path in given:
+        assert f"install -m 0600 /dev/stdin {path}\n" in page
+
+
 @with_systemd
 def test_systemd_has_nothing_to_say_against_the_timer(tmp_path: Path) -> None:
     installed(_VERIFY, tmp_path)
@@ -128,7 +141,7 @@ def test_systemd_has_nothing_to_say_against_the_timer(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_server_is_told_by_its_environment_file_what_the_script_reads() -> None:
+def test_the_server_is_notified_by_its_environment_file_what_the_script_reads() -> None:
     script = (DEPLOY / "sqld" / "start.sh").read_text()
     read = set(re.findall(r"\$\{?(SQLD_[A-Z_]+)", script))
     written = re.findall(r"^(SQLD_[A-Z_]+)=", (DEPLOY / "sqld" / "sqld.env").read_text(), re.MULTILINE)

@@ -18,7 +18,7 @@ from tools.sqld import free_port
 from vox_mesh import Mesh
 
 _SCRIPT: Final = DEPLOY / "verify_log.py"
-_TOKENS: Final = {"token": "for-all", "read_token": "for-reading"}
+_TOKENS: Final = {"token": "a-token-that-is-for-everything", "read_token": "a-token-that-is-for-reading-only"}
 _TIMEOUT_S: Final = 60.0
 
 
@@ -30,9 +30,11 @@ class Verified(NamedTuple):
     err: str
 
 
-async def verified(address: str | None, token: str = _TOKENS["read_token"]) -> Verified:
+async def verified(address: str | None, token: str = _TOKENS["read_token"], **variables: str) -> Verified:
     """Run the script, which knows nothing else."""
-    env = {"VOX_MESH_READ_TOKEN": token} | ({} if address is None else {"VOX_MESH_CONTROL_ADDR": address})
+    env = {"VOX_MESH_READ_TOKEN": token, **variables} | (
+        {} if address is None else {"VOX_MESH_CONTROL_ADDR": address}
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", _SCRIPT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -49,7 +51,7 @@ def verify_command() -> str:
     return str(PurePosixPath(folder, _SCRIPT.name))
 
 
-async def test_a_log_that_was_changed_is_told_by_the_node_that_was_asked(tmp_path: Path) -> None:
+async def test_a_log_that_was_changed_is_reported_by_the_node_that_was_asked(tmp_path: Path) -> None:
     async with Mesh.open(FILE.settings(tmp_path, None, http=True, tick="1h", **_TOKENS)) as mesh:
         address = await control_address(mesh)
         headers = {"Authorization": f"Bearer {_TOKENS['read_token']}"}
@@ -69,6 +71,14 @@ async def test_a_log_that_was_changed_is_told_by_the_node_that_was_asked(tmp_pat
             assert (found.code, found.out) == (1, "chains: 1, broken: 1\n")
             assert found.err.startswith(f"verify: {mesh.identity.chain}, entry ")
             assert await failures() == 1
+
+
+async def test_the_token_may_be_a_credential(tmp_path: Path) -> None:
+    (tmp_path / "VOX_MESH_READ_TOKEN").write_text(_TOKENS["read_token"] + "\n")
+    async with Mesh.open(FILE.settings(tmp_path, None, http=True, **_TOKENS)) as mesh:
+        address = await control_address(mesh)
+        found = await verified(address, "wrong", CREDENTIALS_DIRECTORY=str(tmp_path))
+    assert (found.code, found.err) == (0, "")
 
 
 async def test_a_node_that_cant_be_asked_is_no_broken_log(tmp_path: Path) -> None:

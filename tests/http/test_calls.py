@@ -1,4 +1,4 @@
-"""Calls: none outlives whoever asked, nor the node; and what nobody is there to have is given back."""
+"""Calls: none outlives its client or the node, and an answer without a client is undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def node(village: Town) -> AsyncIterator[MeshNode]:
 
 @pytest.fixture
 async def client(node: MeshNode) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody who asks it."""
+    """A client that asks it."""
     async with httpx.AsyncClient(base_url=address_of(node), timeout=_PATIENCE_S) as client:
         yield client
 
@@ -98,7 +98,7 @@ class _Gone:
         self.lost.set()
 
 
-async def test_a_node_that_leaves_lets_nobody_wait(node: MeshNode, client: httpx.AsyncClient) -> None:
+async def test_a_node_that_leaves_lets_no_one_wait(node: MeshNode, client: httpx.AsyncClient) -> None:
     job = await node.jobs.schedule("a.kind")
     polling = asyncio.create_task(client.get(f"/v1/jobs/{job.job_id}/wait", params={"timeout": "60s"}))
     await until(lambda: _waiting(node) == 1)
@@ -110,7 +110,7 @@ async def test_a_node_that_leaves_lets_nobody_wait(node: MeshNode, client: httpx
     assert (await client.get("/livez")).status_code == 200
 
 
-async def test_more_who_wait_than_there_is_room_for_are_told_so(
+async def test_more_who_wait_than_there_is_room_for_are_notified(
     node: MeshNode, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_MAX_WAITING", 0)
@@ -118,7 +118,7 @@ async def test_more_who_wait_than_there_is_room_for_are_told_so(
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_and_told_so() -> None:
+async def test_a_call_that_takes_too_long_is_cancelled_and_notified() -> None:
     cancelled = asyncio.Event()
 
     async def for_ever() -> None:

@@ -53,7 +53,7 @@ class HangUp(StrEnum):
 
 
 def _serve(listening: socket.socket, when: HangUp) -> None:
-    """Hang up on so many connections, and answer those that come later."""
+    """Hang up on this many connections, and answer the ones that come later."""
     for n in range(_TRIES + 1):
         connection, _ = listening.accept()
         with connection:

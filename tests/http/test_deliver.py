@@ -175,7 +175,7 @@ async def test_messages_of_two_nodes_in_one_request_are_unprocessable(pair: Pair
         ({"Content-Type": "text/plain"}, 415, "content_type"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "content_type"),
         ({"Content-Encoding": "gzip"}, 415, "content_encoding"),
-        ({NODE: "somebody-else"}, 421, "misdirected"),
+        ({NODE: "another-node"}, 421, "misdirected"),
         ({NODE: ""}, 421, "misdirected"),
         ({"Authorization": "Bearer another"}, 401, "token_wrong"),
         ({"Authorization": "Bearer"}, 401, "token_missing"),
@@ -283,7 +283,7 @@ async def test_a_message_that_is_too_old_is_refused(pair: Pair, is_expired: bool
 @on_module_loop
 @pytest.mark.parametrize("stored", [True, False])
 async def test_another_message_under_a_known_id_is_refused(pair: Pair, stored: bool) -> None:
-    sent = await pair.sender.messages.send("nobody", "the first")
+    sent = await pair.sender.messages.send("unknown", "the first")
     await pair.receiver.store.synced()
     other = letter(pair.sender, message_uuid=sent.message_uuid)
     assert_problem(await pair.bring(other, stored=stored), 409, "message_taken")

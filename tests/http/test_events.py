@@ -1,4 +1,4 @@
-"""Events: whoever listens is told all that is in the log once, and how all else stands."""
+"""Events: a listener gets every log entry once, and the state of everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.nodes.town import Town
-from tests.support.rhythm.grounds import Hand, player
+from tests.support.rhythm.grounds import MovableClock, player
 from vox_mesh.http import events
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.plan import BeatFrame
@@ -87,7 +87,7 @@ async def node(village: Town) -> AsyncIterator[MeshNode]:
         yield node
 
 
-async def test_what_is_in_the_log_comes_once_and_whoever_comes_again_goes_on_from_there(
+async def test_what_is_in_the_log_comes_once_and_anyone_who_comes_again_goes_on_from_there(
     node: MeshNode,
 ) -> None:
     jobs = [await node.jobs.schedule("a.kind", {"n": n}) for n in range(3)]
@@ -114,7 +114,7 @@ async def test_without_an_id_only_what_is_new_comes(node: MeshNode) -> None:
     assert event.data["payload"]["jobs"][0]["job_id"] == new.job_id
 
 
-async def test_all_else_is_told_as_it_is_first_and_then_when_it_changes(node: MeshNode) -> None:
+async def test_all_else_is_reported_unchanged_first_and_then_when_it_changes(node: MeshNode) -> None:
     held = await node.locks.acquire("task:1", agent="ann")
     async with _listening(node) as listener:
         state = await listener.next()
@@ -133,7 +133,7 @@ async def test_all_else_is_told_as_it_is_first_and_then_when_it_changes(node: Me
         assert ann["activity"] == "thinking"
 
 
-async def test_roles_and_conflicts_are_told_by_their_names(node: MeshNode) -> None:
+async def test_roles_and_conflicts_are_reported_by_their_names(node: MeshNode) -> None:
     async with _listening(node) as listener:
         await node.roles.route_kind("a.kind", "ann")
         event = await listener.next("role")
@@ -153,11 +153,11 @@ async def test_beats_come_when_they_begin_after_the_one_of_now(village: Town, tm
     assert {frame.cluster_id for frame in frames} == {"east"}
 
 
-async def test_reports_and_tempos_are_told_with_their_beats_to_who_asks_for_them(node: MeshNode) -> None:
+async def test_reports_and_tempos_are_reported_with_their_beats_to_who_asks_for_them(node: MeshNode) -> None:
     async with _listening(node, topics="report,tempo") as listener:
         assert (await listener.next()).data == {"report": None}
-        await node.messages.send("ben", "hello", sender="ann")  # of which nothing is told here
-        hand = Hand()
+        await node.messages.send("ben", "hello", sender="ann")  # of which nothing is reported here
+        hand = MovableClock()
         ann = player(node, hand)
         await ann.say("ada", "write", "done")
         hand.to(1, 3)
@@ -178,7 +178,9 @@ async def test_a_topic_that_is_none_is_refused(node: MeshNode) -> None:
     assert_problem(answer, 422, "bad_query")
 
 
-async def test_whoever_is_ahead_of_the_log_is_told_where_it_ends_and_hears_what_comes(node: MeshNode) -> None:
+async def test_one_that_is_ahead_of_the_log_is_notified_where_it_ends_and_hears_what_comes(
+    node: MeshNode,
+) -> None:
     last_id = await node.oplog.last_id()
     async with _listening(node, **{events.LAST_ID: "5000"}) as listener:
         assert (await listener.next("reset")).id == last_id
@@ -187,7 +189,7 @@ async def test_whoever_is_ahead_of_the_log_is_told_where_it_ends_and_hears_what_
     assert event.data["payload"]["jobs"][0]["job_id"] == new.job_id
 
 
-async def test_all_who_listen_are_told_by_one_look(node: MeshNode) -> None:
+async def test_all_who_listen_are_notified_by_one_look(node: MeshNode) -> None:
     async with _listening(node) as first, _listening(node) as second:
         await first.next("reset")
         await second.next("reset")
@@ -213,7 +215,7 @@ async def test_an_id_that_is_none_is_refused(node: MeshNode, said: str) -> None:
         assert_problem(await client.get(events.PATH, headers=headers), 422, "bad_event_id")  # type: ignore[arg-type]
 
 
-async def test_more_listeners_than_there_is_room_for_are_told_so(
+async def test_more_listeners_than_there_is_room_for_are_notified(
     node: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_MAX_LISTENERS", 1)
@@ -229,6 +231,6 @@ async def test_more_listeners_than_there_is_room_for_are_told_so(
         await listener.next("reset")
 
 
-async def test_strangers_are_told_nothing(node: MeshNode) -> None:
+async def test_strangers_are_given_nothing(node: MeshNode) -> None:
     async with httpx.AsyncClient(base_url=address_of(node)) as client:
         assert_problem(await client.get(events.PATH), 401, "token_missing")

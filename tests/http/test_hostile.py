@@ -28,7 +28,7 @@ from tests.support.messages.relaying import (
 from tests.support.nodes.clocks import Clock
 from tests.support.running.lengths import SOAK, only_at_full_length
 from vox_mesh.errors import SenderRefused
-from vox_mesh.http.access import RateLimiter
+from vox_mesh.http.limits import RateLimiter
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.endpoint import FROM, MAX_MESSAGES, NODE, STORED, RelayLimits, wire
 from vox_mesh.messages.relay_inbound import Reception
@@ -97,7 +97,7 @@ _HEADERS: Final = st.dictionaries(
 
 
 def _resigned(pair: Pair, fields: dict[str, Any]) -> dict[str, Any]:
-    """Signed by the sender as it is now, if it can be: so that more than the signature is looked at."""
+    """Signed by the sender, if it can be, so that not only the signature is checked."""
     try:
         message = Message(**{name: fields[name] for name in WIRE_FIELDS})
         return wire(signed(pair.sender, message))
@@ -232,8 +232,8 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
         return await read(*args, **options)
 
     reception = Reception(neighbours.receiver.store, neighbours.receiver.messages, neighbours.receiver.clock)
-    hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "nobody"))
-    unknown = letter(neighbours.sender, sender_node="nobody", hlc=hlc)
+    hlc = str(Hlc(neighbours.sender.clock.now_ms, 0, "unknown"))
+    unknown = letter(neighbours.sender, sender_node="unknown", hlc=hlc)
     forged = signed(neighbours.sender, unsigned(neighbours.sender), stranger_key())
     assert await neighbours.receiver.messages.verifier.is_known(forged.sender_node)
     monkeypatch.setattr(neighbours.receiver.store, "read", counted)
@@ -246,7 +246,7 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
     assert asked <= 2 * 2 * seconds
 
 
-async def test_a_message_that_is_brought_again_costs_nobody_anything(
+async def test_a_message_that_is_brought_again_costs_no_one_anything(
     neighbours: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudged: list[list[Message]] = []
@@ -272,7 +272,7 @@ async def test_what_is_said_sparingly_says_how_often_it_was_not(caplog: pytest.L
 # --- too often -----------------------------------------------------------------------------------
 
 
-async def test_a_peer_that_asks_too_often_is_told_and_another_is_not(neighbours: Pair) -> None:
+async def test_a_peer_that_asks_too_often_is_notified_and_another_is_not(neighbours: Pair) -> None:
     async with serving(neighbours.receiver, limits=RelayLimits(per_second=5)) as (_, url):
         address = url + neighbours.url[-len("/v1/a2a/deliver") :]
         headers = neighbours.headers()

@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 
-from tests.support.jobs.job_desks import Desk, ended, idle, scheduled
+from tests.support.jobs.job_desks import ControlledHandler, ended, idle, scheduled
 from tests.support.jobs.jobs_in_hand import claim, found, lapse
 from tests.support.messages.messaging import PATIENCE_S, bodies, change, next_of, write
 from tests.support.messages.messaging import lapse as lapse_message
 from tests.support.messages.relaying import TOKEN, assert_problem
 from tests.support.nodes.scraping import Scrape, metrics_of, scraped, served
-from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, player
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, MovableClock, player
 from tools.homes import FILE
 from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
 from vox_mesh.errors import NotHolder, StaleFence
@@ -54,10 +54,10 @@ def metrics(node: MeshNode) -> Metrics:
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-async def test_jobs_are_told_by_kind_and_state_and_how_long_they_took(
+async def test_jobs_are_reported_by_kind_and_state_and_how_long_they_took(
     node: MeshNode, metrics: Metrics
 ) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     await scheduled(node, 2, "later")
     jobs = await scheduled(node, 3)
     async with node.worker.running(concurrency=2):
@@ -107,7 +107,7 @@ async def test_jobs_for_later_cost_a_scrape_nothing(node: MeshNode) -> None:
     assert "kind=? AND priority=? AND not_before_ms<?" in ready
 
 
-async def test_an_attempt_that_failed_is_told_as_such(node: MeshNode, metrics: Metrics) -> None:
+async def test_an_attempt_that_failed_is_reported_as_such(node: MeshNode, metrics: Metrics) -> None:
     @node.worker.handles("work")
     async def fail(_: JobContext) -> None:
         raise ValueError("no")
@@ -121,7 +121,7 @@ async def test_an_attempt_that_failed_is_told_as_such(node: MeshNode, metrics: M
 
 
 async def test_a_wait_before_a_job_could_be_claimed_does_not_count(node: MeshNode, metrics: Metrics) -> None:
-    Desk(node).may_end.set()
+    ControlledHandler(node).may_end.set()
     job = await node.jobs.schedule("work")
     await write(node, f"UPDATE jobs SET not_before_ms = not_before_ms - 20000, created_ms = 1 {_OF_MESH}")
     async with node.worker.running():
@@ -142,7 +142,7 @@ async def test_leases_that_this_node_found_expired_are_counted(node: MeshNode, m
 # --- tokens --------------------------------------------------------------------------------------
 
 
-async def test_whoever_comes_with_a_stale_token_is_counted(node: MeshNode, metrics: Metrics) -> None:
+async def test_one_that_comes_with_a_stale_token_is_counted(node: MeshNode, metrics: Metrics) -> None:
     lock = await node.locks.acquire("a")
     await node.locks.break_lock("a", "for this test")
     with pytest.raises(StaleFence):
@@ -196,7 +196,7 @@ async def test_a_lock_that_was_not_had_has_no_waiting_time(node: MeshNode, metri
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-async def test_nodes_tell_their_silence_and_those_that_left_are_only_counted(
+async def test_nodes_tell_their_silence_and_the_ones_that_left_are_only_counted(
     node: MeshNode, metrics: Metrics, tmp_path: Path
 ) -> None:
     async with Mesh.open(
@@ -206,7 +206,7 @@ async def test_nodes_tell_their_silence_and_those_that_left_are_only_counted(
             node_id="bob",
             tick="1h",
             db_path=tmp_path / "vox" / "local.db",
-            scope_id=node.store.tenant.scope_id,
+            scope_id=node.store.writer_id.scope_id,
         )
     ):
         ago = "last_seen_ms = last_seen_ms - 7200000"
@@ -232,18 +232,18 @@ async def test_a_node_says_who_it_is_and_how_it_stands(node: MeshNode, metrics: 
     assert info.samples[0].labels.keys() == {"node", "version", "home"}
     assert (info.samples[0].labels["node"], info.samples[0].labels["home"]) == ("ann", "file")
     assert now.get("vox_ready") == 1
-    assert (await scraped(Metrics(node, Access(None), is_ready=lambda: False))).get("vox_ready") == 0
-    assert (await scraped(Metrics(node, Access(None)))).get("vox_ready") is None
+    assert (await scraped(Metrics(node, Access(TOKEN), is_ready=lambda: False))).get("vox_ready") == 0
+    assert (await scraped(Metrics(node, Access(TOKEN)))).get("vox_ready") is None
     assert now.get("vox_clock_skew_seconds") is not None
     assert now.get("vox_circuit_state", state="off") == 1
     assert now.get("vox_replica_lag_seconds") is None
     assert sum(now.all("vox_primary_requests_total").values()) == 0
 
 
-async def test_parts_that_were_begun_again_are_told(node: MeshNode, metrics: Metrics) -> None:
-    node.supervisor.parts["keeper"].restarts = 3
+async def test_parts_that_were_begun_again_are_reported(node: MeshNode, metrics: Metrics) -> None:
+    node.supervisor.parts["message-maintenance"].restarts = 3
     restarts = (await scraped(metrics)).all("vox_part_restarts_total")
-    assert (restarts[("keeper",)], restarts[("heartbeat",)]) == (3, 0)
+    assert (restarts[("message-maintenance",)], restarts[("heartbeat",)]) == (3, 0)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_writes_tell_how_many_went_together_and_how_many_were_refused(
     assert after.get("vox_write_buffer_depth") == 0
 
 
-async def test_conflicts_are_told_by_what_became_of_them(node: MeshNode, metrics: Metrics) -> None:
+async def test_conflicts_are_reported_by_what_became_of_them(node: MeshNode, metrics: Metrics) -> None:
     key = {"memory_key": "a"}
     await node.occ.write("memories", key, {"content": "one"}, None)
     await node.occ.write("memories", key, {"content": "two"}, None, strategy=Manual())
@@ -330,7 +330,7 @@ async def test_a_chain_that_is_found_broken_is_counted_each_time(node: MeshNode,
 # --- the rhythm ----------------------------------------------------------------------------------
 
 
-async def test_where_nobody_works_the_rhythm_tells_its_beat_alone(node: MeshNode, metrics: Metrics) -> None:
+async def test_where_no_one_works_the_rhythm_tells_its_beat_alone(node: MeshNode, metrics: Metrics) -> None:
     now = await scraped(metrics)
     assert (now.get("vox_tempo_bpm"), now.get("vox_rhythm_degraded")) == (12, 0)
     assert now.get("vox_beat_index") in range(1, 9)
@@ -345,7 +345,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     now_ms = rhythm.times.now_ms
     spent = PhraseEnd("p", "ada", "write", PhraseOutcome.DONE, now_ms, now_ms + BEAT_MS, beats={"work": 3.0})
     await node.store.write(Script(rhythm.budgets.record(spent)))
-    hand = Hand(rhythm.timeline.window_at(now_ms).start_ms - BAR_MS)  # the bar before this one
+    hand = MovableClock(rhythm.timeline.window_at(now_ms).start_ms - BAR_MS)  # the bar before this one
     ann = player(node, hand)
     for agent in ("ada", "bob"):
         await ann.say(agent, "write", "executing", overran=True)
@@ -367,7 +367,7 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
 
 
 async def test_what_a_report_tells_is_counted_once_however_often_it_is_amended(node: MeshNode) -> None:
-    hand = Hand()
+    hand = MovableClock()
     ann = player(node, hand)
     tally = ann.bar_reporter.totals
     await ann.say("ada", "write", "executing", overran=True)
@@ -383,7 +383,7 @@ async def test_what_a_report_tells_is_counted_once_however_often_it_is_amended(n
 
 
 async def test_a_figure_of_long_ago_is_none_of_the_last_bar(node: MeshNode, metrics: Metrics) -> None:
-    hand = Hand(node.rhythm.timeline.window_at(node.rhythm.times.now_ms).start_ms - 9 * BAR_MS)
+    hand = MovableClock(node.rhythm.timeline.window_at(node.rhythm.times.now_ms).start_ms - 9 * BAR_MS)
     ann = player(node, hand)
     await ann.say("ada", "write", "executing", overran=True)
     hand.now_ms += BAR_MS + 2 * BEAT_MS
@@ -425,7 +425,7 @@ async def test_however_many_kinds_and_nodes_there_are_the_answer_is_bounded(
 ) -> None:
     numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 300)"
     await write(node, f"{numbers} INSERT INTO job_counts SELECT ?1, ?2, 'kind-' || n, 'pending', n FROM n")
-    ann = await node.store.read(f"SELECT * FROM mesh_heartbeats {_OF_MESH}", node.store.tenant[:2])
+    ann = await node.store.read(f"SELECT * FROM mesh_heartbeats {_OF_MESH}", node.store.mesh_id)
     given = {"node_id": "'node-' || n", "last_seen_ms": "1000000 * n"}
     values = ", ".join(given.get(name, name) for name in ann.columns)
     await write(
@@ -470,7 +470,7 @@ async def test_a_scrape_over_http_is_answered_and_counted_by_its_route(metrics: 
     assert "secret" not in answer.text
 
 
-async def test_only_whoever_may_read_is_told(node: MeshNode) -> None:
+async def test_only_one_who_may_read_is_notified(node: MeshNode) -> None:
     async with served(Metrics(node, Access(TOKEN, "for-reading"))) as client:
         refused = await client.get("/metrics")
         answer = await client.get("/metrics", headers={"Authorization": "Bearer for-reading"})

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.nodes.scraping import Scrape, metrics_of, scraped, served
 from tests.support.replica.standing import until, until_in_touch
-from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, player
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, MovableClock, player
 from tests.support.store.counting import HELLO, counting
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -59,7 +59,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
     async with Mesh.open(MESH_REPLICA.settings(tmp_path, shared_server, tick="1h")) as node:
         await node.jobs.schedule("work")
         await node.rhythm.budgets.set("agent:ada", Budget(max_bu=1))
-        hand = Hand(node.rhythm.timeline.window_at(node.clock.now_ms).start_ms - BAR_MS)
+        hand = MovableClock(node.rhythm.timeline.window_at(node.clock.now_ms).start_ms - BAR_MS)
         bar = player(node, hand)
         await bar.say("ada", "write", "done")
         hand.now_ms += BAR_MS + BEAT_MS
@@ -91,7 +91,7 @@ async def test_every_request_to_the_primary_is_counted(tmp_path: Path, shared_se
             metrics = metrics_of(node)
             document = (await scraped(metrics)).all("vox_primary_requests_total")
             assert all(document[what,] for what in ("write", "read", "hello", "frames"))
-        counted = node.store.traffic.requests
+        counted = node.store.stats.requests
         assert counted["write"] + counted["read"] + counted["ping"] == gate.messages - 2 * _LINES
         assert counted["frames"] == gate.calls[_FRAMES]
         assert 0 <= counted["hello"] - gate.calls[HELLO] <= 1  # one may have been cut off on its way
@@ -104,7 +104,7 @@ async def test_a_scrape_asks_the_primary_once_and_with_a_replica_never(
     async with Mesh.open(case.settings(tmp_path, shared_server, tick="1h")) as node:
         await node.store.synced()
         metrics = metrics_of(node)
-        counted = node.store.traffic.requests
+        counted = node.store.stats.requests
         before = counted["read"] + counted["write"]
         await scraped(metrics)
         assert counted["read"] + counted["write"] - before == requests

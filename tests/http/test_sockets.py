@@ -1,4 +1,4 @@
-"""Bare connections: slow, split, lying, flooding ones. Nobody hangs, nothing leaks, others are served."""
+"""Bare connections: slow, split, lying, flooding ones. No one hangs, nothing leaks, others are served."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_who_connects_and_asks_nothing_is_hung_up_on(hurried: tuple[Servic
     await _until_alone(service)
 
 
-async def test_who_drips_headers_for_ever_is_hung_up_on(hurried: tuple[Service, int]) -> None:
+async def test_who_drips_headers_forever_is_hung_up_on(hurried: tuple[Service, int]) -> None:
     service, port = hurried
     async with Wire(port) as bare:
         await bare.send(b"POST /v1/a2a/deliver HTTP/1.1\r\n")
@@ -193,7 +193,7 @@ async def test_a_flood_of_what_is_no_http_does_not_fill_the_log(
 
 
 @pytest.mark.parametrize("lie", [-40, 40], ids=["shorter", "longer"])
-async def test_a_length_that_lies_hurts_nobody_else(
+async def test_a_length_that_lies_hurts_no_one_else(
     neighbours: Pair, hurried: tuple[Service, int], lie: int
 ) -> None:
     service, port = hurried
@@ -211,7 +211,7 @@ async def test_a_length_that_lies_hurts_nobody_else(
 
 
 @pytest.mark.parametrize("size", [b"2", b"zz", b"-1", b"ffffffffffffffffff"], ids=repr)
-async def test_chunks_of_a_wrong_size_hurt_nobody_else(
+async def test_chunks_of_a_wrong_size_hurt_no_one_else(
     neighbours: Pair, hurried: tuple[Service, int], size: bytes
 ) -> None:
     service, port = hurried

@@ -1,4 +1,4 @@
-"""Tokens: nodes with different ones can't talk, both say why, and nobody ever says what the token is."""
+"""Tokens: nodes with different ones can't talk, both say why, and no one ever says what the token is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.support.messages.relaying import (
     assert_problem,
     letter,
     open_pair,
-    until,
 )
 from tests.support.nodes.town import Town
 from vox_mesh import load_settings
@@ -32,10 +31,10 @@ from vox_mesh.http.server import relay_keys_of
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.relay_outbound import Peer
 
-_OTHER: Final = "another-token-that-nobody-may-read"
+_OTHER: Final = "another-token-that-no-one-may-read"
 
 
-async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_secret(
+async def test_nodes_with_different_tokens_leave_messages_to_the_database_and_tell_no_secret(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -45,27 +44,17 @@ async def test_nodes_with_different_tokens_cannot_talk_and_say_why_without_a_sec
     ):
         stream = receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
-        await _until_announced(receiver, sender)
+        await receiver.store.synced()
         sent = await sender.messages.send(AGENT, "hello")
         async with asyncio.timeout(30):
             received = await waiting
             assert received.message_uuid == sent.message_uuid, "the database brings it all the same"
             await receiver.messages.ack(received)
         await stream.aclose()
-        await until(lambda: "relayed message refused: node_id=ben" in caplog.text)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("vox_mesh")]
-    assert any("request rejected: remote=127.0.0.1 reason=wrong token" in line for line in said)
-    assert any("401 wrong token; set VOX_MESH_TOKEN" in line for line in said)
+        assert await sender.messages.directory.find_receiver(AGENT) is None
+    assert "request rejected" not in caplog.text, "it is known before"
     assert TOKEN not in caplog.text
     assert _OTHER not in caplog.text
-
-
-async def _until_announced(receiver: Mesh, sender: Mesh) -> None:
-    async with asyncio.timeout(30):
-        while await sender.messages.directory.find_receiver(AGENT) is None:
-            await receiver.store.synced()
-            await sender.store.synced()
-            sender.messages.directory._known.clear()
 
 
 async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: Town) -> None:
@@ -107,7 +96,7 @@ async def test_a_flood_of_strangers_does_not_fill_the_log(
 ) -> None:
     async with open_pair(village) as pair:
         headers = pair.headers(Authorization="Bearer nothing")
-        for _ in range(100):
+        for _ in range(20):
             assert_problem(await pair.post([], headers), 401, "token_wrong")
         forged = letter(pair.sender)._replace(payload="0")
         for _ in range(100):
@@ -130,7 +119,7 @@ def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(token: 
 
 @asynccontextmanager
 async def _answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """Somebody else's server, which answers whatever it likes to the request."""
+    """Another's server, which answers whatever it likes to the request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -185,7 +174,7 @@ async def test_what_another_server_says_is_one_short_line_without_our_token(vill
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
-async def test_whatever_another_server_answers_is_an_error_that_can_be_told(
+async def test_whatever_another_server_answers_is_an_error_that_can_be_reported(
     village: Town, answer: bytes, said: str
 ) -> None:
     async with open_pair(village) as pair:
@@ -199,7 +188,7 @@ async def test_an_endless_answer_is_not_read_to_the_end(village: Town) -> None:
         assert line.startswith("409 ")
 
 
-async def test_a_trace_is_told_in_a_header_too(village: Town) -> None:
+async def test_a_trace_is_reported_in_a_header_too(village: Town) -> None:
     heads: list[bytes] = []
 
     def note(request: bytes) -> bytes:

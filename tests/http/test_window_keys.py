@@ -66,7 +66,7 @@ async def _nobody_answers() -> None:
 
 
 def _project(node: MeshNode) -> tuple[str, str]:
-    scope_id, repository_id, _ = node.store.tenant
+    scope_id, repository_id, _ = node.store.writer_id
     return scope_id, repository_id
 
 
@@ -252,8 +252,8 @@ async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_use
     policy.write_text("cluster_id: c\ninitial_bpm: 600\nbar_len_beats: 4\n")
     async with open_pair(village, tempo_policy=policy) as pair, asyncio.timeout(4 * PATIENCE_S):
         sender, receiver = pair.sender, pair.receiver
-        await sender.rhythm.look()
-        await receiver.rhythm.look()
+        await sender.rhythm.refresh()
+        await receiver.rhythm.refresh()
         assert sender.rhythm.frame().beat_ms == 100
         sent: list[str] = []
         received: list[str] = []

@@ -166,9 +166,9 @@ async def test_a_stream_is_cut_at_its_limit_and_says_so(
             sink.write(piece)
         kept = await sink.finish()
     cut = len(whole) - limit
-    told = f"\n[cut: {cut} more bytes were not kept; the limit is {limit}]\n".encode() if cut > 0 else b""
+    reported = f"\n[cut: {cut} more bytes were not kept; the limit is {limit}]\n".encode() if cut > 0 else b""
     body = kept.body if kept.body is not None else await artifacts.body(kept.hash)
-    assert body == whole[:limit] + told
+    assert body == whole[:limit] + reported
     assert (kept.hash, kept.size) == (hash_of(body), len(body))
 
 
@@ -211,8 +211,12 @@ async def test_only_files_of_a_bounded_size_are_kept(
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     file.write_bytes(LARGE)
-    for path, told in ((pipe, "not a file"), (tmp_path, "not a file"), (tmp_path / "none", "can't be read")):
-        with pytest.raises(BadValue, match=told):
+    for path, reported in (
+        (pipe, "not a file"),
+        (tmp_path, "not a file"),
+        (tmp_path / "none", "can't be read"),
+    ):
+        with pytest.raises(BadValue, match=reported):
             await artifacts.keep_file(path, name="a", type=KIND)
     with pytest.raises(BadValue, match="larger than"):
         await artifacts.keep_file(file, name="a", type=KIND, limit=len(LARGE) - 1)
@@ -245,7 +249,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_full_disk_is_told_and_leaves_nothing(artifacts: Artifacts, folder: Path) -> None:
+async def test_a_full_disk_is_reported_and_leaves_nothing(artifacts: Artifacts, folder: Path) -> None:
     sink = artifacts.sink("a", KIND)
     with no_file_larger_than(len(LARGE) // 2), pytest.raises(ArtifactNotKept) as refused:
         sink.write(LARGE)
@@ -254,7 +258,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(artifacts: Artifacts, fold
     assert (await artifacts.keep(LARGE, name="a", type=KIND)).size == len(LARGE)
 
 
-async def test_a_folder_that_can_not_be_used_is_told(local: Store, tmp_path: Path) -> None:
+async def test_a_folder_that_can_not_be_used_is_reported(local: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     artifacts = Artifacts(local, tmp_path / "file" / "artifacts", lambda: "node-1")
     with pytest.raises(ArtifactNotKept) as refused:
@@ -264,7 +268,7 @@ async def test_a_folder_that_can_not_be_used_is_told(local: Store, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", [b"", LARGE[:-1], LARGE + b"x", b"x" + LARGE[1:]], ids=len)
-async def test_a_damaged_file_is_told_never_given_out_and_mended_by_keeping_it_again(
+async def test_a_damaged_file_is_reported_never_given_out_and_mended_by_keeping_it_again(
     artifacts: Artifacts, local: Store, folder: Path, damage: bytes
 ) -> None:
     await commit(local, artifacts, kept := await artifacts.keep(LARGE, name="a", type=KIND))
@@ -287,7 +291,7 @@ async def test_a_body_that_was_changed_in_the_database_is_not_given_out(
         await artifacts.body(kept.hash)
 
 
-async def test_what_is_not_here_is_told(artifacts: Artifacts, local: Store, folder: Path) -> None:
+async def test_what_is_not_here_is_reported(artifacts: Artifacts, local: Store, folder: Path) -> None:
     with pytest.raises(NotKnown, match="no artifact"):
         await artifacts.body(hash_of(b"never kept"))
     await commit(local, artifacts, kept := await artifacts.keep(LARGE, name="a", type=KIND))
@@ -306,9 +310,9 @@ async def test_a_body_too_large_for_its_reader_is_refused(artifacts: Artifacts) 
     assert await artifacts.body(kept.hash, limit=len(LARGE)) == LARGE
 
 
-# --- many at once, and those that are killed ------------------------------------------------------
+# --- many at once, and the ones that are killed ------------------------------------------------------
 
-# Writes the same content again and again, for as long as it is asked to; between writes, at times, it sweeps.
+# Writes the same content again and again, for as long as asked; between writes, at times, it sweeps.
 _KEEPING: Final = """
 import sys
 from pathlib import Path

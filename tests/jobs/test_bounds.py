@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pytest
 
-from tests.support.jobs.job_desks import Desk, ended
+from tests.support.jobs.job_desks import ControlledHandler, ended
 from tests.support.jobs.job_runs import settings_of
 from tests.support.messages.messaging import PATIENCE_S
 from tools.fork_server import Program
@@ -61,7 +61,7 @@ asyncio.run(main())
 
 
 class End(NamedTuple):
-    """A phrase that has ended, as it is recorded."""
+    """A phrase that has ended, as it was recorded."""
 
     outcome: str
     attempt: int
@@ -142,7 +142,7 @@ def test_a_score_and_a_budget_are_part_of_what_a_job_is() -> None:
         assert Manifest.of_core(each.core()).content_id == each.content_id
 
 
-def test_the_faults_of_both_are_told_with_line_and_field() -> None:
+def test_the_faults_of_both_are_reported_with_line_and_field() -> None:
     text = (
         "kind: work\nscore:\n  phases: {plan: 1, work: 1, review: 1}\nbudget:\n  per_beat:\n    tokens: 3\n"
     )
@@ -159,7 +159,7 @@ def test_the_faults_of_both_are_told_with_line_and_field() -> None:
 # --- scores --------------------------------------------------------------------------------------
 
 
-async def test_a_command_that_runs_for_ever_ends_with_its_phrase(node: MeshNode) -> None:
+async def test_a_command_that_runs_forever_ends_with_its_phrase(node: MeshNode) -> None:
     job = await command(node, *_FOR_EVER, score=_ONCE)
     (end,) = await ends_of(node, job)
     assert (job.state, job.reason) == ("failed", "its phrase of 4 beats is over")
@@ -243,7 +243,7 @@ async def test_a_job_over_its_budget_is_warned_then_stopped_and_its_cost_recorde
 
 
 async def test_a_hard_end_stops_the_work(node: MeshNode) -> None:
-    Desk(node)
+    ControlledHandler(node)
     job = await work(node, budget={"hard_end": "bar+0"})
     async with node.worker.running():
         (found,) = await ended(node, job)
@@ -253,7 +253,7 @@ async def test_a_hard_end_stops_the_work(node: MeshNode) -> None:
 
 
 async def test_a_phase_cap_bounds_work_that_has_no_score(node: MeshNode) -> None:
-    Desk(node)
+    ControlledHandler(node)
     job = await work(node, budget={"phase_caps": {"work": 1.5}})
     async with node.worker.running():
         (found,) = await ended(node, job)
@@ -263,7 +263,7 @@ async def test_a_phase_cap_bounds_work_that_has_no_score(node: MeshNode) -> None
     )
 
 
-async def test_what_a_killed_worker_used_is_charged_and_no_bound_begins_anew(
+async def test_what_a_killed_worker_used_is_charged_and_no_bound_begins_again(
     node: MeshNode, settings: Settings, tmp_path: Path
 ) -> None:
     bounded: list[dict[str, Any]] = [
@@ -280,7 +280,7 @@ async def test_what_a_killed_worker_used_is_charged_and_no_bound_begins_anew(
     leases = [(await node.jobs.find(job)).lease_until_ms or 0 for job in jobs]
     await node.rhythm.times.until(max(leases) + 2)
     await node.catch_up()
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     desk.may_end.set()
     async with node.worker.running():
         found = await ended(node, *jobs)
@@ -342,7 +342,7 @@ async def test_a_ceiling_of_an_agent_is_for_all_its_jobs_together(node: MeshNode
     assert all("the budget of agent:worker" in (job.reason or "") for job in found if job.state == "failed")
 
 
-def test_of_those_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -> None:
+def test_of_the_ones_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -> None:
     shares, stopped, budget = Shares(), list[int](), Budget(per_beat={"cpu_sec": 3})
     meters = [Meter() for _ in range(4)]
     all_of_them = [
@@ -441,7 +441,7 @@ async def test_nothing_more_is_begun_of_a_job_that_has_used_its_budget(node: Mes
 
 
 async def test_jobs_of_an_exhausted_account_are_left_alone_while_others_are_done(node: MeshNode) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     desk.may_end.set()
     await node.rhythm.budgets.set("account:poor", Budget(max_bu=0))
     left = [await work(node, payload=n, budget={"charge_to": "poor"}, priority=3) for n in range(40)]
@@ -455,7 +455,7 @@ async def test_jobs_of_an_exhausted_account_are_left_alone_while_others_are_done
 
 
 async def test_work_in_hand_is_stopped_when_its_account_has_spent_too_much(node: MeshNode) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     await node.rhythm.budgets.set("account:acme", Budget(max_bu=1_000))
     job = await work(node, budget={"charge_to": "acme"})
     async with node.worker.running():
@@ -468,7 +468,7 @@ async def test_work_in_hand_is_stopped_when_its_account_has_spent_too_much(node:
 async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_is_raised(
     node: MeshNode,
 ) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     desk.may_end.set()
     budgets = node.rhythm.budgets
     await budgets.set("agent:worker", Budget(max_bu=0))
@@ -485,7 +485,7 @@ async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_
 
 
 async def test_what_was_used_is_recorded_when_the_worker_stops(node: MeshNode) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     job = await work(node, budget={"max_bu": 1_000})
     async with node.worker.running(grace=0.01):
         await desk.next()

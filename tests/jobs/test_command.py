@@ -204,7 +204,7 @@ os.write(2, b"%d" % apart.pid)
         async with asyncio.timeout(_PATIENCE_S):
             assert (await run_command(python(script), policy=_ANY, on_output=listen)).is_success
     finally:
-        with suppress(ProcessLookupError):  # nobody reads what it writes any more
+        with suppress(ProcessLookupError):  # no one reads what it writes any more
             os.kill(int(heard.said["stderr"]), signal.SIGKILL)
 
 
@@ -399,7 +399,7 @@ async def test_kill_9_of_the_worker_leaves_no_process_of_its_commands(tmp_path: 
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PROGRAM, *("/bin/sh", "-c"), FAMILY[-1]),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody is left to remove its folder
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # no one is left to remove its folder
     )
     with _killed(worker):
         assert worker.stdout is not None
@@ -412,7 +412,7 @@ async def test_kill_9_of_the_worker_leaves_no_process_of_its_commands(tmp_path: 
         await worker.wait()
 
 
-async def test_one_that_asks_for_the_terminal_does_not_wait_for_ever() -> None:
+async def test_one_that_asks_for_the_terminal_does_not_wait_forever() -> None:
     ours, theirs = pty.openpty()
     in_terminal = f"import fcntl; fcntl.ioctl(0, {termios.TIOCSCTTY}, 0)\n{_PROGRAM}"
     try:
@@ -424,8 +424,8 @@ async def test_one_that_asks_for_the_terminal_does_not_wait_for_ever() -> None:
         )
         with _killed(worker):
             async with asyncio.timeout(_PATIENCE_S):
-                told, _ = await worker.communicate()
-        assert told == b"ended with SIGKILL\n"
+                reported, _ = await worker.communicate()
+        assert reported == b"ended with SIGKILL\n"
     finally:
         os.close(ours)
         os.close(theirs)
@@ -434,7 +434,7 @@ async def test_one_that_asks_for_the_terminal_does_not_wait_for_ever() -> None:
 # --- what can't be run ---------------------------------------------------------------------------
 
 
-async def test_what_can_not_be_run_is_told_on_a_line(tmp_path: Path) -> None:
+async def test_what_can_not_be_run_is_reported_on_a_line(tmp_path: Path) -> None:
     plain, strange = tmp_path / "plain", tmp_path / "strange"
     for file, mode in ((plain, 0o644), (strange, 0o755)):
         file.write_bytes(b"\0no program")
@@ -477,13 +477,11 @@ async def test_an_allow_list_lets_nothing_else_through_by_whatever_name(tmp_path
     (real / "away").symlink_to(evil / "tool")
     (evil / "true").symlink_to("/bin/sh")
     policy = ExecPolicy.parsed(f"true, {real}/tool,{real}/none")
-    found = f"{real}:{evil}"
 
     for allowed in (
         command_of("true"),
         command_of(str(real / "tool")),
         command_of(str(evil / "link")),
-        command_of("tool", env={"PATH": found}),
         command_of("../real/tool", cwd=str(evil)),
     ):
         result, heard = await run(allowed, policy)
@@ -493,7 +491,7 @@ async def test_an_allow_list_lets_nothing_else_through_by_whatever_name(tmp_path
     for refused in (
         command_of("sh"),
         command_of(str(evil / "tool")),
-        command_of("tool", env={"PATH": f"{evil}:{real}"}),
+        command_of("tool", env={"PATH": f"{real}:{evil}"}),
         command_of("./tool", cwd=str(evil)),
         command_of(str(real / "away")),
         command_of(str(evil / "true"), "-c", "echo no"),
@@ -515,12 +513,12 @@ async def test_a_file_that_is_many_programs_is_only_the_one_in_the_list(tmp_path
     box.chmod(0o755)
     for name in ("list", "shell"):
         (tmp_path / name).symlink_to(box)
-    policy = ExecPolicy(frozenset({str(tmp_path / "list")}))
+    policy = ExecPolicy.parsed(str(tmp_path / "list"))
     assert (await run(command_of(str(tmp_path / "list")), policy))[0].is_success
     for name in ("shell", "box"):
         with pytest.raises(CommandRefused):
             await run(command_of(str(tmp_path / name)), policy)
-    assert (await run(command_of(str(tmp_path / "shell")), ExecPolicy(frozenset({str(box)}))))[0].is_success
+    assert (await run(command_of(str(tmp_path / "shell")), ExecPolicy.parsed(str(box))))[0].is_success
 
 
 def test_an_allow_list_with_a_path_that_depends_on_the_folder_is_refused() -> None:

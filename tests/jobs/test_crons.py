@@ -1,4 +1,4 @@
-"""Crons: the times that an expression names, and jobs that come once for each, whoever is first."""
+"""Crons: the times that an expression names, and jobs that come once for each, no matter who is first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.jobs.test_keeper import keep
 from tests.support.jobs.jobs_in_hand import ops
-from tests.support.messages.messaging import Crowd, write
+from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import Scene, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
@@ -96,7 +96,7 @@ def test_times_around_the_change_of_clocks(expression: str, start: str, expected
     "expression", ["30 2 * * *", "*/30 * * * *", "0 */3 * * *", "59 23 * * *", "0 0 1 * *"]
 )
 @pytest.mark.parametrize("timezone", ["UTC", BERLIN, "America/New_York"])
-def test_the_latest_time_is_the_last_of_those_that_come_one_after_the_other(
+def test_the_latest_time_is_the_last_of_the_ones_that_come_one_after_the_other(
     expression: str, timezone: str
 ) -> None:
     cron = Cron(expression, timezone)
@@ -237,7 +237,7 @@ async def test_a_cron_that_is_due_schedules_its_job(any_node: MeshNode) -> None:
     assert cron.next_ms == cron.schedule.after(due_ms)
 
 
-async def test_times_that_nobody_fired_are_fired_once_as_the_latest(node: MeshNode) -> None:
+async def test_times_that_no_one_fired_are_fired_once_as_the_latest(node: MeshNode) -> None:
     await crons_of(node).add("hourly", "@hourly", TIDY)
     await come(node, "hourly", late_ms=100 * _HOUR_MS)
     await keep(node)
@@ -255,7 +255,7 @@ async def test_a_time_that_has_not_come_is_not_fired(node: MeshNode) -> None:
     assert await come_and_gone(node) == []
 
 
-async def test_each_time_is_fired_once_by_three_nodes_of_which_one_leaves(crowd: Crowd) -> None:
+async def test_each_time_is_fired_once_by_three_nodes_of_which_one_leaves(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     await crons_of(nodes[0]).add("yearly", "@yearly", TIDY)
     for time in (1, 2, 3):
@@ -321,5 +321,5 @@ async def test_one_whose_time_zone_is_not_known_here_is_left_to_others(
         fired = await crons.fire_due() + await crons.fire_due()
     jobs = [orjson.loads(job.manifest)["nonce"].split("@")[0] for job in await come_and_gone(local)]
     assert (len(fired), jobs) == (1, ["here"])
-    (told,) = caplog.messages
-    assert told.startswith("cron left to other nodes: cron=there: 'Nowhere/Land' is no time zone")
+    (reported,) = caplog.messages
+    assert reported.startswith("cron left to other nodes: cron=there: 'Nowhere/Land' is no time zone")

@@ -1,4 +1,4 @@
-"""Who gets the work: all that are free, nobody twice, and nobody waits for the dead longer than one grace."""
+"""Who gets the work: all that are free, no one twice, and no one waits for the dead longer than one grace."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.jobs.job_desks import Desk, ended, scheduled
+from tests.support.jobs.job_desks import ControlledHandler, ended, scheduled
 from tests.support.jobs.jobs_in_hand import ops
-from tests.support.messages.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.messages.messaging import PATIENCE_S, NodeGroup, crowd_on
 from tests.support.running.lengths import SOAK, in_soak
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh.model.jobs.records import CLAIM, Job
@@ -29,18 +29,18 @@ _SLACK_MS: Final = 600
 HOMES: Final = pytest.mark.parametrize("case", [FILE, *in_soak(MESH_REPLICA)], ids=str)
 
 
-class Shop:
+class WorkerGroup:
     """Nodes with workers, all on one home."""
 
-    def __init__(self, crowd: Crowd, stack: AsyncExitStack) -> None:
+    def __init__(self, crowd: NodeGroup, stack: AsyncExitStack) -> None:
         self._crowd = crowd
         self._stack = stack
         self.nodes: list[MeshNode] = []
 
-    async def open(self, count: int, concurrency: int = 4) -> list[Desk]:
-        """So many nodes whose workers are ready, and know of each other."""
+    async def open(self, count: int, concurrency: int = 4) -> list[ControlledHandler]:
+        """This many nodes whose workers are ready, and know of each other."""
         self.nodes = [await self._crowd.node(f"node-{n}") for n in range(count)]
-        desks = [Desk(node) for node in self.nodes]
+        desks = [ControlledHandler(node) for node in self.nodes]
         for node in self.nodes:
             await node.worker.start(concurrency=concurrency)
             self._stack.push_async_callback(node.worker.stop, 0)
@@ -54,12 +54,12 @@ class Shop:
     async def stranger(self, name: str) -> MeshNode:
         """One more node, of which the others have not heard."""
         node = await self._crowd.node(name)
-        Desk(node)
+        ControlledHandler(node)
         self._stack.push_async_callback(node.worker.stop, 0)
         return node
 
     async def until_started(self, job_id: str) -> Job:
-        """The job, as soon as somebody works on it."""
+        """The job, as soon as someone works on it."""
         async with asyncio.timeout(PATIENCE_S):
             async for job in self.nodes[0].jobs.watch(job_id):
                 if job.state == "running":
@@ -73,15 +73,15 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(request: pytest.FixtureRequest, tmp_path: Path, case: HomeCase) -> AsyncIterator[Shop]:
+async def shop(request: pytest.FixtureRequest, tmp_path: Path, case: HomeCase) -> AsyncIterator[WorkerGroup]:
     """One on each home."""
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     async with crowd_on(case, tmp_path, server) as crowd, AsyncExitStack() as stack:
-        yield Shop(crowd, stack)
+        yield WorkerGroup(crowd, stack)
 
 
 @HOMES
-async def test_equal_work_is_spread_over_all(shop: Shop) -> None:
+async def test_equal_work_is_spread_over_all(shop: WorkerGroup) -> None:
     desks = await shop.open(3)
     for desk in desks:
         desk.may_end.set()
@@ -94,7 +94,7 @@ async def test_equal_work_is_spread_over_all(shop: Shop) -> None:
 
 
 @HOMES
-async def test_of_many_idle_workers_one_claims_a_new_job(shop: Shop) -> None:
+async def test_of_many_idle_workers_one_claims_a_new_job(shop: WorkerGroup) -> None:
     for desk in await shop.open(_MANY):
         desk.may_end.set()
     for number in range(3):
@@ -103,7 +103,7 @@ async def test_of_many_idle_workers_one_claims_a_new_job(shop: Shop) -> None:
 
 
 @HOMES
-async def test_the_one_that_is_free_among_many_busy_ones_begins_at_once(shop: Shop) -> None:
+async def test_the_one_that_is_free_among_many_busy_ones_begins_at_once(shop: WorkerGroup) -> None:
     desks = await shop.open(_MANY, concurrency=1)
     busy = await scheduled(shop.nodes[0], _MANY - 1)
     await asyncio.gather(*(shop.until_started(job.job_id) for job in busy))
@@ -115,7 +115,7 @@ async def test_the_one_that_is_free_among_many_busy_ones_begins_at_once(shop: Sh
 
 
 @HOMES
-async def test_a_job_whose_winner_is_dead_is_begun_by_the_next_after_one_grace(shop: Shop) -> None:
+async def test_a_job_whose_winner_is_dead_is_begun_by_the_next_after_one_grace(shop: WorkerGroup) -> None:
     for desk in await shop.open(3):
         desk.may_end.set()
     dead = shop.nodes.pop()  # its last tick says that it has places
@@ -136,7 +136,7 @@ async def test_a_job_whose_winner_is_dead_is_begun_by_the_next_after_one_grace(s
 
 
 @HOMES
-async def test_a_crowd_that_wants_the_same_jobs_rarely_claims_in_vain(shop: Shop) -> None:
+async def test_a_crowd_that_wants_the_same_jobs_rarely_claims_without_success(shop: WorkerGroup) -> None:
     for desk in await shop.open(6):
         desk.may_end.set()
     jobs = await scheduled(shop.nodes[0], 200)
@@ -147,7 +147,7 @@ async def test_a_crowd_that_wants_the_same_jobs_rarely_claims_in_vain(shop: Shop
 
 
 @pytest.mark.parametrize("case", [FILE], ids=str)
-async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Shop) -> None:
+async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: WorkerGroup) -> None:
     await shop.open(1)
     chooser = shop.nodes[0].worker._chooser
     stranger = await shop.stranger("node-x")
@@ -159,7 +159,7 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
         return chooser.count
 
     assert await count_after(0.1) == 1, "nodes come and go more slowly than that"
-    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("nobody.handles.this")).job_id)
+    job = await stranger.jobs.queries.find((await stranger.jobs.schedule("unknown.kind")).job_id)
     assert len(await stranger.worker._claimer.claim([job], 30_000)) == 1
     assert await shop.nodes[0].worker._claimer.claim([job], 30_000) == []
     assert await count_after(0.1) == 2
@@ -170,7 +170,7 @@ async def test_who_loses_a_job_to_one_it_has_not_seen_looks_around_soon(shop: Sh
 
 
 @HOMES
-async def test_who_has_jobs_and_is_not_known_is_looked_for(shop: Shop) -> None:
+async def test_who_has_jobs_and_is_not_known_is_looked_for(shop: WorkerGroup) -> None:
     await shop.open(1)
     chooser = shop.nodes[0].worker._chooser
     await shop.nodes[0].worker.stop()

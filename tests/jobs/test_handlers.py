@@ -226,7 +226,7 @@ async def _no_json(context: JobContext) -> Any:
 
 
 class _Odd(BaseException):
-    """What nobody should raise, and somebody does."""
+    """What no one should raise, and someone does."""
 
 
 async def _odd(context: JobContext) -> None:
@@ -379,7 +379,7 @@ async def test_an_audited_kind_that_never_records_fails_and_says_why(local: Mesh
 
 
 async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_lost(node: MeshNode) -> None:
-    scope_id = node.store.tenant[0]
+    scope_id = node.store.writer_id[0]
     await node.store.write(Script(Statement("CREATE TABLE IF NOT EXISTS fenced (scope TEXT, step INTEGER)")))
     verdicts = asyncio.Queue[str]()
 
@@ -398,7 +398,7 @@ async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_los
         if context.attempt == 1:
             await lapse(node, context.job.job_id)
             await node.jobs.expire([context.job])
-            # It is being cancelled by now, as it should: what it tries yet is tried beside it.
+            # It is being cancelled by now, as it should: its further attempts run next to it.
             trying = (refused(put(context, 10)), refused(context.checkpoint("late")))
             await asyncio.shield(trials := asyncio.gather(*trying))
             trials.result()

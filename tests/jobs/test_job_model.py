@@ -145,7 +145,7 @@ class JobWalk(RuleBasedStateMachine):
     async def _compare(self) -> None:
         sql = "SELECT * FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id"
         one = self._nodes["one"]
-        rows = await one.store.read(sql, one.store.tenant[:2], fresh=True)
+        rows = await one.store.read(sql, one.store.mesh_id, fresh=True)
         assert {row["job_id"]: _seen(row) for row in rows} == self._oracle.seen()
         assert [row["job_id"] for row in rows] == list(self._oracle.tasks)
 
@@ -218,14 +218,14 @@ class JobWalk(RuleBasedStateMachine):
         verdict = expected(orjson.loads(script.op.payload)["at_ms"])
 
         async def step() -> None:
-            (told,) = await self._nodes[name].store.write_all([script])
-            if isinstance(told, Outcome):
+            (reported,) = await self._nodes[name].store.write_all([script])
+            if isinstance(reported, Outcome):
                 assert isinstance(verdict, list), verdict
-                assert sorted(moved(told) if told.rows else []) == sorted(verdict)
+                assert sorted(moved(reported) if reported.rows else []) == sorted(verdict)
             else:
-                assert isinstance(told, Refused), told
-                assert told.reason == verdict
-            self._verdicts[script.key] = None if isinstance(told, Outcome) else told.reason
+                assert isinstance(reported, Refused), reported
+                assert reported.reason == verdict
+            self._verdicts[script.key] = None if isinstance(reported, Outcome) else reported.reason
 
         self._run(step())
 
@@ -256,7 +256,7 @@ class JobWalk(RuleBasedStateMachine):
         return self._awaited[-1]
 
     def _schedule_again(self, act: Act) -> None:
-        """Schedule what was scheduled before: it is as it is. What was refused may now be accepted."""
+        """Schedule what was scheduled before: it stays unchanged. What was refused may now be accepted."""
         again = [self._items[number % len(self._items)] for number in act.numbers]
         self._schedule_all(act.name, [{**item, "ulid": new_key()} for item in again])
 
@@ -276,7 +276,7 @@ class JobWalk(RuleBasedStateMachine):
         self._run(step())
 
     def _route(self, act: Act) -> None:
-        """Route kinds to a node, or to nobody in particular."""
+        """Route kinds to a node, or to no one in particular."""
         pattern, to = _PATTERNS[act.flags % 3], [*_NODES, None][act.numbers[0] % 3]
         self._oracle.routes[pattern] = to
 
@@ -345,7 +345,7 @@ class JobWalk(RuleBasedStateMachine):
         self._try(name, script, lambda at_ms: self._oracle.complete(name, items, at_ms))
 
     def _give_back(self, act: Act) -> None:
-        """Yield jobs, for now or for later; by whoever has them, or by hand."""
+        """Yield jobs, for now or for later; by their holder, or by hand."""
         name, jobs = self._own(act, *HELD)
         more: dict[str, Any] = {"failed": act.flag(3), "reason": f"of {act.flags}"}
         if act.flag(4):

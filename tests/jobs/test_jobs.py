@@ -29,7 +29,7 @@ async def test_the_same_manifest_is_the_same_job_unless_it_is_new(any_node: Mesh
     assert content_id(job.core) == job.job_id
 
 
-async def test_what_was_scheduled_and_can_not_be_read_back_is_not_told_as_failed(
+async def test_what_was_scheduled_and_can_not_be_read_back_is_not_reported_as_failed(
     local: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
@@ -116,7 +116,7 @@ async def test_what_waited_for_each_other_does_so_again_when_retried(local: Mesh
     assert (waits.job_id, waits.predecessor) == (by_old[then.job_id], by_old[first.job_id])
 
 
-async def test_a_job_that_nobody_has_can_not_be_given_back(local: MeshNode) -> None:
+async def test_a_job_that_no_one_has_can_not_be_given_back(local: MeshNode) -> None:
     scheduled = await local.jobs.schedule("a.b", 1)
     with pytest.raises(IllegalTransition):
         await local.jobs.yield_job(scheduled)

@@ -1,4 +1,4 @@
-"""The keeper of jobs: leases run out once, nobody waits in vain, and an idle keeper writes nothing."""
+"""Maintenance of jobs: leases expire once, waiters are served, and an idle run writes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.jobs.jobs_in_hand import (
     moved,
     ops,
 )
-from tests.support.messages.messaging import Crowd
+from tests.support.messages.messaging import NodeGroup
 from tests.support.oplog.authoring import NOTE, Scene, assert_sound, noted
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, guard, open_store
@@ -55,7 +55,7 @@ async def keep(node: MeshNode) -> None:
 
 
 async def until_pending(node: MeshNode, job: Scheduled) -> None:
-    """Wait until a job is nobody's."""
+    """Wait until a job is free."""
     async with asyncio.timeout(_PATIENCE_S):
         async for seen in node.jobs.watch(job):
             if seen.state == "pending":
@@ -96,7 +96,7 @@ async def test_only_the_database_clock_says_that_a_lease_is_over(there: Scene) -
 
 
 async def test_many_keepers_at_once_expire_each_job_once_and_none_complains(
-    crowd: Crowd, caplog: pytest.LogCaptureFixture
+    crowd: NodeGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     jobs = [await nodes[0].jobs.schedule("work", number) for number in range(5)]
@@ -120,7 +120,7 @@ async def test_more_than_one_op_holds_are_all_taken_back(local: MeshNode) -> Non
     assert len(await accepted(local, EXPIRE)) == 2
 
 
-async def test_the_last_attempt_ends_the_job_and_those_that_waited_for_it(node: MeshNode) -> None:
+async def test_the_last_attempt_ends_the_job_and_the_ones_that_waited_for_it(node: MeshNode) -> None:
     first = await node.jobs.schedule("work", max_attempts=1)
     second = await node.jobs.schedule("work", after=[first])
     third = await node.jobs.schedule("work", after=[second])
@@ -170,7 +170,7 @@ async def test_all_that_a_job_waits_for_must_come(local: MeshNode) -> None:
     assert [*waits, (await found(local, job))[0].waits] == [2, 1, 0]
 
 
-async def test_a_job_whose_op_was_refused_is_aborted_with_those_that_wait_for_it(node: MeshNode) -> None:
+async def test_a_job_whose_op_was_refused_is_aborted_with_the_ones_that_wait_for_it(node: MeshNode) -> None:
     op_id = new_key()
     job = await node.jobs.schedule("work", after=[{"op": op_id}])
     dependant = await node.jobs.schedule("work", after=[job])
@@ -184,7 +184,7 @@ async def test_a_job_whose_op_was_refused_is_aborted_with_those_that_wait_for_it
     assert await accepted(node, ABORT) == [[job.job_id]]
 
 
-async def test_many_keepers_at_once_abort_a_job_once(crowd: Crowd) -> None:
+async def test_many_keepers_at_once_abort_a_job_once(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     op_ids = new_key(), new_key()
     refused, met = [await nodes[0].jobs.schedule("work", after=[{"op": op_id}]) for op_id in op_ids]
@@ -242,7 +242,7 @@ async def test_it_sees_by_itself_that_a_lease_ran_out_and_that_an_op_was_refused
         await task
 
 
-async def test_it_wakes_when_a_lease_runs_out_though_nobody_commits(local: MeshNode) -> None:
+async def test_it_wakes_when_a_lease_runs_out_though_no_one_commits(local: MeshNode) -> None:
     job = await local.jobs.schedule("work")
     await claim(local, job, lease_ms=50)
     task = asyncio.create_task(keeper_of(local).run())

@@ -1,4 +1,4 @@
-"""Kinds of job: what is decided of them holds at every commit, whoever claims."""
+"""Kinds of job: what is decided of them holds at every commit, no matter who claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.jobs_in_hand import claim, claim_seen, claims, complete, ids, most_in_hand, moved, ops
-from tests.support.messages.messaging import Crowd, write
+from tests.support.messages.messaging import NodeGroup, write
 from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
@@ -27,7 +27,7 @@ def kinds_of(node: MeshNode) -> JobKinds:
 
 
 async def jobs_of(jobs: Jobs, kind: str, count: int) -> list[str]:
-    """The ids of so many new jobs."""
+    """The ids of this many new jobs."""
     return ids([await jobs.schedule(kind, number) for number in range(count)])
 
 
@@ -96,7 +96,7 @@ async def test_a_paused_kind_is_held_back_and_others_are_not(node: MeshNode) -> 
     assert moved(await claim(node, paused)) == [paused]
 
 
-async def test_a_drained_node_is_refused_and_others_are_not(crowd: Crowd) -> None:
+async def test_a_drained_node_is_refused_and_others_are_not(crowd: NodeGroup) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
     first, second = await jobs_of(one.jobs, "work", 2)
     await claim(two, first)
@@ -139,7 +139,7 @@ async def _work(node: MeshNode, kind: str, count: int) -> None:
         await node.store.changed(seen)
 
 
-async def test_no_more_than_the_limit_are_ever_in_hand(crowd: Crowd) -> None:
+async def test_no_more_than_the_limit_are_ever_in_hand(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     await jobs_of(nodes[0].jobs, "work", 12)
     await kinds_of(nodes[0]).limit("work", max_running=3)
@@ -151,7 +151,7 @@ async def test_no_more_than_the_limit_are_ever_in_hand(crowd: Crowd) -> None:
     assert sum(len(each.job_ids) for each in await claims(nodes[1])) == 12
 
 
-async def test_no_more_than_the_rate_are_claimed_by_all_nodes_together(crowd: Crowd) -> None:
+async def test_no_more_than_the_rate_are_claimed_by_all_nodes_together(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     jobs = await jobs_of(nodes[0].jobs, "work", 9)
     await kinds_of(nodes[0]).limit("work", rate=4, per_ms=_HOUR_MS)
@@ -195,7 +195,7 @@ async def test_renewals_are_no_claims_and_what_is_past_is_forgotten(node: MeshNo
     await write(node, "UPDATE job_claims SET claimed_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
     await claim(node, third)
     sql = "SELECT job_id FROM job_claims WHERE scope_id = ? AND repository_id = ?"
-    rows = await node.store.read(sql, node.store.tenant[:2], fresh=True)
+    rows = await node.store.read(sql, node.store.mesh_id, fresh=True)
     assert [row[0] for row in rows] == [third]
 
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from proof.chaos.proxy import Proxy
-from tests.support.jobs.job_desks import Desk, ended, idle
+from tests.support.jobs.job_desks import ControlledHandler, ended, idle
 from tests.support.jobs.jobs_in_hand import accepted, claim, ids, lapse, ops
 from tests.support.messages.messaging import PATIENCE_S, crowd_on, write
 from tests.support.oplog.authoring import Scene, assert_sound
@@ -33,7 +33,7 @@ async def renewals(node: MeshNode) -> int:
 
 
 async def test_work_that_takes_longer_than_its_lease_is_done_once(node: MeshNode) -> None:
-    desk = Desk(node, lease=_LEASE_S)
+    desk = ControlledHandler(node, lease=_LEASE_S)
     job = await node.jobs.schedule("work")
     async with node.worker.running():
         await desk.next()
@@ -52,7 +52,7 @@ async def test_work_that_takes_longer_than_its_lease_is_done_once(node: MeshNode
 async def test_a_renewal_that_no_answer_came_to_is_sent_again_in_time(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
-        desk = Desk(node, lease=1.2)
+        desk = ControlledHandler(node, lease=1.2)
         job = await node.jobs.schedule("work")
         async with node.worker.running():
             await desk.next()
@@ -70,7 +70,7 @@ async def test_a_renewal_that_no_answer_came_to_is_sent_again_in_time(there: Sce
 async def test_who_has_lost_a_lease_stops_its_work_and_the_next_one_does_the_job(tmp_path: Path) -> None:
     async with crowd_on(FILE, tmp_path, None) as crowd:
         one, two = await crowd.node("one"), await crowd.node("two")
-        first, second = Desk(one), Desk(two)
+        first, second = ControlledHandler(one), ControlledHandler(two)
         job = await one.jobs.schedule("work")
         await one.worker.start()
         await first.next()
@@ -90,11 +90,11 @@ async def test_who_has_lost_a_lease_stops_its_work_and_the_next_one_does_the_job
 async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
-        desk = Desk(node, lease=_LEASE_S)
+        desk = ControlledHandler(node, lease=_LEASE_S)
         await node.jobs.schedule("work")
         await node.worker.start()
         await desk.next()
-        there.gate.hold()  # no answer comes, and nobody says no
+        there.gate.hold()  # neither an answer nor a refusal comes
         begun = node.worker._leases.now
         await desk.next_stopped()
         assert node.worker._leases.now - begun <= _LEASE_S + 1.0
@@ -105,7 +105,7 @@ async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(t
 async def test_what_a_zombie_says_while_its_successor_works_is_refused_and_recorded(tmp_path: Path) -> None:
     async with crowd_on(FILE, tmp_path, None) as crowd:
         one, two = await crowd.node("one"), await crowd.node("two")
-        may_go_on, begun, successor = asyncio.Event(), asyncio.Event(), Desk(two)
+        may_go_on, begun, successor = asyncio.Event(), asyncio.Event(), ControlledHandler(two)
 
         @one.worker.handles("work")
         async def never_stops(context: JobContext) -> str:
@@ -138,8 +138,8 @@ async def test_what_a_zombie_says_while_its_successor_works_is_refused_and_recor
         await assert_sound(two)
 
 
-async def test_one_that_is_refused_spoils_none_of_those_that_end_with_it(local: MeshNode) -> None:
-    desk = Desk(local)
+async def test_one_that_is_refused_spoils_none_of_the_ones_that_end_with_it(local: MeshNode) -> None:
+    desk = ControlledHandler(local)
     jobs = [await local.jobs.schedule("work", number, max_attempts=1) for number in range(5)]
     async with local.worker.running():
         contexts = [await desk.next() for _ in jobs]
@@ -171,7 +171,7 @@ async def test_what_ends_while_the_database_is_away_is_kept_and_accepted_once(
         settings = _behind(proxy, tmp_path / "here", shared_server)
         elsewhere = MESH_REPLICA.settings(tmp_path / "there", shared_server, scope_id=settings.scope_id)
         async with Mesh.open(settings) as node, Mesh.open(elsewhere) as other:
-            desk = Desk(node)
+            desk = ControlledHandler(node)
             jobs = [await node.jobs.schedule("work", number) for number in range(6)]
             async with node.worker.running(concurrency=4):
                 aborted, awaited = [await desk.next() for _ in range(4)][:2]
@@ -201,7 +201,7 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
     async with Proxy(shared_server.port) as proxy:
         settings = _behind(proxy, tmp_path, shared_server)
         async with Mesh.open(settings) as node:
-            desk = Desk(node)
+            desk = ControlledHandler(node)
             jobs = [await node.jobs.schedule("work", number) for number in range(4)]
             await node.worker.start()
             for _ in jobs:
@@ -211,7 +211,7 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
             await idle(node)
         await proxy.accept()
         async with Mesh.open(settings) as node:
-            Desk(node).may_end.set()
+            ControlledHandler(node).may_end.set()
             async with node.worker.running():
                 done = await ended(node, *jobs)
             assert {(job.state, job.attempts, job.failures) for job in done} == {("succeeded", 1, 0)}
@@ -221,7 +221,7 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
 async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
-        desk = Desk(node)
+        desk = ControlledHandler(node)
         job = await node.jobs.schedule("work")
         await write(node, "UPDATE jobs SET attempts = 1 WHERE scope_id = ?1 AND repository_id = ?2")
         await claim(node, job)
@@ -232,17 +232,18 @@ async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: S
         assert (back.state, back.failures, desk.begun.qsize()) == ("pending", 0, 0)
 
 
-async def test_a_claim_that_is_over_is_not_renewed_again_while_its_end_is_told(local: MeshNode) -> None:
+async def test_a_claim_that_is_over_is_not_renewed_again_while_the_job_is_completed(local: MeshNode) -> None:
     job = await local.jobs.find(await local.jobs.schedule("work"))
     leases = local.worker._leases
-    sent, lease_ms = leases.now - _LEASE_S, round(_LEASE_S * 1_000)
-    leases.hold(job._replace(claim_token=7), sent, lease_ms, on_lost=lambda: None)
+    lost = asyncio.Event()
+    leases.hold(job._replace(claim_token=7), leases.now, round(_LEASE_S * 1_000), lost.set)
     leases.mark_ending(job)
-    await leases._renew()
+    await leases._renewer.renew_all()
     assert leases.stale == 1
-    await leases._renew()
+    await leases._renewer.renew_all()
     assert leases.stale == 1
-    assert leases._next_renewal == float("inf")
+    assert leases.holds(job)
+    assert not lost.is_set()
     leases.release(job)
 
 
@@ -270,12 +271,11 @@ async def test_work_stops_with_its_lease_though_a_longer_one_waits_for_its_renew
             await node.jobs.schedule("short")
             async with asyncio.timeout(PATIENCE_S):
                 assert {await begun.get(), await begun.get()} == {"long", "short"}
-                for held in node.worker._leases._held.values():
-                    held.renew_at = 0.0  # so that the long one is being renewed, too
                 frozen_at = loop.time()
                 server.freeze()
-                node.worker._leases.verify_soon()
+                renewal = asyncio.create_task(node.worker._leases._renewer.renew_all())
                 await stopped.wait()
+            assert renewal.cancel(), "it was still waiting for its answer"
             server.thaw()
     assert stopped_at - frozen_at < 3.0  # not the ten seconds that a request may take
 

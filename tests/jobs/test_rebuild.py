@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.support.jobs.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
-from tests.support.messages.messaging import Crowd, write
+from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import Scene
 from vox_mesh import MeshError
 from vox_mesh.errors import BadValue
@@ -58,13 +58,13 @@ async def counted(node: MeshNode) -> bool:
     """Whether the counts are those of the rows."""
     sql = "SELECT kind, state, count(*) FROM jobs WHERE scope_id = ? AND repository_id = ? GROUP BY 1, 2"
     found: dict[str, dict[str, int]] = {}
-    for kind, state, jobs in await node.store.read(sql, node.store.tenant[:2], fresh=True):
+    for kind, state, jobs in await node.store.read(sql, node.store.mesh_id, fresh=True):
         found.setdefault(str(kind), {})[str(state)] = int(str(jobs))
     await node.store.synced()
     return found == await node.jobs.queries.counts()
 
 
-async def test_a_roster_that_nobody_touched_is_what_the_log_says(node: MeshNode) -> None:
+async def test_a_roster_that_no_one_touched_is_what_the_log_says(node: MeshNode) -> None:
     assert await Rebuild(node.store).check() == []
     await staged(node)
     rebuild = Rebuild(node.store)
@@ -112,7 +112,7 @@ async def test_rows_that_are_gone_come_back_in_their_places(node: MeshNode) -> N
     assert await counted(node)
 
 
-async def test_a_roster_that_was_lost_as_a_whole_is_written_anew(local: MeshNode) -> None:
+async def test_a_roster_that_was_lost_as_a_whole_is_written_again(local: MeshNode) -> None:
     jobs = await staged(local)
     before = [await row_of(local, job_id) for job_id in jobs]
     for table in ("jobs", "job_predecessors", "job_counts"):
@@ -178,7 +178,9 @@ async def test_what_was_moved_since_it_was_looked_at_is_not_overwritten(local: M
     assert (await local.jobs.find(job_id)).state == JobState.CLAIMED
 
 
-async def test_while_others_write_nothing_seems_wrong(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_others_write_nothing_seems_wrong(
+    crowd: NodeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(of_rebuild, "_PAGE", 5)
     one, two = await crowd.node("one"), await crowd.node("two")
     rebuild = Rebuild(two.store)
@@ -204,7 +206,7 @@ async def test_while_others_write_nothing_seems_wrong(crowd: Crowd, monkeypatch:
         while not is_done.is_set() or not looks:
             assert (await rebuild.check(), rebuild.findings) == ([], [])
             looks += 1
-            await asyncio.sleep(0)  # in memory, reading alone gives way to nobody
+            await asyncio.sleep(0)  # in memory, reading alone gives way to no one
     await two.store.synced()
     assert (await rebuild.check(), rebuild.findings) == ([], [])
 

@@ -110,7 +110,7 @@ async def test_what_is_not_drawn_is_refused_and_recorded_and_changes_nothing(cas
 
 
 @pytest.mark.parametrize("state", JobState, ids=str)
-async def test_scheduling_what_is_there_is_accepted_and_leaves_it_as_it_is(
+async def test_scheduling_what_is_there_is_accepted_and_leaves_it_unchanged(
     state: JobState, pair: Pair
 ) -> None:
     node = pair.one

@@ -44,7 +44,7 @@ class Reads:
             await self._asked.wait()
 
     async def reach(self, count: int) -> None:
-        """Wait until so many are answered."""
+        """Wait until this many are answered."""
         while self.count < count:
             await self.another()
 
@@ -52,7 +52,7 @@ class Reads:
 async def _questions_for(
     reads: Reads, waits: list[asyncio.Task[Any]], commit: Callable[[], Awaitable[object]]
 ) -> int:
-    """Commit what ends nothing of it; how many questions are asked while so many wait."""
+    """Commit what ends nothing of it; how many questions are asked while this many wait."""
     await reads.reach(len(waits))
     before = reads.count
     for _ in range(_COMMITS):
@@ -105,7 +105,7 @@ def listening(node: MeshNode, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return begun
 
 
-async def test_who_waits_for_a_job_when_the_mesh_is_left_is_told(
+async def test_who_waits_for_a_job_when_the_mesh_is_left_is_notified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Mesh.open(FILE.settings(tmp_path, None, tick="1h")) as node:

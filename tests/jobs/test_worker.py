@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.jobs.job_desks import Desk, ended, idle, scheduled
+from tests.support.jobs.job_desks import ControlledHandler, ended, idle, scheduled
 from tests.support.jobs.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
-from tests.support.messages.messaging import PATIENCE_S, Crowd, crowd_on
+from tests.support.messages.messaging import PATIENCE_S, NodeGroup, crowd_on
 from tests.support.oplog.authoring import Scene, assert_sound
 from tests.support.running.lengths import SOAK
 from tools.homes import FILE, MESH_REPLICA
@@ -30,7 +30,7 @@ _ROUNDS: Final = 20 if SOAK else 1
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
-async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes that hear of each other's commits."""
     server = request.getfixturevalue("shared_server") if request.param.needs_server else None
     async with crowd_on(request.param, tmp_path, server) as crowd:
@@ -38,16 +38,16 @@ async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-async def desk(local: MeshNode) -> Desk:
+async def desk(local: MeshNode) -> ControlledHandler:
     """One for the kind `work`, of a node where the home makes no difference."""
-    return Desk(local)
+    return ControlledHandler(local)
 
 
 # --- what it takes -------------------------------------------------------------------------------
 
 
-async def test_kinds_without_a_handler_are_left_alone(local: MeshNode, desk: Desk) -> None:
-    Desk(local, "other.*")
+async def test_kinds_without_a_handler_are_left_alone(local: MeshNode, desk: ControlledHandler) -> None:
+    ControlledHandler(local, "other.*")
     desk.may_end.set()
     left = [await local.jobs.schedule(kind) for kind in ("another", "other.one", "works", "exec.not")]
     async with local.worker.running(kinds=["work"]):
@@ -59,7 +59,7 @@ async def test_kinds_without_a_handler_are_left_alone(local: MeshNode, desk: Des
 async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
     with pytest.raises(BadValue, match="no handlers and runs no commands"):
         await local.worker.start()
-    Desk(local)
+    ControlledHandler(local)
     with pytest.raises(BadValue, match="no handler for other"):
         await local.worker.start(kinds=["other"])
     for places in (0, 100_000):
@@ -69,7 +69,7 @@ async def test_there_must_be_something_to_work_with(local: MeshNode) -> None:
 
 @pytest.mark.parametrize("name", ["claimable", "still_claimable"])
 async def test_who_is_stopped_while_it_looks_takes_nothing(
-    local: MeshNode, desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
+    local: MeshNode, desk: ControlledHandler, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, stopping = getattr(local.jobs.queries, name), asyncio.get_running_loop().create_future()
 
@@ -87,7 +87,7 @@ async def test_who_is_stopped_while_it_looks_takes_nothing(
 
 
 async def test_no_more_are_in_hand_than_there_are_places(node: MeshNode) -> None:
-    narrow, wide = Desk(node, "narrow", concurrency=2), Desk(node, "wide")
+    narrow, wide = ControlledHandler(node, "narrow", concurrency=2), ControlledHandler(node, "wide")
     jobs = [*await scheduled(node, 8, "narrow"), *await scheduled(node, 8, "wide")]
     async with node.worker.running(concurrency=5):
         for _ in range(2):
@@ -103,8 +103,8 @@ async def test_no_more_are_in_hand_than_there_are_places(node: MeshNode) -> None
     assert await most_in_hand(node) == 5
 
 
-async def test_the_most_urgent_come_first_and_then_those_that_wait_longest(
-    local: MeshNode, desk: Desk
+async def test_the_most_urgent_come_first_and_then_the_ones_that_wait_longest(
+    local: MeshNode, desk: ControlledHandler
 ) -> None:
     desk.may_end.set()
     jobs = [await local.jobs.schedule("work", n, priority=n % 4) for n in range(8)]
@@ -113,7 +113,9 @@ async def test_the_most_urgent_come_first_and_then_those_that_wait_longest(
     assert desk.order == [3, 7, 2, 6, 1, 5, 0, 4]
 
 
-async def test_a_job_begins_when_its_time_has_come_and_not_before(local: MeshNode, desk: Desk) -> None:
+async def test_a_job_begins_when_its_time_has_come_and_not_before(
+    local: MeshNode, desk: ControlledHandler
+) -> None:
     at = datetime.fromtimestamp((local.clock.now_ms + 300) / 1_000, UTC)
     later = await local.jobs.schedule("work", "later", run_at=at, priority=3)
     never = await local.jobs.schedule("work", "never", run_at=at + timedelta(days=1))
@@ -126,9 +128,14 @@ async def test_a_job_begins_when_its_time_has_come_and_not_before(local: MeshNod
     assert (await local.jobs.find(never)).state == "pending"
 
 
-async def test_what_is_routed_elsewhere_is_not_even_tried(several: Crowd) -> None:
+async def test_what_is_routed_elsewhere_is_not_even_tried(several: NodeGroup) -> None:
     owner, other = await several.node("one"), await several.node("two")
-    desks = [Desk(owner), Desk(other), Desk(owner, "free"), Desk(other, "free")]
+    desks = [
+        ControlledHandler(owner),
+        ControlledHandler(other),
+        ControlledHandler(owner, "free"),
+        ControlledHandler(other, "free"),
+    ]
     for desk in desks:
         desk.may_end.set()
     await owner.run_once()
@@ -142,9 +149,9 @@ async def test_what_is_routed_elsewhere_is_not_even_tried(several: Crowd) -> Non
     assert "routed_elsewhere" not in refused
 
 
-async def test_a_node_that_is_drained_takes_no_more_until_it_is_told_otherwise(several: Crowd) -> None:
+async def test_a_node_that_is_drained_takes_no_more_until_that_is_undone(several: NodeGroup) -> None:
     one, two = await several.node("one"), await several.node("two")
-    desks = [Desk(one), Desk(two)]
+    desks = [ControlledHandler(one), ControlledHandler(two)]
     for desk in desks:
         desk.may_end.set()
     await one.job_kinds.drain("one")
@@ -162,7 +169,7 @@ async def test_a_node_that_is_drained_takes_no_more_until_it_is_told_otherwise(s
 
 
 async def test_a_kind_that_is_paused_waits_and_goes_on_at_once(node: MeshNode) -> None:
-    desk, other = Desk(node), Desk(node, "other")
+    desk, other = ControlledHandler(node), ControlledHandler(node, "other")
     desk.may_end.set()
     other.may_end.set()
     await node.job_kinds.pause("work")
@@ -175,12 +182,12 @@ async def test_a_kind_that_is_paused_waits_and_goes_on_at_once(node: MeshNode) -
         begun = await asyncio.wait_for(desk.begun.get(), PATIENCE_S)
         late_ms = node.clock.now_ms - (first.ended_ms or 0)
         assert begun.job.kind == "work"
-        assert late_ms < 3_000, "as soon as it is known, not with the next tick"
+        assert late_ms < 3_000, "as soon as it becomes known, not with the next tick"
         await ended(node, *waiting)
 
 
 async def test_a_kind_that_has_no_place_left_keeps_no_other_from_its_own(node: MeshNode) -> None:
-    limited, other = Desk(node, "limited"), Desk(node, "other")
+    limited, other = ControlledHandler(node, "limited"), ControlledHandler(node, "other")
     other.may_end.set()
     await node.job_kinds.limit("limited", max_running=1)
     jobs = await scheduled(node, 100, "limited")
@@ -199,7 +206,7 @@ async def test_a_kind_that_has_no_place_left_keeps_no_other_from_its_own(node: M
 
 @pytest.mark.parametrize("how", ["abort", "give back"])
 async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNode, how: str) -> None:
-    desk = Desk(node)
+    desk = ControlledHandler(node)
     job = await node.jobs.schedule("work")
     async with node.worker.running():
         begun = await desk.next()
@@ -218,27 +225,27 @@ async def test_work_on_a_job_that_is_taken_away_is_stopped_at_once(node: MeshNod
     assert node.worker.stats.refused == 0, "nothing is said of it any more"
 
 
-async def test_a_handler_in_a_thread_is_told_to_stop(local: MeshNode) -> None:
-    told = asyncio.Queue[bool]()
+async def test_a_handler_in_a_thread_is_asked_to_stop(local: MeshNode) -> None:
+    reported = asyncio.Queue[bool]()
     begun, loop = asyncio.Event(), asyncio.get_running_loop()
 
     @local.worker.handles("work")
     def handle(context: JobContext) -> None:
         loop.call_soon_threadsafe(begun.set)
-        loop.call_soon_threadsafe(told.put_nowait, context.wait_cancelled(PATIENCE_S))
+        loop.call_soon_threadsafe(reported.put_nowait, context.wait_cancelled(PATIENCE_S))
 
     job = await local.jobs.schedule("work")
     async with local.worker.running():
         await asyncio.wait_for(begun.wait(), PATIENCE_S)
         await local.jobs.abort(job)
-        assert await asyncio.wait_for(told.get(), PATIENCE_S)
+        assert await asyncio.wait_for(reported.get(), PATIENCE_S)
 
 
 # --- how it stops --------------------------------------------------------------------------------
 
 
 async def test_what_can_end_in_time_does_and_the_rest_is_given_back(node: MeshNode) -> None:
-    quick, slow = Desk(node, "quick"), Desk(node, "slow")
+    quick, slow = ControlledHandler(node, "quick"), ControlledHandler(node, "slow")
     jobs = [await node.jobs.schedule(kind) for kind in ("quick", "slow")]
     await node.worker.start()
     await quick.next()
@@ -258,7 +265,7 @@ async def test_what_can_end_in_time_does_and_the_rest_is_given_back(node: MeshNo
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(_ROUNDS))
 async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
-    several: Crowd, seed: int
+    several: NodeGroup, seed: int
 ) -> None:
     random = Random(seed)
     nodes = [await several.node(name) for name in ("one", "two")]
@@ -291,7 +298,7 @@ async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
 async def test_what_its_former_self_had_in_hand_is_given_back(there: Scene) -> None:
     async with there.node() as former:
         await former.run_once()
-        desk = Desk(former)
+        desk = ControlledHandler(former)
         job = await former.jobs.schedule("work")
         last = await former.jobs.schedule("work", max_attempts=1)
         await former.worker.start()
@@ -299,7 +306,7 @@ async def test_what_its_former_self_had_in_hand_is_given_back(there: Scene) -> N
         await desk.next()
         async with there.node() as now:  # the former one is not asked: it might as well be dead
             await now.run_once()
-            again = Desk(now)
+            again = ControlledHandler(now)
             again.may_end.set()
             async with now.worker.running():
                 (done,) = await ended(now, job)
@@ -358,7 +365,9 @@ async def test_a_command_that_is_aborted_is_gone_with_all_it_has_started(tmp_pat
         assert not mark.exists()
 
 
-async def test_where_commands_are_not_allowed_they_are_left_alone(local: MeshNode, desk: Desk) -> None:
+async def test_where_commands_are_not_allowed_they_are_left_alone(
+    local: MeshNode, desk: ControlledHandler
+) -> None:
     desk.may_end.set()
     (command,) = await local.jobs.schedule_all([Manifest.of(command=["/bin/true"], timeout=1)])
     async with local.worker.running():
@@ -367,9 +376,9 @@ async def test_where_commands_are_not_allowed_they_are_left_alone(local: MeshNod
     assert sum(len(each) for each in await accepted(local, CLAIM)) == 1
 
 
-async def test_a_job_in_other_hands_is_none_of_its_business(several: Crowd) -> None:
+async def test_a_job_in_other_hands_is_none_of_its_business(several: NodeGroup) -> None:
     one, two = await several.node("one"), await several.node("two")
-    Desk(two).may_end.set()
+    ControlledHandler(two).may_end.set()
     job = await one.jobs.schedule("work")
     await claim(one, job)
     await two.store.synced()
@@ -381,7 +390,7 @@ async def test_a_job_in_other_hands_is_none_of_its_business(several: Crowd) -> N
 async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
     local: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Desk(local).may_end.set()
+    ControlledHandler(local).may_end.set()
     looks = local.jobs.queries.claimable
 
     async def look_slowly(*args: Any, **options: Any) -> list[Claimable]:

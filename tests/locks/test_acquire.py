@@ -57,7 +57,7 @@ async def test_two_agents_of_one_node_are_two_holders(mesh: MeshNode) -> None:
     await refused(mesh, "task:1", agent="b")
 
 
-async def test_whoever_holds_a_key_and_asks_again_is_refused_like_anybody_else(mesh: MeshNode) -> None:
+async def test_one_that_holds_a_key_and_asks_again_is_refused_like_anybody_else(mesh: MeshNode) -> None:
     lock = await mesh.locks.acquire("task:1", agent="a")
     await refused(mesh, "task:1", agent="a")
     await refused(mesh, "task:1", agent="a", shared=True)
@@ -142,7 +142,7 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, 
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"wait": None}, "wait must be seconds between 0 and 86400, got None"),
         ({"wait": math.nan}, "wait must be seconds between 0 and 86400, got nan"),
@@ -156,12 +156,12 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, 
     ],
 )
 async def test_a_value_of_another_type_is_refused_with_its_name(
-    mesh: MeshNode, values: dict[str, Any], told: str
+    mesh: MeshNode, values: dict[str, Any], reported: str
 ) -> None:
     asked = {"keys": "a", **values}
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(BadValue, match=reported):
         await mesh.locks.acquire(**asked)
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(BadValue, match=reported):
         async with mesh.locks.hold(**asked):
             pass
     assert await held_keys(mesh) == []
@@ -194,7 +194,7 @@ async def test_of_many_who_want_one_key_one_has_it(mesh: MeshNode) -> None:
     assert (holder.holder_agent, holder.fence_token) == (winners[0].holder_agent, winners[0].fence_token)
 
 
-async def test_many_who_want_keys_of_their_own_are_each_told_of_their_own(mesh: MeshNode) -> None:
+async def test_many_who_want_keys_of_their_own_are_each_notified_of_their_own(mesh: MeshNode) -> None:
     await mesh.locks.acquire("task:7", agent="before")
     asked = [mesh.locks.acquire(f"task:{n}", agent=f"a{n}") for n in range(64)]
     ends = await asyncio.gather(*asked, return_exceptions=True)
@@ -227,8 +227,8 @@ async def test_meshes_of_other_scopes_and_repositories_have_keys_of_their_own(se
     async with Mesh.open(settings) as mesh:
         await mesh.locks.acquire("file:a")
         for other in ({"scope_id": "another"}, {"repository_id": "another"}):
-            async with Mesh.open_command(settings.model_copy(update=other)) as beside:
-                assert await is_free(beside, "file:a")
+            async with Mesh.open_command(settings.model_copy(update=other)) as neighbour:
+                assert await is_free(neighbour, "file:a")
 
 
 # --- answers that get lost ------------------------------------------------------------------------
@@ -249,7 +249,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_once(
 
 
 @pytest.mark.parametrize("wait", [0, 30])
-@pytest.mark.parametrize("between", ["somebody waits", "a pattern is announced"])
+@pytest.mark.parametrize("between", ["an agent waits", "a pattern is announced"])
 async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
     there: Scene, between: str, wait: float
 ) -> None:
@@ -267,7 +267,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
         asking = asyncio.create_task(mesh.locks.acquire("file:a/b", agent="us", wait=wait))
         await lost.wait()
         waiting = None
-        if between == "somebody waits":
+        if between == "an agent waits":
             waiting = asyncio.create_task(other.locks.acquire("file:a/b", wait=30))
             await until_waiting(other, "file:a/b")
         else:
@@ -280,7 +280,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
             await waiting
 
 
-async def test_a_hold_that_expired_before_its_answer_came_is_not_told_as_one(there: Scene) -> None:
+async def test_a_hold_that_expired_before_its_answer_came_is_not_reported_as_one(there: Scene) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         for keys, shared in ((["x", "y"], False), ("x", True)):
 
@@ -316,7 +316,7 @@ async def test_one_key_may_be_asked_about_as_it_is_acquired(there: Scene) -> Non
 
 
 @pytest.mark.parametrize("wait", [-1.0, float("nan"), 100_000.0])
-async def test_nobody_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
+async def test_no_one_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
     async with there.node("a") as mesh:
         with pytest.raises(BadValue):
             await mesh.locks.acquire("task:a", wait=wait)

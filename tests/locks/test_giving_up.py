@@ -1,4 +1,4 @@
-"""Giving up: whoever waits no longer leaves nothing behind, whenever that is."""
+"""Giving up: a waiter that gives up leaves nothing behind, whenever that is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _waiting(mesh: Mesh, key: str) -> asyncio.Task[Lock]:
 
 @pytest.mark.parametrize("keys", ["a", "file:x", ["a", "b"], "file:*"])
 @pytest.mark.parametrize("what", ["nothing", "a release"])
-async def test_whoever_is_cancelled_at_any_moment_leaves_nothing_behind(
+async def test_one_that_is_cancelled_at_any_moment_leaves_nothing_behind(
     there: Scene, keys: str | list[str], what: str
 ) -> None:
     async with there.node() as mesh:
@@ -58,7 +58,7 @@ async def test_whoever_is_cancelled_at_any_moment_leaves_nothing_behind(
             assert await keys_in(mesh, "lock_waiters") == [], moment
 
 
-async def test_whoever_is_cancelled_while_threads_work_leaves_nothing_behind(
+async def test_one_that_is_cancelled_while_threads_work_leaves_nothing_behind(
     common_settings: Settings,
 ) -> None:
     async with nodes(common_settings, 1) as (mesh,):
@@ -78,7 +78,7 @@ async def test_whoever_is_cancelled_while_threads_work_leaves_nothing_behind(
             assert await keys_in(mesh, "lock_waiters") == [], moment
 
 
-async def test_whoever_is_cancelled_while_patterns_are_compared_is_not_served_later(there: Scene) -> None:
+async def test_one_that_is_cancelled_while_patterns_are_compared_is_not_served_later(there: Scene) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("file:x")
         waiting = await _waiting(mesh, "file:x")
@@ -105,7 +105,9 @@ async def test_whoever_is_cancelled_while_patterns_are_compared_is_not_served_la
         assert await keys_in(other, "lock_waiters") == []
 
 
-async def test_a_hand_over_that_nobody_was_told_of_is_found_with_the_time_that_is_left(there: Scene) -> None:
+async def test_a_hand_over_that_no_one_was_notified_of_is_found_with_the_time_that_is_left(
+    there: Scene,
+) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("a")
         waiting = await _waiting(mesh, "a")

@@ -128,7 +128,7 @@ async def test_a_hold_goes_by_the_clock_that_it_was_given(there: Scene) -> None:
         assert await is_free(mesh, "a")
 
 
-async def test_a_body_that_swallows_the_cancellation_is_told_all_the_same(mesh: MeshNode) -> None:
+async def test_a_body_that_swallows_the_cancellation_is_notified_all_the_same(mesh: MeshNode) -> None:
     async def work() -> None:
         with suppress(asyncio.CancelledError):
             await _for_ever()
@@ -184,7 +184,7 @@ async def test_a_cancellation_from_outside_beside_a_loss_stays_one(mesh: MeshNod
         await task
 
 
-async def test_a_time_limit_around_a_hold_and_one_within_it_are_told_as_such(mesh: MeshNode) -> None:
+async def test_a_time_limit_around_a_hold_and_one_within_it_are_reported_as_such(mesh: MeshNode) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), mesh.locks.hold("a"):
             await _for_ever()
@@ -199,7 +199,7 @@ async def test_a_time_limit_around_a_hold_and_one_within_it_are_told_as_such(mes
         await _losing(mesh)
 
 
-async def test_of_nested_holds_the_lost_one_is_told_and_the_other_let_go_of(mesh: MeshNode) -> None:
+async def test_of_nested_holds_the_lost_one_is_reported_and_the_other_let_go_of(mesh: MeshNode) -> None:
     async def within() -> None:
         async with mesh.locks.hold("inner"):
             await _for_ever()
@@ -232,7 +232,7 @@ async def test_a_task_group_within_a_hold_ends_with_it(mesh: MeshNode) -> None:
     assert stopped.is_set()
 
 
-async def test_a_loss_that_comes_as_the_body_ends_cancels_nobody(there: Scene) -> None:
+async def test_a_loss_that_comes_as_the_body_ends_cancels_no_one(there: Scene) -> None:
     async with there.node() as mesh:
         ended = asyncio.get_running_loop().create_future()
 
@@ -252,7 +252,7 @@ async def test_a_loss_that_comes_as_the_body_ends_cancels_nobody(there: Scene) -
         assert task.cancelling() == 0
 
 
-async def test_a_body_that_never_waited_is_told_at_its_end_that_its_time_is_over(there: Scene) -> None:
+async def test_a_body_that_never_waited_is_notified_at_its_end_that_its_time_is_over(there: Scene) -> None:
     clock = Clock()
     async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
@@ -266,7 +266,9 @@ async def test_a_body_that_never_waited_is_told_at_its_end_that_its_time_is_over
 
 
 @pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one key", "several keys"])
-async def test_a_body_whose_lock_was_broken_is_told_at_its_end(there: Scene, keys: str | list[str]) -> None:
+async def test_a_body_whose_lock_was_broken_is_notified_at_its_end(
+    there: Scene, keys: str | list[str]
+) -> None:
     async with there.node("one") as one, there.node("two") as two:
         taken: list[Lock] = []
 
@@ -280,7 +282,7 @@ async def test_a_body_whose_lock_was_broken_is_told_at_its_end(there: Scene, key
         assert await is_held(two, taken[0])
 
 
-async def test_a_body_that_ended_in_time_is_not_told_of_a_release_that_did_not(there: Scene) -> None:
+async def test_a_body_that_ended_in_time_is_not_notified_of_a_release_that_did_not(there: Scene) -> None:
     clock = Clock()
     async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
@@ -297,7 +299,7 @@ async def test_a_body_that_ended_in_time_is_not_told_of_a_release_that_did_not(t
         assert await task == "done"
 
 
-async def test_a_body_whose_end_can_not_be_told_to_the_database_ends_as_it_would(there: Scene) -> None:
+async def test_a_body_whose_end_can_not_be_reported_to_the_database_ends_as_it_would(there: Scene) -> None:
     async with there.node() as mesh:
         mesh.store._timeout = 0.2
 

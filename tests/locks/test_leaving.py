@@ -1,4 +1,4 @@
-"""Whoever leaves takes its locks along; whoever was replaced has none; a lost answer changes nothing."""
+"""A node that leaves releases its locks; a replaced one has none; a lost answer changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vox_mesh.store.script import Verdict
 
 
 @pytest.mark.parametrize("is_node", [True, False], ids=["a node", "a command"])
-async def test_whoever_leaves_the_mesh_leaves_no_hold_and_no_waiter_behind(
+async def test_one_that_leaves_the_mesh_leaves_no_hold_and_no_waiter_behind(
     common_settings: Settings, is_node: bool
 ) -> None:
     async with nodes(common_settings, 1) as (other,):
@@ -41,7 +41,9 @@ async def test_whoever_leaves_the_mesh_leaves_no_hold_and_no_waiter_behind(
 
 
 @pytest.mark.parametrize("keys", ["task:a", ["task:a", "task:b"]], ids=["one key", "several keys"])
-async def test_a_release_whose_answer_was_lost_is_told_as_one(there: Scene, keys: str | list[str]) -> None:
+async def test_a_release_whose_answer_was_lost_is_reported_as_one(
+    there: Scene, keys: str | list[str]
+) -> None:
     async with there.node("a") as mesh:
         lock = await mesh.locks.acquire(keys)
         there.gate.after.append(NoAnswer("lost"))
@@ -75,7 +77,7 @@ async def test_a_lock_that_was_passed_on_though_the_answer_was_lost_is_the_next_
         assert await keys_in(mesh, "lock_waiters") == []
 
 
-async def test_whoever_gives_up_while_a_lock_is_handed_over_gets_nothing_any_more(
+async def test_one_that_gives_up_while_a_lock_is_handed_over_gets_nothing_any_more(
     there: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
@@ -104,7 +106,7 @@ async def test_whoever_gives_up_while_a_lock_is_handed_over_gets_nothing_any_mor
 async def test_a_replaced_node_takes_no_lock_and_ends_none(there: Scene) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("task:a")
-        whose = (*mesh.store.tenant[:2], mesh.identity.node_id)
+        whose = (*mesh.store.mesh_id, mesh.identity.node_id)
         await other.store.write(Script(Statement(named("nodes")["raise_incarnation"], whose)))
         with pytest.raises(StaleIncarnation):
             await mesh.locks.acquire("task:b")

@@ -1,4 +1,4 @@
-"""Agents that walk over a few keys, in any order of steps: what they are told is what the rules say."""
+"""Agents that walk over a few keys, in any order of steps: their answers are what the rules say."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _walk(opened: Open, examples: int, steps: int) -> None:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two steps a machine under load may do nothing for a while: nobody is taken for dead."""
+    """Between two steps a machine under load may do nothing for a while: no one is taken for dead."""
     for module in (queue, request):
         monkeypatch.setattr(module, "WAITER_LEASE", _LONG)
 
@@ -270,13 +270,13 @@ class _InMemory:
 
 
 @pytest.mark.soak
-def test_what_agents_are_told_in_memory_is_what_the_rules_say() -> None:
+def test_what_agents_are_answered_in_memory_is_what_the_rules_say() -> None:
     _walk(_InMemory, lengths.LOCK_WALKS, 40)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", [FILE, MESH_REPLICA], ids=str)
-def test_what_agents_of_two_nodes_are_told_is_what_the_rules_say(
+def test_what_agents_of_two_nodes_are_answered_is_what_the_rules_say(
     case: Any, tmp_path: Path, shared_server: Server
 ) -> None:
     walks = 0

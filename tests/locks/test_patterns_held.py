@@ -1,4 +1,4 @@
-"""Patterns: two keys that have a path in common are never held together, whoever came first."""
+"""Patterns: two keys that have a path in common are never held together, no matter who came first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_what_has_a_path_in_common_excludes_each_other_both_ways(mesh: Mes
             await mesh.locks.sweep_expired_distributed_locks()
 
 
-async def test_an_expired_pattern_is_in_nobodys_way(mesh: MeshNode) -> None:
+async def test_an_expired_pattern_is_in_no_ones_way(mesh: MeshNode) -> None:
     await expire(mesh, await mesh.locks.acquire("file:src/**"))
     assert await is_free(mesh, "file:src/a")
     await expire(mesh, await mesh.locks.acquire("file:src/a"))
@@ -213,7 +213,7 @@ async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there
         store.read = slow_read  # type: ignore[method-assign, assignment]
         learning = asyncio.create_task(mesh.locks.acquire("file:z1"))
         await arrived.wait()
-        clock.now += 3_600  # by now the patterns are to be learnt anew
+        clock.now += 3_600  # by now the patterns are to be learnt again
 
         patterns = mesh.locks._acquirer._patterns
         announce = patterns._announce
@@ -241,7 +241,7 @@ async def test_nothing_of_patterns_is_left_when_they_are_out_of_use(mesh: MeshNo
     await mesh.locks.sweep_expired_distributed_locks()
     assert await keys_in(mesh, "lock_patterns") == []
     assert await rows_of(mesh, "lock_overlaps") == []
-    lock = await mesh.locks.acquire("file:src/z")  # whoever still knows the pattern may note it again
+    lock = await mesh.locks.acquire("file:src/z")  # a node that still knows the pattern may note it again
     await mesh.locks.release(lock)
     await mesh.locks.release(path)
     await mesh.locks.sweep_once(60.0)

@@ -1,4 +1,4 @@
-"""Renewing, releasing, finding again and breaking: what becomes of a hold, and who is told."""
+"""Renewing, releasing, finding again and breaking: what becomes of a hold, and who is notified."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_breaking_takes_all_shares_of_a_key_and_leaves_other_keys_alone(me
     await mesh.locks.acquire("a")
 
 
-async def test_what_nobody_holds_can_not_be_broken(mesh: MeshNode) -> None:
+async def test_what_no_one_holds_can_not_be_broken(mesh: MeshNode) -> None:
     with pytest.raises(NotKnown):
         await mesh.locks.break_lock("a", "a test")
     await expire(mesh, await mesh.locks.acquire("a"))

@@ -22,7 +22,7 @@ from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
 
 
-async def test_any_number_share_a_key_and_nobody_has_it_alone_meanwhile(mesh: MeshNode) -> None:
+async def test_any_number_share_a_key_and_no_one_has_it_alone_meanwhile(mesh: MeshNode) -> None:
     shares = [await mesh.locks.acquire("a", agent=f"a{n}", shared=True) for n in range(5)]
     assert len({share.fence_token for share in shares}) == 5
     held = await refused(mesh, "a")
@@ -82,7 +82,7 @@ async def test_an_upgrade_that_a_pattern_is_in_the_way_of_names_it(mesh: MeshNod
     assert [(h.lock_key, h.holder_agent) for h in held.value.holders] == [("file:a/*", "two")]
 
 
-async def test_whoever_turns_a_share_into_a_hold_goes_before_those_who_wait(mesh: MeshNode) -> None:
+async def test_one_that_turns_a_share_into_a_hold_goes_before_those_who_wait(mesh: MeshNode) -> None:
     one = await mesh.locks.acquire("a", shared=True, agent="one")
     waiting = asyncio.create_task(mesh.locks.acquire("a", agent="two", wait=30))
     await until_waiting(mesh, "a")
@@ -124,7 +124,7 @@ async def test_a_share_that_is_over_can_not_be_turned_into_a_hold(mesh: MeshNode
     assert await is_free(mesh, "a")
 
 
-async def test_a_turn_whose_answer_was_lost_is_told_all_the_same(there: Scene) -> None:
+async def test_a_turn_whose_answer_was_lost_is_reported_all_the_same(there: Scene) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire(["a", "b"], shared=True)
         for turn in (mesh.locks.upgrade, mesh.locks.downgrade):
@@ -135,7 +135,7 @@ async def test_a_turn_whose_answer_was_lost_is_told_all_the_same(there: Scene) -
         assert await is_free(mesh, ["a", "b"])
 
 
-async def test_a_turn_that_was_cancelled_leaves_no_hold_that_nobody_knows(there: Scene) -> None:
+async def test_a_turn_that_was_cancelled_leaves_no_hold_that_no_one_knows(there: Scene) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("a", shared=True)
         lost = asyncio.Event()

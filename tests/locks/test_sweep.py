@@ -114,7 +114,7 @@ async def test_a_dead_waiter_is_swept_away_and_those_who_are_alive_stay(mesh: Me
         "INSERT INTO lock_waiters SELECT scope_id, repository_id, lock_key, ticket, 'R', is_shared, "
         "holder_node, holder_agent, waits_since, alive_until FROM lock_waiters WHERE scope_id = ?"
     )
-    await mesh.store.write(Script(Statement(sql, mesh.store.tenant[:1])))
+    await mesh.store.write(Script(Statement(sql, mesh.store.writer_id[:1])))
     await put_off(mesh, "R")
     await mesh.locks.sweep_expired_distributed_locks()
     assert await keys_in(mesh, "lock_waiters") == ["a"]

@@ -55,7 +55,7 @@ async def test_tokens_rise_from_a_path_to_a_pattern_over_it_and_back(mesh: MeshN
         if sweeps:
             await mesh.locks.sweep_expired_distributed_locks()
     assert tokens == sorted(set(tokens)), (
-        "whoever guards file:a/b by the highest token would let an old one in"
+        "the one that guards file:a/b by the highest token would let an old one in"
     )
 
 

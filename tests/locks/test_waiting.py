@@ -39,7 +39,7 @@ async def _queue(mesh: Mesh, asked: Sequence[tuple[str, bool]]) -> list[asyncio.
 
 
 async def _next(waiting: Sequence[asyncio.Task[Lock]], count: int) -> list[Lock]:
-    """The next who are served: so many, and nobody else."""
+    """The next who are served: this many, and no one else."""
     async with asyncio.timeout(PATIENCE_S):
         served = await asyncio.gather(*waiting[:count])
     assert not any(task.done() for task in waiting[count:])
@@ -88,7 +88,7 @@ async def test_those_who_want_patterns_wait_in_the_same_line(mesh: MeshNode) -> 
     await _next(waiting[3:], 1)
 
 
-async def test_nobody_who_does_not_wait_overtakes_those_who_do(mesh: MeshNode) -> None:
+async def test_no_one_who_does_not_wait_overtakes_those_who_do(mesh: MeshNode) -> None:
     one = await mesh.locks.acquire("a", shared=True)
     (alone,) = await _queue(mesh, [("a", False)])
     held = await refused(mesh, "a", shared=True)
@@ -108,7 +108,7 @@ async def test_one_who_waits_for_several_keys_gets_them_together(mesh: MeshNode)
     assert sorted((await waiting).keys) == ["a", "b", "c"]
 
 
-async def test_a_waiter_has_the_lock_when_it_expires_with_nobody_letting_go(mesh: MeshNode) -> None:
+async def test_a_waiter_has_the_lock_when_it_expires_with_no_one_letting_go(mesh: MeshNode) -> None:
     for keys in ("file:a", "file:*", ["file:a", "b"]):
         old = await mesh.locks.acquire(keys, ttl=0.2)
         new = await mesh.locks.acquire("file:a", wait=30)
@@ -144,7 +144,9 @@ async def test_a_lock_is_handed_over_to_the_next_here_in_the_request_that_lets_g
         there.gate.release()
 
 
-async def test_whoever_waited_in_vain_is_told_who_holds_it_and_leaves_the_line(mesh: MeshNode) -> None:
+async def test_one_that_waited_without_success_is_notified_who_holds_it_and_leaves_the_line(
+    mesh: MeshNode,
+) -> None:
     for keys, shared in (("a", False), ("a", True), (["a", "b"], False), ("file:x/*", False)):
         holder = await mesh.locks.acquire(["a", "file:x/y"], agent="ann")
         with pytest.raises(LockHeld) as held:
@@ -192,7 +194,7 @@ async def test_a_waiter_that_is_dead_is_passed_over(mesh: MeshNode) -> None:
     sql = "INSERT INTO lock_waiters VALUES (?, ?, 'a', 1, 'R', 0, 'gone', 'gone', ?, ?)"
     await mesh.locks.release(await mesh.locks.acquire(["a", "b"]))
     soon = "9999-01-01T00:00:00.000Z"
-    await mesh.store.write(Script(Statement(sql, (*mesh.store.tenant[:2], LONG_AGO, soon))))
+    await mesh.store.write(Script(Statement(sql, (*mesh.store.mesh_id, LONG_AGO, soon))))
     held = await refused(mesh, ["a"], shared=True)
     assert (list(held.holders), "wait for it before you" in held.line) == ([], True)
     await put_off(mesh, "R")
@@ -200,7 +202,7 @@ async def test_a_waiter_that_is_dead_is_passed_over(mesh: MeshNode) -> None:
     assert await is_free(mesh, "a")
 
 
-async def test_whoever_waits_when_the_mesh_is_left_is_told_and_out_of_the_way(
+async def test_one_that_waits_when_the_mesh_is_left_is_notified_and_out_of_the_way(
     common_settings: Settings,
 ) -> None:
     async with nodes(common_settings, 1) as (stays,):

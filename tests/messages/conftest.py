@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.messages.messaging import Crowd, crowd_on
+from tests.support.messages.messaging import NodeGroup, crowd_on
 from tests.support.oplog.authoring import Scene, scene
 from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
@@ -39,7 +39,7 @@ async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 @pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
-async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes on each home in turn."""
     case: HomeCase = request.param
     async with crowd_on(case, tmp_path, _server(request, case)) as crowd:
@@ -48,7 +48,7 @@ async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate that loses what it is told to."""
+    """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 
@@ -63,5 +63,5 @@ async def local(there: Scene) -> AsyncIterator[MeshNode]:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Settings:
-    """A node with a name on the file home, for commands beside it."""
+    """A node with a name on the file home, for commands next to it."""
     return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h")

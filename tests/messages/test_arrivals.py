@@ -23,8 +23,8 @@ from vox_mesh.store.write.breaker import Breaker
 _TRIES = 10_000
 
 
-class Nudged:
-    """Somebody who counts how often there was a message."""
+class CountingListener:
+    """A client that counts how often there was a message."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -44,9 +44,9 @@ async def sent(local: MeshNode) -> list[Message]:
     return [await local.messages.send("z", body, sender=body[0]) for body in ("a0", "b0", "a1")]
 
 
-def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, Nudged]:
-    """Arrivals where somebody receives as z."""
-    arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), Nudged()
+def receiving(clock: Clock | None = None) -> tuple[RelayBuffer, CountingListener]:
+    """Arrivals where someone receives as z."""
+    arrivals, nudged = RelayBuffer(Clock() if clock is None else clock), CountingListener()
     arrivals.join(["z"], nudged)
     return arrivals, nudged
 
@@ -59,7 +59,7 @@ async def test_what_is_brought_waits_in_the_order_in_which_to_hand_it_out(sent: 
     assert arrivals.deliverable(["y"], set(), nudged) == []
 
 
-async def test_what_nobody_receives_here_is_not_kept(sent: list[Message]) -> None:
+async def test_what_no_one_receives_here_is_not_kept(sent: list[Message]) -> None:
     arrivals = RelayBuffer(Clock())
     arrivals.add(sent)
     assert arrivals._kept == {}
@@ -151,7 +151,7 @@ class Away:
         self.node = node
 
     async def leased_loop(self, count: int, at_once: int = 256) -> AsyncGenerator[Message, None]:
-        """A loop that has received so many messages as z, with a lease of that inbox."""
+        """A loop that has received this many messages as z, with a lease of that inbox."""
         loop = self.node.messages.receive("z", at_once=at_once)
         await take(self.node, loop, count)
         await settled(self.node)
@@ -211,7 +211,7 @@ async def test_one_that_is_worked_on_when_the_database_comes_back_is_not_handed_
     await settled(away.node)
     away.begin()
     late = sent[0]._replace(message_uuid="01ARZ3NDEKTSV4RRFFQ69G5FAV", payload='"late"')
-    signature = away.node.identity.key.sign(late.signed_text(*away.node.store.tenant[:2]))
+    signature = away.node.identity.key.sign(late.signed_text(*away.node.store.mesh_id))
     late = late._replace(signature=signature)
     messages.relay_buffer.add([late])
     message = await asking
@@ -238,7 +238,7 @@ async def _brought(away: Away, *bodies: str) -> list[Message]:
 async def _until_unanswered(node: MeshNode, times: int = 3) -> None:
     """Wait until all consumers of a node have asked so often without an answer."""
     async with asyncio.timeout(PATIENCE_S):
-        while any(each._unanswered < times for each in node.messages._consumers):  # noqa: ASYNC110 - nobody tells
+        while any(each._unanswered < times for each in node.messages._consumers):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.001)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from proof.chaos.proxy import Fault, Proxy
 from tests.support.messages.messaging import (
-    Crowd,
+    NodeGroup,
     bodies,
     change,
     come_due,
@@ -40,7 +40,7 @@ async def send(node: MeshNode, *said: object, sender: str = "a") -> list[Message
     return [await node.messages.send("z", each, sender=sender) for each in said]
 
 
-async def test_a_claimed_message_is_nobody_elses(any_node: MeshNode) -> None:
+async def test_a_claimed_message_is_not_free_for_others(any_node: MeshNode) -> None:
     (sent,) = await send(any_node, 1)
     (held,) = await any_node.messages.inbox("z")
     assert held.message_uuid == sent.message_uuid
@@ -65,7 +65,7 @@ async def test_not_acknowledged_within_its_lease_it_comes_again(node: MeshNode) 
     await node.messages.ack(again)
 
 
-async def test_a_late_ack_is_refused_also_if_nobody_took_the_message_since(node: MeshNode) -> None:
+async def test_a_late_ack_is_refused_also_if_no_one_took_the_message_since(node: MeshNode) -> None:
     await send(node, 1)
     (late,) = await node.messages.inbox("z")
     await lapse(node, late)
@@ -97,14 +97,14 @@ async def test_a_lease_that_makes_no_sense_is_refused(local: MeshNode, lease: fl
 
 
 @pytest.mark.parametrize("count", [0, -1])
-async def test_nobody_claims_nothing(local: MeshNode, count: int) -> None:
+async def test_no_one_claims_nothing(local: MeshNode, count: int) -> None:
     with pytest.raises(BadValue):
         await local.messages.inbox("z", limit=count)
     with pytest.raises(BadValue):
         await anext(local.messages.receive("z", at_once=count))
 
 
-async def test_renewing_begins_the_lease_anew_for_all_that_was_claimed_together(node: MeshNode) -> None:
+async def test_renewing_begins_the_lease_again_for_all_that_was_claimed_together(node: MeshNode) -> None:
     await send(node, 1, 2)
     held = await node.messages.inbox("z", lease=1_000)
     await node.messages.renew(held[1], lease=80_000)
@@ -117,7 +117,7 @@ async def test_renewing_begins_the_lease_anew_for_all_that_was_claimed_together(
         await node.messages.renew(held[0])
 
 
-async def test_what_is_in_somebodys_hands_is_given_back_when_its_node_ends(named: Settings) -> None:
+async def test_what_is_in_use_is_given_back_when_its_node_ends(named: Settings) -> None:
     async with Mesh.open(named) as ending:
         await send(ending, 1, 2)
         held = await ending.messages.inbox("z")
@@ -128,8 +128,8 @@ async def test_what_is_in_somebodys_hands_is_given_back_when_its_node_ends(named
         assert [each.delivery_attempts for each in again] == [2, 1]  # only the first counts as tried
 
 
-async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_nobody_else(
-    crowd: Crowd,
+async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_no_one_else(
+    crowd: NodeGroup,
 ) -> None:
     other = await crowd.node("other")
     killed = await crowd.node("worker")
@@ -146,7 +146,9 @@ async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_
     await again.messages.ack(held)
 
 
-async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_for_ever(crowd: Crowd) -> None:
+async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_forever(
+    crowd: NodeGroup,
+) -> None:
     killed = await crowd.node("worker")
     (sent,) = await send(killed, 1)
     await killed.messages.inbox("z")
@@ -155,11 +157,11 @@ async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_f
     await killed.store.close()
     again = await crowd.node("worker")
     await again.store.synced()
-    assert not (await again.messages._claims.look(["z"])).is_free
+    assert not (await again.messages._claims.find_claimable(["z"])).is_free
     assert await again.messages.poll_inbox_from_db("z") == []
 
 
-async def test_a_name_that_begins_like_another_nodes_frees_nothing_of_it(crowd: Crowd) -> None:
+async def test_a_name_that_begins_like_another_nodes_frees_nothing_of_it(crowd: NodeGroup) -> None:
     short, long = await crowd.node("worker"), await crowd.node("worker-1")
     await send(short, 1)
     assert len(await long.messages.poll_inbox_from_db("z")) == 1
@@ -258,7 +260,7 @@ async def test_answers_that_a_network_loses_change_nothing(shared_server: Server
 # --- whose it is to say -------------------------------------------------------------------------------
 
 
-async def test_nobody_acknowledges_or_gives_back_what_another_holds(crowd: Crowd) -> None:
+async def test_no_one_acknowledges_or_gives_back_what_another_holds(crowd: NodeGroup) -> None:
     holder, other = await crowd.node("holder"), await crowd.node("other")
     (sent,) = await send(holder, 1)
     (held,) = await holder.messages.poll_inbox_from_db("z")
@@ -297,7 +299,7 @@ async def test_what_was_given_back_may_be_given_back_again_but_not_acknowledged(
         await node.messages.ack(held)
 
 
-async def test_of_several_acks_those_that_can_be_are_made(node: MeshNode) -> None:
+async def test_of_several_acks_the_ones_that_can_be_are_made(node: MeshNode) -> None:
     for sender in "abc":
         await send(node, sender, sender=sender)
     one, lost, other = await node.messages.inbox("z")
@@ -312,7 +314,7 @@ async def test_of_several_acks_those_that_can_be_are_made(node: MeshNode) -> Non
 # --- what is never claimed ----------------------------------------------------------------------------
 
 
-async def test_what_has_expired_is_not_delivered_and_holds_nobody_back(node: MeshNode) -> None:
+async def test_what_has_expired_is_not_delivered_and_holds_no_one_back(node: MeshNode) -> None:
     sent = [await node.messages.send("z", number, sender="a", ttl=_LONG_S) for number in range(2)]
     await send(node, 2)
     await change(node, sent, expires_ms=1)
@@ -320,7 +322,7 @@ async def test_what_has_expired_is_not_delivered_and_holds_nobody_back(node: Mes
     assert bodies(await node.messages.poll_inbox_from_db("z")) == [2]
 
 
-async def test_one_that_was_given_back_and_expired_holds_nobody_back(node: MeshNode) -> None:
+async def test_one_that_was_given_back_and_expired_holds_no_one_back(node: MeshNode) -> None:
     sent = await node.messages.send("z", 1, sender="a", ttl=_LONG_S)
     (held,) = await node.messages.inbox("z")
     await node.messages.nack(held, retry_in=_LONG_S)
@@ -334,9 +336,9 @@ async def test_no_inbox_sees_anything_of_another_mesh(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None, tick="1h")
     elsewhere = settings.model_copy(update={"scope_id": "elsewhere", "home_dir": tmp_path / "elsewhere"})
     another = settings.model_copy(update={"repository_id": "another", "home_dir": tmp_path / "another"})
-    async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as beside:
+    async with Mesh.open(settings) as here, Mesh.open(elsewhere) as there, Mesh.open(another) as neighbour:
         await send(here, 1)
-        for node in (there, beside):
+        for node in (there, neighbour):
             assert await node.messages.poll_inbox_from_db("z") == []
             assert await node.messages.queries.listed() == []
         assert bodies(await here.messages.poll_inbox_from_db("z")) == [1]

@@ -1,4 +1,4 @@
-"""Commands send and receive beside their node, with its key, and leave a log that is sound."""
+"""Commands send and receive next to their node, with its key, and leave a log that is sound."""
 
 from __future__ import annotations
 

@@ -85,9 +85,7 @@ async def test_one_given_back_counts_as_tried_also_if_it_was_claimed_behind_anot
 async def test_the_last_attempt_may_still_be_acknowledged(node: MeshNode) -> None:
     await node.messages.send("z", 1, sender="a", max_attempts=1)
     (held,) = await node.messages.inbox("z")
-    assert (
-        await node.messages.poll_inbox_from_db("z") == []
-    )  # which buries nothing that is in somebody's hands
+    assert await node.messages.poll_inbox_from_db("z") == []  # which buries nothing that is claimed
     await node.messages.ack(held)
     assert await node.messages.queries.counts() == {"acked": 1}
 

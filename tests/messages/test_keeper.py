@@ -1,10 +1,10 @@
-"""The keeper: what is overdue is told once, what has expired is ended, and what is long done is forgotten."""
+"""Maintenance of messages: overdue ones are reported once, expired ones end, old ones are pruned."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.support.messages.messaging import Crowd, bodies, change, found, ids
+from tests.support.messages.messaging import NodeGroup, bodies, change, found, ids
 from tests.support.oplog.authoring import Scene
 from vox_mesh import Message
 from vox_mesh.messages.maintenance import OVERDUE
@@ -40,7 +40,7 @@ async def test_what_has_expired_is_ended_and_counted(any_node: MeshNode) -> None
     assert bodies(await any_node.messages.poll_inbox_from_db("z")) == [3]
 
 
-async def test_what_somebody_works_on_does_not_expire(node: MeshNode) -> None:
+async def test_what_someone_works_on_does_not_expire(node: MeshNode) -> None:
     sent = await node.messages.send("z", 1, sender="a", ttl=100)
     (held,) = await node.messages.inbox("z")
     await change(node, [sent], expires_ms=1)
@@ -49,22 +49,22 @@ async def test_what_somebody_works_on_does_not_expire(node: MeshNode) -> None:
     assert await node.messages.queries.counts() == {"acked": 1}
 
 
-async def test_the_sender_of_an_overdue_message_is_told(node: MeshNode) -> None:
+async def test_the_sender_of_an_overdue_message_is_notified(node: MeshNode) -> None:
     sent = await node.messages.send("z", 1, sender="a", ack_within=100, thread="t")
     await late(node, sent)
     assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]
     await keep(node)
-    (told,) = await node.messages.poll_inbox_from_db("a")
-    assert (told.sender_agent, told.msg_type) == (MESH_AGENT, OVERDUE)
-    assert (told.thread_id, told.reply_to) == ("t", sent.message_uuid)
-    said = told.body
+    (reported,) = await node.messages.poll_inbox_from_db("a")
+    assert (reported.sender_agent, reported.msg_type) == (MESH_AGENT, OVERDUE)
+    assert (reported.thread_id, reported.reply_to) == ("t", sent.message_uuid)
+    said = reported.body
     assert said.pop("late_ms") >= 1
     assert said == {"message_uuid": sent.message_uuid, "receiver_agent": "z", "state": "stored"}
     assert ids(await node.messages.queries.overdue()) == [sent.message_uuid]  # it still is
     assert await node.messages.queries.overdue(unnotified=True) == []
 
 
-async def test_several_keepers_at_once_tell_of_each_message_once(crowd: Crowd) -> None:
+async def test_several_keepers_at_once_tell_of_each_message_once(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two", "three")]
     sent = [
         await nodes[0].messages.send("z", number, sender=f"s{number}", ack_within=100) for number in range(5)
@@ -72,8 +72,8 @@ async def test_several_keepers_at_once_tell_of_each_message_once(crowd: Crowd) -
     await late(nodes[0], *sent)
     for _ in range(2):
         await asyncio.gather(*(keep(node) for node in nodes))
-    told = await nodes[0].messages.queries.listed(sender=MESH_AGENT)
-    assert sorted(each.receiver_agent for each in told) == [f"s{number}" for number in range(5)]
+    reported = await nodes[0].messages.queries.listed(sender=MESH_AGENT)
+    assert sorted(each.receiver_agent for each in reported) == [f"s{number}" for number in range(5)]
 
 
 async def test_one_that_ended_half_way_through_telling_tells_no_second_time(node: MeshNode) -> None:
@@ -85,7 +85,7 @@ async def test_one_that_ended_half_way_through_telling_tells_no_second_time(node
     assert len(await node.messages.queries.listed(sender=MESH_AGENT)) == 1
 
 
-async def test_nobody_is_told_of_what_was_acknowledged_or_is_not_late(node: MeshNode) -> None:
+async def test_no_one_is_notified_of_what_was_acknowledged_or_is_not_late(node: MeshNode) -> None:
     sent = [await node.messages.send("z", number, sender="a", ack_within=100) for number in range(2)]
     await node.messages.send("z", 2, sender="a")
     held = await node.messages.inbox("z")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.messages.messaging import (
     PATIENCE_S,
-    Crowd,
+    NodeGroup,
     bodies,
     found,
     ids,
@@ -83,7 +83,7 @@ async def test_what_is_no_json_is_refused_and_not_sent(local: MeshNode, what: st
     assert await local.messages.queries.counts() == {}
 
 
-async def test_a_body_has_at_most_so_many_bytes(any_node: MeshNode) -> None:
+async def test_a_body_has_at_most_this_many_bytes(any_node: MeshNode) -> None:
     largest = "x" * (MAX_PAYLOAD_BYTES - 2)
     of_two_bytes = "ä" * (MAX_PAYLOAD_BYTES // 2 - 1)
     for body in (largest, of_two_bytes):
@@ -158,7 +158,7 @@ async def test_sent_again_under_the_same_key_it_is_one_message(any_node: MeshNod
     assert await any_node.messages.poll_inbox_from_db("z") == []
 
 
-async def test_another_message_under_the_same_key_is_refused(crowd: Crowd) -> None:
+async def test_another_message_under_the_same_key_is_refused(crowd: NodeGroup) -> None:
     one, other = await crowd.node("one"), await crowd.node("other")
     sent = await one.messages.send("z", 1, sender="a")
     key = sent.message_uuid
@@ -172,7 +172,7 @@ async def test_another_message_under_the_same_key_is_refused(crowd: Crowd) -> No
 # --- to whom --------------------------------------------------------------------------------------------
 
 
-async def test_of_several_who_have_a_role_each_message_goes_to_one(crowd: Crowd) -> None:
+async def test_of_several_who_have_a_role_each_message_goes_to_one(crowd: NodeGroup) -> None:
     nodes = [await crowd.node(name) for name in ("one", "two")]
     senders = [f"s{number}" for number in range(8)]
     for number in range(3):
@@ -249,7 +249,7 @@ async def test_a_reply_goes_to_the_sender_in_its_thread(node: MeshNode) -> None:
     assert bodies(await node.messages.queries.listed(thread=asked.message_uuid)) == ["!!", "!", "?"]
 
 
-async def test_a_reply_to_what_was_for_a_role_is_by_whoever_answers(local: MeshNode) -> None:
+async def test_a_reply_to_what_was_for_a_role_is_by_anyone_who_answers(local: MeshNode) -> None:
     await local.messages.send("role:reviewer", "?", sender="a", thread="t")
     (question,) = await local.messages.inbox("z", roles=["reviewer"])
     assert (await local.messages.reply(question, "!", sender="z")).sender_agent == "z"
@@ -257,13 +257,13 @@ async def test_a_reply_to_what_was_for_a_role_is_by_whoever_answers(local: MeshN
     assert (by_default.sender_agent, by_default.thread_id) == (local.identity.node_id, "t")
 
 
-async def test_the_agent_that_a_conflict_is_deferred_to_is_told(node: MeshNode) -> None:
+async def test_the_agent_that_a_conflict_is_deferred_to_is_notified(node: MeshNode) -> None:
     base, _ = await overtaken(node, "k")
     await node.occ.write(MEMORIES, at("k"), {"content": "left"}, base, strategy=DeferToAgent("judge"))
     (conflict,) = await node.conflicts.list()
-    (told,) = await node.messages.poll_inbox_from_db("judge")
-    assert told.msg_type == "conflict"
-    assert told.body == {
+    (reported,) = await node.messages.poll_inbox_from_db("judge")
+    assert reported.msg_type == "conflict"
+    assert reported.body == {
         "conflict_id": conflict.conflict_id,
         "table_name": MEMORIES,
         "row_key": conflict.row_key,

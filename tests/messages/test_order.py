@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.messages.messaging import (
-    Crowd,
+    NodeGroup,
     bodies,
     change,
     come_due,
@@ -61,7 +61,7 @@ async def test_the_most_urgent_senders_are_claimed_first_when_not_all_fit(node: 
     assert bodies(await node.messages.inbox("z", limit=2)) == [3, 2]
 
 
-async def test_a_pair_is_one_consumers_at_a_time(crowd: Crowd) -> None:
+async def test_a_pair_is_one_consumers_at_a_time(crowd: NodeGroup) -> None:
     one, other = await crowd.node("one"), await crowd.node("other")
     for number in range(3):
         await one.messages.send("z", number, sender="a")
@@ -77,7 +77,7 @@ async def test_a_pair_is_one_consumers_at_a_time(crowd: Crowd) -> None:
     assert bodies(await other.messages.poll_inbox_from_db("z")) == [1, 2]
 
 
-async def test_what_expires_in_somebodys_hands_keeps_its_pair_there(node: MeshNode) -> None:
+async def test_what_expires_in_use_keeps_its_pair_there(node: MeshNode) -> None:
     sent = await node.messages.send("z", 1, sender="a", ttl=3_600)
     (held,) = await node.messages.inbox("z")
     await node.messages.send("z", 2, sender="a")
@@ -123,7 +123,7 @@ async def test_one_given_back_from_the_middle_leaves_those_before_it_held(node: 
     assert bodies(await node.messages.poll_inbox_from_db("z")) == [1, 2]
 
 
-async def test_a_message_that_comes_late_waits_for_those_in_somebodys_hands(crowd: Crowd) -> None:
+async def test_a_message_that_comes_late_waits_for_those_in_use(crowd: NodeGroup) -> None:
     one, other = await crowd.node("one"), await crowd.node("other")
     late = await one.messages.send("z", "late", sender="a")
     await one.messages.send("z", "early", sender="a")
@@ -133,12 +133,12 @@ async def test_a_message_that_comes_late_waits_for_those_in_somebodys_hands(crow
     await change(one, [late], ended_ms=None, state="stored")
     assert await other.messages.poll_inbox_from_db("z") == []
     await other.store.synced()
-    assert not (await other.messages._claims.look(["z"])).is_free
+    assert not (await other.messages._claims.find_claimable(["z"])).is_free
     await one.messages.ack(held)
     assert bodies(await other.messages.poll_inbox_from_db("z")) == ["late"]
 
 
-async def test_nobody_is_robbed_by_any_number_of_messages_that_come_late(node: MeshNode) -> None:
+async def test_no_one_is_robbed_by_any_number_of_messages_that_come_late(node: MeshNode) -> None:
     late = [await node.messages.send("z", number, sender="a") for number in range(20)]
     await node.messages.send("z", "early", sender="a")
     await change(node, late, ended_ms=1, state="dead")
@@ -148,7 +148,7 @@ async def test_nobody_is_robbed_by_any_number_of_messages_that_come_late(node: M
     await node.messages.ack(held)
 
 
-async def test_a_dead_letter_sent_again_waits_for_those_in_somebodys_hands(node: MeshNode) -> None:
+async def test_a_dead_letter_sent_again_waits_for_those_in_use(node: MeshNode) -> None:
     poison = await node.messages.send("z", 1, sender="a", max_attempts=1)
     await node.messages.send("z", 2, sender="a")
     claimed = await node.messages.inbox("z", limit=1)

@@ -29,7 +29,7 @@ class Trip(NamedTuple):
 
 
 class ScriptedCourier:
-    """Brings nothing anywhere; each trip ends as it is told to, in this order, and then well."""
+    """Brings nothing anywhere; each trip ends as configured, in this order, and then well."""
 
     def __init__(self) -> None:
         self.trips: list[Trip] = []
@@ -95,7 +95,7 @@ class Post:
         self.clock.now += seconds
 
     async def message(self, body: object, to: str = "z") -> Message:
-        """A message that is stored, and was offered to nobody."""
+        """A message that is stored, and was offered to no one."""
         return await self.node.messages.send(to, body, sender="a")
 
     async def offer(self, *said: object, stored: bool = True, to: str = "z", route: Route = Auto) -> None:
@@ -127,7 +127,8 @@ class Post:
 async def post(there: Scene, local: MeshNode) -> AsyncIterator[Post]:
     """The outbox of one node, and another node at which z and y receive."""
     async with there.node("far") as far:
-        far.presence.activity.control_addr = _FAR
+        local.messages.directory.token_id = "shared"
+        far.presence.announce(_FAR, "shared")
         await far.run_once()
         await far.messages.announce(["z", "y"])
         post = Post(local, Clock())
@@ -145,11 +146,11 @@ async def test_a_message_is_brought_to_the_node_where_it_is_received(post: Post)
 
 
 async def test_a_message_for_nowhere_or_by_the_database_alone_is_not_brought(post: Post) -> None:
-    await post.offer("for nobody", to="nobody")
+    await post.offer("for an unknown agent", to="unknown")
     await post.offer("local", route=Local)
     await post.offer("nowhere", route=Remote("http://127.0.0.1:2"))
     assert post.brought == []
-    await post.offer("there", to="nobody", route=Remote(_FAR))
+    await post.offer("there", to="unknown", route=Remote(_FAR))
     assert post.brought == [["there"]]
 
 
@@ -319,7 +320,7 @@ async def test_what_an_earlier_process_left_in_the_spool_is_not_overtaken(post: 
     await later.outbox.close()
 
 
-async def test_a_message_for_somebody_here_is_brought_without_a_courier(post: Post) -> None:
+async def test_a_message_for_someone_here_is_brought_without_a_courier(post: Post) -> None:
     receiving = post.node.messages.receive("here")
     post.node.messages.relay_by(post.outbox)
     asking = asyncio.create_task(anext(receiving))

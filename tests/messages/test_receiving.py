@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.messages.messaging import (
     PATIENCE_S,
-    Crowd,
+    NodeGroup,
     bodies,
     change,
     found,
@@ -31,7 +31,7 @@ _LEASE_S = 100.0
 
 
 async def send(node: MeshNode, senders: str, count: int = 1) -> None:
-    """Have each of these senders send so many messages to z: a0, b0, …, a1, …"""
+    """Have each of these senders send this many messages to z: a0, b0, …, a1, …"""
     for number in range(count):
         for sender in senders:
             await node.messages.send("z", f"{sender}{number}", sender=sender)
@@ -47,7 +47,7 @@ async def until_looked(consumer: Consumer) -> None:
     """Wait until the consumer has looked for messages once more."""
     before = consumer._looked_at
     async with asyncio.timeout(PATIENCE_S):
-        while consumer._looked_at == before:  # noqa: ASYNC110 - nobody tells
+        while consumer._looked_at == before:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.001)
 
 
@@ -63,7 +63,7 @@ async def test_a_waiting_loop_is_given_what_is_sent(any_node: MeshNode) -> None:
     await receiving.aclose()
 
 
-async def test_a_loop_is_given_what_another_node_sends(crowd: Crowd) -> None:
+async def test_a_loop_is_given_what_another_node_sends(crowd: NodeGroup) -> None:
     here, there = await crowd.node("here"), await crowd.node("there")
     receiving = here.messages.receive("z", roles=["reviewer"])
     waiting = asyncio.create_task(take(here, receiving, 2))
@@ -74,7 +74,7 @@ async def test_a_loop_is_given_what_another_node_sends(crowd: Crowd) -> None:
     await receiving.aclose()
 
 
-async def test_a_loop_that_ends_early_gives_back_at_once_what_nobody_looked_at(node: MeshNode) -> None:
+async def test_a_loop_that_ends_early_gives_back_at_once_what_no_one_looked_at(node: MeshNode) -> None:
     await send(node, "abcd")
     async with aclosing(node.messages.receive("z")) as receiving:
         async for message in receiving:
@@ -87,7 +87,7 @@ async def test_a_loop_that_ends_early_gives_back_at_once_what_nobody_looked_at(n
     await node.messages.ack(message)  # it is still ours
 
 
-async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_told_of(there: Scene) -> None:
+async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_notified_of(there: Scene) -> None:
     async with there.node() as node:
         await node.run_once()
         await send(node, "ab")
@@ -100,7 +100,7 @@ async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_told_
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert await there.gate.land(claim)  # nobody is there any more to hear of it
+        assert await there.gate.land(claim)  # no one is there any more to hear of it
         assert [each.state for each in await node.messages.queries.peek(["z"])] == ["delivered"] * 2
         there.gate.release()
         await settled(node)
@@ -176,7 +176,7 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Sce
         assert len(node.messages._claims._handed_out) <= 2 * 4_096
 
 
-async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_counted(there: Scene) -> None:
+async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counted(there: Scene) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
@@ -186,7 +186,7 @@ async def test_what_lies_too_long_with_somebody_slow_is_given_back_and_not_count
         clock.now += 0.3 * _LEASE_S
         fresh = await next_of(receiving)
         assert (slow.body, fresh.body) == ("a0", "b0")
-        assert fresh.claim_owner != slow.claim_owner  # it was claimed anew, for a whole lease
+        assert fresh.claim_owner != slow.claim_owner  # it was claimed again, for a whole lease
         assert fresh.delivery_attempts == 1
         await node.messages.ack(slow)
         await receiving.aclose()
@@ -301,7 +301,7 @@ async def test_waiting_for_an_ack_tells_how_a_message_ended(node: MeshNode) -> N
 # --- nothing is stranded ------------------------------------------------------------------------------
 
 
-async def test_what_was_claimed_with_a_lost_message_is_released_at_once(crowd: Crowd) -> None:
+async def test_what_was_claimed_with_a_lost_message_is_released_at_once(crowd: NodeGroup) -> None:
     here, there = await crowd.node("here"), await crowd.node("there")
     await send(here, "a", 3)
     receiving = here.messages.receive("z", lease=_LEASE_S)

@@ -1,4 +1,4 @@
-"""Whoever is replaced while an answer is under way is not told that nothing was sent."""
+"""A node that is replaced while an answer is under way does not report that nothing was sent."""
 
 from __future__ import annotations
 

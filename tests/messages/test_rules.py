@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support.messages.message_oracle import Letter, Oracle
-from tests.support.messages.messaging import PATIENCE_S, Crowd, change, come_due, crowd_on, lapse
+from tests.support.messages.message_oracle import Oracle, OracleMessage
+from tests.support.messages.messaging import PATIENCE_S, NodeGroup, change, come_due, crowd_on, lapse
 from tests.support.running import lengths
 from tests.support.running.walks import walk
 from tools.homes import FILE, MEMORY, HomeCase
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _NODES = ("one", "two")
 _LONG_S = 3_600.0
-_MOST_OF_PAIR = 7  # more than these are not looked through for what is in somebody's hands
+_MOST_OF_PAIR = 7  # more than these are not looked through for what is claimed
 _LISTED = 10_000
 
 any_of = st.integers(0, 2**16)
@@ -49,7 +49,7 @@ class MessageWalk(RuleBasedStateMachine):
         super().__init__()
         self._runner = asyncio.Runner()
         self._oracle = Oracle()
-        self._held: list[tuple[str, Message, Letter]] = []
+        self._held: list[tuple[str, Message, OracleMessage]] = []
         self._over: list[tuple[str, Message]] = []
 
     def _run(self, step: Coroutine[Any, Any, T]) -> T:
@@ -66,7 +66,7 @@ class MessageWalk(RuleBasedStateMachine):
         """Open the mesh."""
         walk = type(self)
         walk.walks += 1
-        self._context: AbstractAsyncContextManager[Crowd] = crowd_on(
+        self._context: AbstractAsyncContextManager[NodeGroup] = crowd_on(
             walk.case, walk.folder / str(walk.walks), None
         )
 
@@ -86,7 +86,7 @@ class MessageWalk(RuleBasedStateMachine):
     # --- what is compared ---------------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """What lies in the database is what the oracle says, and what is in nobody's hands is so."""
+        """What lies in the database is what the oracle says, and what is free is so."""
         listed = await self._nodes["one"].messages.queries.listed(limit=_LISTED)
         seen = {each.message_uuid: (each.state, each.delivery_attempts) for each in listed}
         assert seen == self._oracle.seen()
@@ -94,7 +94,7 @@ class MessageWalk(RuleBasedStateMachine):
         self._held = [each for each in self._held if each[2].is_held]
         self._over += [(name, message) for name, message, letter in over if letter.is_open]
 
-    def _chosen(self, number: int) -> tuple[MeshNode, Message, Letter]:
+    def _chosen(self, number: int) -> tuple[MeshNode, Message, OracleMessage]:
         name, message, letter = self._held[number % len(self._held)]
         return self._nodes[name], message, letter
 
@@ -148,7 +148,7 @@ class MessageWalk(RuleBasedStateMachine):
     @precondition(lambda self: self._held)
     @rule(number=any_of)
     def ack(self, number: int) -> None:
-        """Acknowledge what is in somebody's hands; said twice, it is the same."""
+        """Acknowledge what is claimed; said twice, it is the same."""
         node, message, letter = self._chosen(number)
         self._oracle.ack(letter)
         self._run(node.messages.ack(message))
@@ -157,7 +157,7 @@ class MessageWalk(RuleBasedStateMachine):
     @precondition(lambda self: self._held)
     @rule(number=any_of, waits=st.booleans())
     def nack(self, number: int, waits: bool) -> None:
-        """Give back what is in somebody's hands, for later or for now; said twice, it is the same."""
+        """Give back what is claimed, for later or for now; said twice, it is the same."""
         node, message, letter = self._chosen(number)
         self._oracle.nack(letter, message.delivery_attempts, waits=waits)
         self._run(node.messages.nack(message, retry_in=_LONG_S if waits else 0))
@@ -235,7 +235,7 @@ class MessageWalk(RuleBasedStateMachine):
 
     @rule(number=any_of)
     def kill(self, number: int) -> None:
-        """Have a node die, and begin again: what it held is free for it, and for nobody else."""
+        """Have a node die, and begin again: what it held is free for it, and for no one else."""
         name, node = self._node(number)
         self._held = [each for each in self._held if each[0] != name]
         self._over = [each for each in self._over if each[0] != name]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.messages.messaging import (
-    Crowd,
+    NodeGroup,
     bodies,
     change,
     crowd_on,
@@ -47,12 +47,12 @@ def _changed(**columns: Any) -> Forge:
 
 
 async def _by_another_key(node: MeshNode, message: Message) -> None:
-    text = message._replace(payload='"another"').signed_text(*node.store.tenant[:2])
+    text = message._replace(payload='"another"').signed_text(*node.store.mesh_id)
     await change(node, [message], payload='"another"', signature=stranger().sign(text))
 
 
 async def _of_another_mesh(node: MeshNode, message: Message) -> None:
-    text = message.signed_text("another scope", node.store.tenant[1])
+    text = message.signed_text("another scope", node.store.writer_id[1])
     await change(node, [message], signature=node.identity.key.sign(text))
 
 
@@ -62,7 +62,7 @@ async def _signature_of_an_op(node: MeshNode, message: Message) -> None:
 
 _FORGERIES = {
     "another payload": _changed(payload='"another"'),
-    "another sender": _changed(sender_agent="somebody"),
+    "another sender": _changed(sender_agent="someone"),
     "another type": _changed(msg_type="order"),
     "another priority": _changed(priority=3),
     "another thread": _changed(thread_id="t"),
@@ -70,7 +70,7 @@ _FORGERIES = {
     "a longer life": _changed(expires_ms=9_999_999_999_999),
     "more attempts": _changed(max_attempts=999),
     "another node": _changed(sender_node="two"),
-    "a node that nobody knows": _changed(sender_node="nobody"),
+    "an unknown node": _changed(sender_node="unknown"),
     "another incarnation": _changed(sender_incarnation=99),
     "no signature": _changed(signature=""),
     "no hex": _changed(signature="ed25519:zz"),
@@ -101,20 +101,20 @@ async def test_messages_that_are_sent_together_have_one_signature_and_each_is_ch
         )
         together = [message.signature.partition("+")[0] for message in sent[1:]]
         assert len({*together}) == 1
-        assert sent[0].signature not in together  # nobody else was sending when it began
+        assert sent[0].signature not in together  # no one else was sending when it began
         await change(node, [sent[4]], payload='"another"')
         await change(node, [sent[6]], signature=sent[7].signature)
         assert sorted(bodies(await node.messages.inbox("z", limit=20))) == [0, 1, 2, 3, 5, 7, 8]
         assert await node.messages.queries.counts() == {"delivered": 7, "dead": 2}
 
 
-async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: Crowd) -> None:
+async def test_a_message_under_anothers_name_or_signature_is_not_delivered(crowd: NodeGroup) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
     sent = await one.messages.send("z", "true", sender="a")
     copied = sent._replace(message_uuid=new_key(), payload='"again"')
     await _insert(one, copied)  # with the signature of the true one
     unsigned = sent._replace(message_uuid=new_key(), sender_agent="b", sender_node="one")
-    signature = two.identity.key.sign(unsigned.signed_text(*two.store.tenant[:2]))
+    signature = two.identity.key.sign(unsigned.signed_text(*two.store.mesh_id))
     await _insert(two, unsigned._replace(signature=signature))  # signed, but by another node than it names
     assert bodies(await two.messages.poll_inbox_from_db("z")) == ["true"]
     assert await two.messages.queries.counts() == {"delivered": 1, "dead": 2}
@@ -137,14 +137,14 @@ async def test_what_follows_a_forged_message_is_an_attempt_like_any_other(node: 
     receiving = node.messages.receive("z")
     other = await next_of(receiving)
     assert other.body in (2, 3)
-    await receiving.aclose()  # which gives back what nobody looked at
+    await receiving.aclose()  # which gives back what no one looked at
     await settled(node)
     assert (await row_of(node, genuine))["delivery_attempts"] >= 0
     if other.body == 2:
         assert other.delivery_attempts == 1
 
 
-async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: Crowd) -> None:
+async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: NodeGroup) -> None:
     one, two = await crowd.node("one"), await crowd.node("two")
     sent = await one.messages.send(
         "z",

@@ -37,7 +37,7 @@ class Attempts:
         monkeypatch.setattr(claims, "claim", counted)
 
     async def until(self, count: int, receiving: asyncio.Task[Message]) -> None:
-        """Wait until so many more were made, which must come to nothing."""
+        """Wait until this many more were made, which must come to nothing."""
         made = asyncio.create_task(self._several(count))
         await asyncio.wait({made, receiving}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         assert not receiving.done(), f"it was handed out without a claim: {receiving.result()}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.messages.messaging import PATIENCE_S, Crowd, bodies, change, crowd_on, settled
+from tests.support.messages.messaging import PATIENCE_S, NodeGroup, bodies, change, crowd_on, settled
 from tests.support.oplog.authoring import Scene
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Message
@@ -60,14 +60,14 @@ class Resting:
         monkeypatch.setattr(Consumer, "_wait_for_message", counted)
 
     async def reach(self, count: int) -> None:
-        """Wait until so many rest."""
+        """Wait until this many rest."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self._receivers) < count or len(self._since) < count:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def reach_again(self, count: int) -> None:
-        """Wait until so many have begun to rest after now, and rest."""
+        """Wait until this many have begun to rest after now, and rest."""
         self._since.clear()
         await self.reach(count)
 
@@ -82,7 +82,7 @@ def resting(monkeypatch: pytest.MonkeyPatch) -> Resting:
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
-async def others(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def others(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Nodes that have no relay: each knows what the others do from the database alone."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
@@ -154,7 +154,7 @@ async def test_messages_to_one_of_many_receivers_wake_only_that_one(
 
 
 async def test_a_message_to_a_role_wakes_a_few_of_its_many_receivers(
-    others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
+    others: NodeGroup, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "_RAMP_S", _NEVER_S)
     node, other = await others.node("a"), await others.node("b")
@@ -169,7 +169,7 @@ async def test_a_message_to_a_role_wakes_a_few_of_its_many_receivers(
 
 
 async def test_while_a_message_to_a_role_is_worked_on_commits_wake_no_receiver_of_it(
-    others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
+    others: NodeGroup, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     first, _ = [await other.messages.send(_ROLE, number, sender="sender") for number in range(2)]
@@ -187,21 +187,23 @@ async def test_while_a_message_to_a_role_is_worked_on_commits_wake_no_receiver_o
 
 
 async def test_many_receivers_that_begin_together_claim_nothing_one_by_one(
-    others: Crowd, resting: Resting
+    others: NodeGroup, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     await other.messages.send("idle-200", "here already", sender="sender")
-    before = node.store.traffic.answered
+    before = node.store.stats.answered
     async with receiving(node, idle(_MANY)) as got:
         assert (await next_of(got)).body == "here already"
         await resting.reach(_MANY)
-        assert node.store.traffic.answered - before < 5 * FEW
+        assert node.store.stats.answered - before < 5 * FEW
 
 
 # --- but that one ------------------------------------------------------------------------------------
 
 
-async def test_a_message_that_another_node_stores_wakes_its_receiver(others: Crowd, resting: Resting) -> None:
+async def test_a_message_that_another_node_stores_wakes_its_receiver(
+    others: NodeGroup, resting: Resting
+) -> None:
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
@@ -210,7 +212,7 @@ async def test_a_message_that_another_node_stores_wakes_its_receiver(others: Cro
 
 
 async def test_a_message_that_another_node_gives_back_wakes_a_receiver_of_its_role(
-    others: Crowd, resting: Resting
+    others: NodeGroup, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     await other.messages.send(_ROLE, 1, sender="sender")
@@ -223,7 +225,7 @@ async def test_a_message_that_another_node_gives_back_wakes_a_receiver_of_its_ro
         await other.messages.send(_ROLE, 1, sender="sender")
 
 
-async def test_the_end_of_a_lease_wakes_a_receiver(others: Crowd, resting: Resting) -> None:
+async def test_the_end_of_a_lease_wakes_a_receiver(others: NodeGroup, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, idle(2 * FEW), "reviewer") as got:
         await resting.reach(2 * FEW)
@@ -235,7 +237,7 @@ async def test_the_end_of_a_lease_wakes_a_receiver(others: Crowd, resting: Resti
         assert (await next_of(got)).body == 2
 
 
-async def test_a_lease_that_is_released_early_wakes_a_receiver(others: Crowd, resting: Resting) -> None:
+async def test_a_lease_that_is_released_early_wakes_a_receiver(others: NodeGroup, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
     await other.messages.send(_ROLE, 1, sender="sender")
     held = await other.messages.inbox("z", roles=["reviewer"], lease=_HOUR_S)
@@ -246,7 +248,7 @@ async def test_a_lease_that_is_released_early_wakes_a_receiver(others: Crowd, re
 
 
 async def test_an_acknowledgement_wakes_a_receiver_of_what_was_sent_next(
-    others: Crowd, resting: Resting
+    others: NodeGroup, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     for number in range(2):
@@ -259,7 +261,7 @@ async def test_an_acknowledgement_wakes_a_receiver_of_what_was_sent_next(
 
 
 async def test_a_message_that_expires_wakes_a_receiver_of_what_was_sent_next(
-    others: Crowd, resting: Resting
+    others: NodeGroup, resting: Resting
 ) -> None:
     node, other = await others.node("a"), await others.node("b")
     expiring = await other.messages.send(_ROLE, 0, sender="sender", ttl=_HOUR_S)
@@ -272,7 +274,9 @@ async def test_a_message_that_expires_wakes_a_receiver_of_what_was_sent_next(
         assert (await next_of(got)).body == 1
 
 
-async def test_a_dead_letter_that_is_sent_again_wakes_its_receiver(others: Crowd, resting: Resting) -> None:
+async def test_a_dead_letter_that_is_sent_again_wakes_its_receiver(
+    others: NodeGroup, resting: Resting
+) -> None:
     node, other = await others.node("a"), await others.node("b")
     dead = await other.messages.send("target", 1, sender="sender", max_attempts=1)
     (held,) = await other.messages.inbox("target")
@@ -295,7 +299,7 @@ async def test_what_an_earlier_incarnation_had_claimed_can_be_had_by_the_next(th
             assert (await next_of(got)).body == 1
 
 
-async def test_what_the_relay_brings_wakes_its_receiver(others: Crowd, resting: Resting) -> None:
+async def test_what_the_relay_brings_wakes_its_receiver(others: NodeGroup, resting: Resting) -> None:
     node, other = await others.node("a"), await others.node("b")
     async with receiving(node, ["target", *idle(2 * FEW)]) as got:
         await resting.reach(2 * FEW + 1)
@@ -306,7 +310,7 @@ async def test_what_the_relay_brings_wakes_its_receiver(others: Crowd, resting: 
 
 
 async def test_what_the_relay_brought_is_dropped_when_another_node_has_it(
-    others: Crowd, resting: Resting, monkeypatch: pytest.MonkeyPatch
+    others: NodeGroup, resting: Resting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer, "_CLEAN_INTERVAL_S", 0.0)
     node, other = await others.node("a"), await others.node("b")
@@ -346,14 +350,14 @@ class Unanswered:
         raise AssertionError
 
 
-class Sleeper:
+class CountingReceiver:
     """A receiver that counts how often it was woken."""
 
     def __init__(self, name: str) -> None:
         self.names: tuple[str, ...] = (name,)
         self.woken = 0
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """It was woken."""
         self.woken += 1
 
@@ -364,7 +368,7 @@ class Sleeper:
 
 async def test_if_inboxes_can_not_be_looked_at_every_receiver_looks_once_by_itself(local: MeshNode) -> None:
     waking = Wakeups(local.store, Unanswered(), local.clock, tuple)
-    sleepers = [Sleeper(name) for name in idle(2 * FEW)]
+    sleepers = [CountingReceiver(name) for name in idle(2 * FEW)]
     with ExitStack() as waiting:
         for sleeper in sleepers:
             waiting.enter_context(waking.waking(sleeper))

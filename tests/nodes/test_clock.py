@@ -1,4 +1,4 @@
-"""Clocks: the database's is the one that counts, and a node whose own is wrong harms nobody."""
+"""Clocks: the database's is the one that counts, and a node whose own is wrong harms no one."""
 
 from __future__ import annotations
 
@@ -174,9 +174,9 @@ async def test_what_waited_is_left_to_nodes_whose_clocks_are_right() -> None:
         op_id = (await right.oplog.append(NOTE, {}, deps=[dep])).key
         await right.oplog.append(NOTE, {}, key=dep)
         with pytest.raises(ClockOff):
-            await wrong.deferral.run_once()
-        assert await right.deferral.run_once() == 1
-        assert await right.deferral.waiting_for(op_id) is None
+            await wrong.pending_ops.run_once()
+        assert await right.pending_ops.run_once() == 1
+        assert await right.pending_ops.waiting_for(op_id) is None
 
 
 async def test_a_forged_time_in_a_row_is_flagged_and_not_merged() -> None:
@@ -262,7 +262,7 @@ def test_before_the_database_is_heard_the_own_clock_is_all_there_is() -> None:
     ),
     st.integers(0, 10**12),
 )
-def test_what_is_told_is_never_ahead_of_the_database_nor_behind_by_more_than_an_answer_takes(
+def test_what_is_reported_is_never_ahead_of_the_database_nor_behind_by_more_than_an_answer_takes(
     answers: list[tuple[int, int, int]], ahead: int
 ) -> None:
     monotonic = Clock(1_000.0)

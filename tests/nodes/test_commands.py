@@ -1,4 +1,4 @@
-"""One-shot commands beside a node: the clock they author by, and the seal they leave."""
+"""One-shot commands next to a node: the clock they author by, and the seal they leave."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_command_takes_its_times_from_the_database(
 @pytest.fixture
 def neighbour(anchored: MeshNode, tmp_path: Path) -> Settings:
     """The settings of the node."""
-    return FILE.settings(tmp_path, None, scope_id=anchored.store.tenant.scope_id)
+    return FILE.settings(tmp_path, None, scope_id=anchored.store.writer_id.scope_id)
 
 
 async def test_a_command_that_was_refused_is_sealed_too(anchored: MeshNode, neighbour: Settings) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -57,7 +63,7 @@ async def _ticks(node: MeshNode) -> bool:
 
 @asynccontextmanager
 async def mesh_of(database_of: DatabaseOf, folder: Path, names: str = "abc") -> AsyncIterator[Mesh]:
-    """So many nodes, each with a first tick."""
+    """This many nodes, each with a first tick."""
     async with database_of(folder) as database, scene(database.engine) as there, AsyncExitStack() as living:
         nodes = [await living.enter_async_context(there.node(name)) for name in names]
         for node in nodes:
@@ -179,7 +185,7 @@ async def test_the_log_and_the_nodes_name_the_databases_clock(
 
 
 async def refused_alike(node: MeshNode, lock: Lock, job_id: str) -> None:
-    """All that would be granted, begun or written anew is refused with the same error."""
+    """All that would be granted, begun or written again is refused with the same error."""
     attempts: tuple[Callable[[], Awaitable[object]], ...] = (
         partial(node.locks.acquire, "z"),
         partial(node.locks.acquire, ["z", "zz"], shared=True),
@@ -229,6 +235,41 @@ async def keep_in_order_if_it_may(node: MeshNode) -> None:
     await node._message_maintenance.run_once()
     with pytest.raises(DatabaseClockJumped):
         await node.locks.sweep_expired_distributed_locks()
+
+
+@pytest.mark.parametrize("statement", range(1, 9))
+async def test_nothing_expires_if_the_clock_is_set_while_a_request_is_applied(
+    tmp_path: Path, statement: int
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, b = mesh.nodes
+        await a.locks.acquire("x", ttl=TTL_S)
+        with _clock_set_at(mesh.database, statement), suppress(DatabaseClockJumped):
+            await b.locks.sweep_expired_distributed_locks()
+        mesh.database.set_ahead(0)
+        await mesh.settle()
+        assert await b.locks.holders(["x"])
+
+
+@contextmanager
+def _clock_set_at(database: SteppedDatabase, statement: int) -> Iterator[None]:
+    """Set the clock when the engine begins the given statement, in the middle of a transaction."""
+    memory = database.engine
+    assert isinstance(memory, SharedMemory)
+    left = statement
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            database.set_ahead(HOUR_S)
+            memory._clock.begin()
+
+    memory._connection.set_trace_callback(count)
+    try:
+        yield
+    finally:
+        memory._connection.set_trace_callback(None)
 
 
 @BOTH
@@ -336,6 +377,21 @@ async def test_a_node_that_starts_does_not_believe_a_step_that_was_undone_since(
             assert await _ticks(d), "the step was recorded as long ago as it was large, and looks recent"
 
 
+async def test_nodes_that_only_registered_do_not_show_that_a_step_was_undone(tmp_path: Path) -> None:
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        a, *_ = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        assert not await _ticks(a)
+        registered = Batch()
+        now_ms = a.clock.now_ms + round(STEP_S * 1_000)
+        times = f"last_seen_ms = {now_ms}, started_ms = {now_ms}"
+        registered.add(f"UPDATE mesh_heartbeats SET {times} WHERE node_id <> 'a'")
+        await mesh.database.engine.run(registered.seal())
+        async with mesh.there.node("d") as d:
+            with pytest.raises(DatabaseClockJumped):
+                await d.locks.acquire("y", ttl=TTL_S)
+
+
 async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
     tmp_path: Path,
 ) -> None:
@@ -419,7 +475,7 @@ async def test_a_node_whose_own_clock_stood_still_follows_the_others(tmp_path: P
                     await node.run_once()
             assert await _ticks(c)
             assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
-            assert a.clock.correction_ms == 0, "nobody has corrected the database for that"
+            assert a.clock.correction_ms == 0, "no one has corrected the database for that"
 
 
 async def test_while_a_node_of_the_version_before_is_alive_nothing_is_corrected(tmp_path: Path) -> None:
@@ -478,7 +534,7 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
         async with there.node("a", around) as node:
             await node.run_once()
             ahead_s = 100.0
-            database.set_ahead(ahead_s)  # one machine, one clock, and somebody has set it
+            database.set_ahead(ahead_s)  # one machine, one clock, and someone has set it
             await node.run_once()
             assert -100_500 < node.clock.correction_ms < -99_500
             assert not node.clock.is_off
@@ -492,7 +548,7 @@ async def test_the_database_is_believed_in_the_end_if_the_machines_clocks_agree_
             await node.close()
         async with there.node("a", around) as node:
             await node.run_once()
-            assert node.clock.correction_ms == 0, "nobody else was there: nothing could end by it"
+            assert node.clock.correction_ms == 0, "no one else was there: nothing could end by it"
 
 
 # --- requests that come late ---------------------------------------------------------------------

@@ -40,7 +40,7 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> 
 
 async def another(node: MeshNode, name: str, announced: int | None, incarnation: int = 1) -> None:
     """Have another node be alive, which announced a version in its first incarnation."""
-    mesh = node.store.tenant[:2]
+    mesh = node.store.mesh_id
     beat = node.presence.beat().statements[0]
     values = (*mesh, name, *beat.params[3:])
     raised = [Statement(named("nodes")["raise_incarnation"], (*mesh, name))]
@@ -64,7 +64,7 @@ async def test_what_is_new_waits_for_an_older_node_and_begins_when_it_has_left(
     assert await node.features.oldest_live_version() == _OLD
     assert not await node.features.is_known_to_all(VERSION)
     assert await node.features.is_known_to_all(_OLD)
-    mesh = node.store.tenant[:2]
+    mesh = node.store.mesh_id
     await node.store.write(Script(Statement(named("nodes")["leave"], (*mesh, "older"))))
     assert not await node.features.is_known_to_all(VERSION)  # it was asked just now
     clock.now += _KEPT_S

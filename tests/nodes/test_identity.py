@@ -1,4 +1,4 @@
-"""Identity: an id and a key that a slot keeps, and that nobody else can read."""
+"""Identity: an id and a key that a slot keeps, and that no one else can read."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_identity_is_the_same_after_a_restart(folder: Path) -> None:
     assert _who(node_identity(named, "builder-1")) == _who(node_identity(named, "builder-1"))
 
 
-def test_a_given_id_is_used_as_it_is(folder: Path) -> None:
+def test_a_given_id_is_used_unchanged(folder: Path) -> None:
     identity = node_identity(folder, "builder-1")
     assert (identity.node_id, identity.chain, identity.is_command) == ("builder-1", "builder-1", False)
 
@@ -172,7 +172,7 @@ def test_nothing_secret_shows(folder: Path) -> None:
     assert "PRIVATE" not in shown
 
 
-def test_a_folder_that_cant_be_used_is_told_as_a_setting(tmp_path: Path) -> None:
+def test_a_folder_that_cant_be_used_is_reported_as_a_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadSettings, match="VOX_MESH_HOME"):
         node_identity(tmp_path / "file" / "1", None)

@@ -1,4 +1,4 @@
-"""The key of a chain: commands write beside each other, and still with one key only."""
+"""The key of a chain: commands write next to each other, and still with one key only."""
 
 from __future__ import annotations
 

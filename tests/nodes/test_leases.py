@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from tests.support.nodes.virtual_time import in_virtual_time
 from vox_mesh.nodes.leases import LeaseRenewer
 from vox_mesh.store.background import BackgroundFaults
 
-_TTL_S: Final = 0.3
-_PATIENCE_S: Final = 10.0
+_TTL_S: Final = 30.0
+_HANGS_S: Final = 1_000.0
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _Lease:
@@ -19,119 +23,123 @@ class _Lease:
 
     def __init__(self, ttl: float = _TTL_S) -> None:
         self.ttl = ttl
-        self.deadline = time.monotonic() + ttl
+        self.deadline = _now() + ttl
 
 
 class _Leases:
-    """A renewer, and what it has done."""
+    """A renewer, and what it has done: each renewal and each loss with its time."""
 
-    def __init__(self) -> None:
-        self.renewed: list[Sequence[_Lease]] = []
-        self.lost: list[_Lease] = []
+    def __init__(self, *, takes_s: float = 0.0) -> None:
+        self.takes_s = takes_s
+        self.renewed: list[tuple[float, Sequence[_Lease]]] = []
+        self.lost: list[tuple[float, _Lease]] = []
         self.ends: set[_Lease] = set()
         self.failures: list[Exception] = []
-        self.changed = asyncio.Condition()
         self.faults = BackgroundFaults()
         self.renewer: LeaseRenewer[_Lease] = LeaseRenewer(
-            self._renew, self.lost.append, time.monotonic, self.faults, task_name="leases"
+            self._renew,
+            lambda lease: self.lost.append((round(_now(), 3), lease)),
+            asyncio.get_running_loop().time,
+            self.faults,
+            task_name="leases",
         )
 
     async def _renew(self, leases: Sequence[_Lease]) -> Collection[_Lease]:
-        self.renewed.append(leases)
-        async with self.changed:
-            self.changed.notify_all()
+        self.renewed.append((round(_now(), 3), leases))
+        await asyncio.sleep(self.takes_s)
         if self.failures:
             raise self.failures.pop()
         for each in leases:
             if each not in self.ends:
-                each.deadline = time.monotonic() + each.ttl
+                each.deadline = _now() + each.ttl
         return self.ends.intersection(leases)
 
-    async def until_renewed(self, times: int) -> None:
-        """Wait for this many renewals."""
-        async with asyncio.timeout(_PATIENCE_S), self.changed:
-            await self.changed.wait_for(lambda: len(self.renewed) >= times)
-
-    async def until_lost(self, lease: _Lease) -> None:
-        """Wait until a lease is lost."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while lease not in self.lost:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+    @property
+    def renewed_at(self) -> list[float]:
+        """When a renewal was sent."""
+        return [at for at, _ in self.renewed]
 
 
-async def test_a_lease_is_renewed_until_it_is_released() -> None:
+@in_virtual_time
+async def test_a_lease_is_renewed_after_a_third_of_its_ttl_until_it_is_released() -> None:
     leases, lease = _Leases(), _Lease()
     leases.renewer.hold(lease)
-    await leases.until_renewed(3)
-    assert lease.deadline > time.monotonic()
+    await asyncio.sleep(3.5 * _TTL_S / 3)
+    assert leases.renewed_at == [10.0, 20.0, 30.0]
     leases.renewer.release(lease)
-    count = len(leases.renewed)
-    await asyncio.sleep(_TTL_S)
-    assert (len(leases.renewed), leases.lost) == (count, [])
+    await asyncio.sleep(2 * _TTL_S)
+    assert (len(leases.renewed), leases.lost) == (3, [])
 
 
+@in_virtual_time
 async def test_leases_that_are_due_together_are_renewed_together() -> None:
-    leases = _Leases()
-    both = [_Lease(), _Lease()]
-    both[1].deadline = both[0].deadline
+    leases, both = _Leases(), [_Lease(), _Lease()]
     for each in both:
         leases.renewer.hold(each)
-    await leases.until_renewed(1)
+    await asyncio.sleep(_TTL_S / 2)
     leases.renewer.close()
-    assert leases.renewed[0] == both
+    assert [each for _, each in leases.renewed] == [both]
 
 
+@in_virtual_time
 async def test_a_short_lease_is_renewed_in_time_though_a_long_one_was_there_before() -> None:
-    leases, long, short = _Leases(), _Lease(1_000.0), _Lease()
+    leases, long, short = _Leases(), _Lease(100 * _TTL_S), _Lease()
     leases.renewer.hold(long)
     leases.renewer.hold(short)
-    await leases.until_renewed(1)
+    await asyncio.sleep(_TTL_S / 2)
     leases.renewer.close()
-    assert leases.renewed[0] == [short]
+    assert leases.renewed == [(10.0, [short])]
 
 
+@in_virtual_time
 async def test_a_renewal_that_fails_is_retried_and_counted() -> None:
-    leases, lease = _Leases(), _Lease(3.0)
+    leases, lease = _Leases(), _Lease()
     leases.failures.append(ZeroDivisionError())
     leases.renewer.hold(lease)
-    await leases.until_renewed(2)
+    await asyncio.sleep(_TTL_S / 2)
     leases.renewer.close()
+    assert leases.renewed_at == [10.0, 10.5]
     assert (leases.faults.counts["leases"], leases.lost) == (1, [])
 
 
+@in_virtual_time
 async def test_a_lease_that_is_over_at_the_database_is_lost_once() -> None:
-    leases, lease, other = _Leases(), _Lease(), _Lease(1_000.0)
+    leases, lease, other = _Leases(), _Lease(), _Lease()
     leases.ends.add(lease)
     leases.renewer.hold(lease)
     leases.renewer.hold(other)
     await leases.renewer.renew_all()
     await leases.renewer.renew_all()
-    assert (leases.lost, list(leases.renewer.leases)) == ([lease], [other])
+    assert (leases.lost, list(leases.renewer.leases)) == ([(0.0, lease)], [other])
     leases.renewer.close()
 
 
+@in_virtual_time
+async def test_only_the_due_leases_are_renewed_out_of_turn() -> None:
+    leases = _Leases()
+    expired, due, early = _Lease(), _Lease(), _Lease()
+    for each in (expired, due, early):
+        leases.renewer.hold(each)
+    expired.deadline, due.deadline = _now(), _now() + _TTL_S / 2
+    await leases.renewer.renew_due()
+    assert (leases.renewed, leases.lost) == ([(0.0, [due])], [(0.0, expired)])
+    assert list(leases.renewer.leases) == [due, early]
+    leases.renewer.close()
+
+
+@in_virtual_time
 async def test_a_lease_that_is_only_watched_is_lost_at_its_end() -> None:
     leases, lease = _Leases(), _Lease()
     leases.renewer.hold(lease, is_renewed=False)
     await leases.renewer.renew_all()
-    await leases.until_lost(lease)
-    assert time.monotonic() >= lease.deadline
-    assert leases.renewed == []
+    await asyncio.sleep(2 * _TTL_S)
+    assert (leases.renewed, leases.lost) == ([], [(_TTL_S, lease)])
 
 
+@in_virtual_time
 async def test_a_lease_whose_renewal_hangs_is_lost_at_its_end() -> None:
-    async def hang(_: Sequence[_Lease]) -> Collection[_Lease]:
-        await asyncio.get_running_loop().create_future()
-        return ()
-
-    lost: list[_Lease] = []
-    lease = _Lease()
-    renewer: LeaseRenewer[_Lease] = LeaseRenewer(
-        hang, lost.append, time.monotonic, BackgroundFaults(), task_name="leases"
-    )
-    renewer.hold(lease)
-    async with asyncio.timeout(_PATIENCE_S):
-        while not lost:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    renewer.close()
-    assert lost == [lease]
+    leases, lease = _Leases(takes_s=_HANGS_S), _Lease()
+    leases.renewer.hold(lease)
+    await asyncio.sleep(2 * _TTL_S)
+    assert leases.lost == [(_TTL_S, lease)]
+    leases.renewer.close()

@@ -26,7 +26,7 @@ from vox_mesh.errors import (
     StaleIncarnation,
 )
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
@@ -67,7 +67,7 @@ async def _leaving_nothing(settings: Settings) -> AsyncIterator[None]:
     before = descriptors()
     yield
     await assert_nothing_left(before)
-    if settings.home is not Home.MEMORY:
+    if settings.backend is not Backend.MEMORY:
         slot = take_slot(settings.home_dir)
         assert slot.name == "1"
         slot.release()
@@ -163,7 +163,7 @@ async def _cancelled_everywhere(start: Callable[[], asyncio.Task[None]]) -> None
 
 
 async def _cancelled_after(task: asyncio.Task[object] | asyncio.Task[None], turns: int) -> bool:
-    """Cancel it after so many turns of the loop; whether it had ended before."""
+    """Cancel it after this many turns of the loop; whether it had ended before."""
     for _ in range(turns):
         if task.done():
             break
@@ -255,14 +255,16 @@ async def _replace(node: MeshNode, settings: Settings) -> int:
     store = node.store
     heir = Presence(
         node.identity,
-        store.tenant,
+        store.writer_id,
         MeshClock(Dependencies()),
         place=place_of(settings.home_dir / "slots" / "1"),
         tick_s=settings.tick,
         activity=Activity(),
     )
     return (
-        await heir.register(DirectDatabase(store._engine, store.tenant, store._prepare, store._prepare_again))
+        await heir.register(
+            DirectDatabase(store._engine, store.writer_id, store._prepare, store._prepare_again)
+        )
     ).incarnation
 
 

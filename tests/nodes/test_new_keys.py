@@ -47,7 +47,7 @@ async def test_a_command_with_a_new_key_is_refused(town: Town, owner: MeshNode) 
             await command.oplog.anchor()
 
 
-async def test_nobody_but_the_owner_accepts_a_key_that_was_asked_for(
+async def test_no_one_but_the_owner_accepts_a_key_that_was_asked_for(
     town: Town, owner: MeshNode, other: MeshNode
 ) -> None:
     old = await come_and_go(town, "worker")

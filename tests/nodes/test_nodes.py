@@ -22,7 +22,7 @@ from vox_mesh import Mesh, Settings
 from vox_mesh.errors import MeshError
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
 from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
@@ -103,7 +103,7 @@ async def test_a_tick_says_all_that_there_is_to_say(settings: Settings) -> None:
         await node.run_once()
         (own,) = await node.nodes.all()
         assert (own.node_id, own.agent_id, own.incarnation) == (node.identity.node_id, "planner", 1)
-        is_reached = settings.home is not Home.MEMORY
+        is_reached = settings.backend is not Backend.MEMORY
         assert (own.activity, own.control_addr) == ("builds the docs", answer if is_reached else None)
         assert (orjson.loads(own.kinds), own.capacity, own.load) == (["build", "test"], 4, 3)
         assert (own.host, own.pid, own.version) == (socket.gethostname(), os.getpid(), version("vox-mesh"))
@@ -204,7 +204,7 @@ def test_what_makes_a_node_dead_is_what_frees_its_name() -> None:
     assert missed_ticks(-1, tick_ms) == 0
 
 
-async def test_a_watch_tells_of_silence_although_nobody_commits(node: MeshNode, clock: Clock) -> None:
+async def test_a_watch_tells_of_silence_although_no_one_commits(node: MeshNode, clock: Clock) -> None:
     watch = node.nodes.watch()
     own = (await _until(watch, lambda nodes: len(nodes) == 1))[0]
     assert own.state is NodeState.ALIVE
@@ -279,14 +279,14 @@ async def test_a_slow_answer_does_not_keep_the_next_tick_waiting(
         await asyncio.Event().wait()
 
     async with Mesh.open(MEMORY.settings(tmp_path, None, tick="100ms")) as node:
-        monkeypatch.setattr(node.deferral, "look", never)
+        monkeypatch.setattr(node.pending_ops, "refresh", never)
         async with asyncio.timeout(_PATIENCE_S):
             for _ in range(2):
                 asked.clear()
                 await asked.wait()
 
 
-async def test_who_is_here_is_told_of_one_mesh_only(tmp_path: Path) -> None:
+async def test_who_is_here_is_notified_of_one_mesh_only(tmp_path: Path) -> None:
     first = _slow(FILE.settings(tmp_path, None))
     elsewhere = [
         first.model_copy(update={"scope_id": "another"}),
@@ -313,12 +313,12 @@ async def test_hundreds_of_nodes_have_a_row_each(
 ) -> None:
     async with Mesh.open(_settings(case, tmp_path, request)) as node:
         store = node.store
-        desk = DirectDatabase(store._engine, store.tenant, store._prepare, store._prepare_again)
+        desk = DirectDatabase(store._engine, store.writer_id, store._prepare, store._prepare_again)
         names = [f"node-{number:03}" for number in range(_NODES)]
         for name in names:
             each = Presence(
                 temporary_identity(name),
-                store.tenant,
+                store.writer_id,
                 MeshClock(Dependencies()),
                 place=name,
                 tick_s=5.0,

@@ -22,7 +22,7 @@ from vox_mesh.observability.log_context import detached_context, job_scope, log_
 
 _PATIENCE_S: Final = 60.0
 _TRACE: Final = f"00-{'ab' * 16}-{'cd' * 8}-01"
-_TOKEN: Final = "a-token-of-the-mesh-that-nobody-may-see"
+_TOKEN: Final = "a-token-of-the-mesh-that-no-one-may-see"
 
 HANDLERS: Final = """
 import logging
@@ -236,7 +236,7 @@ async def test_lines_are_about_no_message_of_a_loop_that_was_left_but_what_it_be
     async for _ in inbox:
         task = asyncio.create_task(said())
         break
-    await asyncio.create_task(aclose(inbox))  # as the loop does when nobody else has it any more
+    await asyncio.create_task(aclose(inbox))  # as the loop does when no one else has it any more
     assert log_fields() == {}
     goes_on.set()
     assert await task == sent.message_uuid
@@ -256,7 +256,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
 
 @pytest.fixture
 async def job(tmp_path: Path) -> Job:
-    """A job that nobody has."""
+    """A job that no one has."""
     async with Mesh.open(MEMORY.settings(tmp_path, None)) as mesh:
         return await mesh.jobs.find(await mesh.jobs.schedule("example.echo"))
 
@@ -322,7 +322,7 @@ def test_the_text_says_the_same_in_short(vox: Vox) -> None:
     assert as_text.splitlines() == lines
 
 
-def test_a_token_is_in_no_line_whoever_says_it(vox: Vox) -> None:
+def test_a_token_is_in_no_line_no_matter_who_says_it(vox: Vox) -> None:
     (vox.folder / "my_handlers.py").write_text(
         HANDLERS.replace('"in the loop"', '"it is %s", __import__("os").environ["VOX_MESH_TOKEN"]', 1)
     )

@@ -1,4 +1,4 @@
-"""Traces: a job's is one, whoever did what to it where; and where nobody takes them, nothing happens."""
+"""Traces: a job has one, whichever processes worked on it; without a collector, nothing happens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.cli.conftest import Ended, Vox
 from tools.fork_server import Program
 from tools.forked import Process
-from vox_mesh.model.base.traces import Trace
+from vox_mesh.observability.log_context import Trace
 
 _PATIENCE_S: Final = 60.0
 _SOON_S: Final = 25.0
@@ -64,9 +64,9 @@ async def main():
             kinds = ("example.traced", "example.wrong")
             jobs = [await mesh.jobs.schedule(kind, max_attempts=1) for kind in kinds]
             sent = await mesh.messages.send("reviewer", "look")
-        told = {"jobs": [each.job_id for each in jobs], "caller": caller.get_span_context().span_id}
+        reported = {"jobs": [each.job_id for each in jobs], "caller": caller.get_span_context().span_id}
         await mesh.messages.ack(*await mesh.messages.inbox("reviewer"))
-        print(json.dumps({**told, "traceparent": sent.traceparent}))
+        print(json.dumps({**reported, "traceparent": sent.traceparent}))
     shut_down()
 
 asyncio.run(main())
@@ -209,7 +209,7 @@ def _absent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("collector_of", [_silent, _absent])
-def test_a_collector_that_is_away_keeps_nobody_from_working_and_ending(vox: Vox, collector_of: Any) -> None:
+def test_a_collector_that_is_away_keeps_no_one_from_working_and_ending(vox: Vox, collector_of: Any) -> None:
     job_id = vox("job", "schedule", "--kind", "example.traced", "--json").document["job_id"]
     with collector_of() as url:
         traced = vox.having(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_EXPORTER_OTLP_TIMEOUT="600")
@@ -221,7 +221,7 @@ def test_a_collector_that_is_away_keeps_nobody_from_working_and_ending(vox: Vox,
     assert vox("job", "show", job_id, "--json").document["state"] == "succeeded"
 
 
-# --- where nobody takes them ---------------------------------------------------------------------
+# --- where no one takes them ---------------------------------------------------------------------
 
 _WITHOUT: Final = """
 import asyncio, os, sys
@@ -323,7 +323,7 @@ provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 
-def told():
+def reported():
     spans = exporter.get_finished_spans()
     exporter.clear()
     return {
@@ -337,10 +337,10 @@ async def main():
     async with Mesh.open(load_settings()) as mesh:
         many = [Manifest.of(kind="example.many", payload=number) for number in range(300)]
         scheduled = await mesh.jobs.schedule_all(many)
-        steps.append({**told(), "jobs": [each.job_id for each in scheduled]})
+        steps.append({**reported(), "jobs": [each.job_id for each in scheduled]})
         await mesh.jobs.abort(*scheduled[:2])
         await mesh.jobs.retry(scheduled[0])
-        steps.append(told())
+        steps.append(reported())
 
         @mesh.worker.handles("example.back")
         async def back(context):
@@ -348,7 +348,7 @@ async def main():
                 raise Yield(delay=0)
 
         await mesh.jobs.wait(await ran(mesh), timeout=30)
-        steps.append(told())
+        steps.append(reported())
     print(json.dumps(steps))
 
 async def ran(mesh):
@@ -437,7 +437,7 @@ trace.set_tracer_provider(provider)
 async def main():
     global faulty
     set_up_logs("text")
-    faulty, told = "get_tracer", {}
+    faulty, reported = "get_tracer", {}
     assert not tracing.is_on()
     faulty = ""
     assert tracing.is_on()
@@ -452,24 +452,24 @@ async def main():
             raise ValueError("no")
 
         for faulty in ("on_start", "on_end", "should_sample", "set_attribute"):
-            told[faulty] = await told_of(mesh)
-    print(json.dumps(told))
+            reported[faulty] = await told_of(mesh)
+    print(json.dumps(reported))
 
 async def told_of(mesh):
-    told = []
+    reported = []
     async with mesh.worker.running():
         for kind in ("example.echo", "example.wrong"):
             job = await mesh.jobs.schedule(kind, faulty, max_attempts=1)
             ended = await mesh.jobs.wait(job, timeout=30)
-            told.append([ended.state, ended.attempts, ended.reason])
+            reported.append([ended.state, ended.attempts, ended.reason])
     await mesh.messages.send("reviewer", faulty)
     received = await mesh.messages.inbox("reviewer")
     await mesh.messages.ack(*received)
-    told.append([each.body for each in received])
+    reported.append([each.body for each in received])
     try:
         await mesh.messages.send("reviewer", faulty, msg_type="")
     except BadValue:
-        told.append("refused")
+        reported.append("refused")
     error = asyncio.CancelledError()
     try:
         with tracing.serving("00-" + "1" * 32 + "-" + "2" * 16 + "-01", "GET", "/") as span:
@@ -477,14 +477,14 @@ async def told_of(mesh):
                 span.record_status(200)
             raise error
     except asyncio.CancelledError as raised:
-        told.append(raised is error)
-    return [*told, trace.get_current_span() is trace.INVALID_SPAN]
+        reported.append(raised is error)
+    return [*reported, trace.get_current_span() is trace.INVALID_SPAN]
 
 asyncio.run(main())
 """
 
 
-def test_a_tracer_that_fails_is_told_once_and_changes_nothing_else(vox: Vox) -> None:
+def test_a_tracer_that_fails_is_reported_once_and_changes_nothing_else(vox: Vox) -> None:
     ended = _run(vox.having(VOX_MESH_ENABLED="0"), _FAULTY)
     assert ended.code == 0, ended.err
     succeeded, failed = ["succeeded", 1, None], ["failed", 1, "ValueError: no"]

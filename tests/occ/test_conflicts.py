@@ -46,7 +46,7 @@ async def conflict_on(mesh: Mesh, name: str, *, is_gone: bool = False, **right: 
 
 
 async def resolutions(mesh: Mesh) -> list[LogEntry]:
-    """What the log tells of resolutions."""
+    """The resolutions in the log."""
     return await mesh.oplog.tail(100, kind=_RESOLVE)
 
 
@@ -108,7 +108,7 @@ async def test_a_row_that_has_moved_on_is_shown_and_nothing_changes(mesh: MeshNo
 
 
 @pytest.mark.parametrize("case", [MEMORY, FILE, MESH], ids=str)
-async def test_of_many_who_resolve_at_once_one_wins_and_the_others_are_told(
+async def test_of_many_who_resolve_at_once_one_wins_and_the_others_are_notified(
     case: HomeCase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue("shared_server") if case.needs_server else None
@@ -221,7 +221,7 @@ async def test_whatever_a_column_can_hold_survives_a_review(local: MeshNode) -> 
     }
 
 
-async def test_a_resolution_is_an_op_that_nobody_else_writes(local: MeshNode) -> None:
+async def test_a_resolution_is_an_op_that_no_one_else_writes(local: MeshNode) -> None:
     with pytest.raises(BadValue, match="written by the mesh itself"):
         await local.oplog.append(_RESOLVE, {"conflict_id": "x"})
 

@@ -1,4 +1,4 @@
-"""Optimistic writes on every home: whoever loses is told, and the strategy decides what is in the row."""
+"""Optimistic writes on every backend: a lost race is reported, and the strategy decides about the row."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_16_writers_that_count_together_count_exactly(mesh: MeshNode) -> N
     assert session["turns"] == rounds * _WRITERS
 
 
-async def test_of_16_who_write_in_the_same_millisecond_one_wins_and_every_other_is_told(
+async def test_of_16_who_write_in_the_same_millisecond_one_wins_and_every_other_is_notified(
     node_settings: Settings,
 ) -> None:
     now_ms = Dependencies().wall_ms()
@@ -261,7 +261,9 @@ async def test_a_merge_holds_what_came_while_it_was_made(local: MeshNode) -> Non
     assert (now["content"], now["tags"], now["importance"]) == ("left", "rival 0", 2)
 
 
-async def test_whoever_loses_each_time_is_told_in_the_end_and_has_changed_nothing(local: MeshNode) -> None:
+async def test_one_that_loses_each_time_is_notified_in_the_end_and_has_changed_nothing(
+    local: MeshNode,
+) -> None:
     base, _ = await overtaken(local, "a")
     moving(local, 100, {"content": "rival"})
     for strategy in (TakeLeft(), Manual(), Merge(Manual())):
@@ -318,7 +320,7 @@ async def test_two_commands_at_one_moment_write_different_versions(tmp_path: Pat
         assert (await two.conflicts.find(outcome.conflict_id)).right_node == one.identity.node_id
 
 
-async def test_an_agent_is_told_of_what_is_deferred_to_it_and_its_silence_undoes_nothing(
+async def test_an_agent_is_notified_of_what_is_deferred_to_it_and_its_silence_undoes_nothing(
     local: MeshNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcome: list[Conflict] = []

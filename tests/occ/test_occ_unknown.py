@@ -1,4 +1,4 @@
-"""Answers that got lost: nobody knows what became of a write, and sent again it takes effect once."""
+"""Answers that got lost: no one knows what became of a write, and sent again it takes effect once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Losing:
         self._node = node
 
     def after(self, requests: int) -> None:
-        """Let so many requests be answered, and none after them."""
+        """Let this many requests be answered, and none after them."""
         self._node.store._timeout = _SOON_S
         run, left = self._there.gate.run, requests
 
@@ -54,17 +54,17 @@ async def test_an_update_whose_answer_got_lost_counts_once(requests: int) -> Non
             assert now is not None
             return {"importance": now["importance"] + 1}
 
-        look = node.occ._versions.look
+        read = node.occ._versions.read
 
-        async def look_and_move(address: Any) -> Any:
-            seen = await look(address)
+        async def read_and_move(address: Any) -> Any:
+            seen = await read(address)
             if rivals:
                 rivals.popleft()
                 await node.occ.write(MEMORIES, at("a"), {"importance": 10}, seen)
                 losing.after(requests)
             return seen
 
-        node.occ._versions.look = look_and_move  # type: ignore[method-assign]
+        node.occ._versions.read = read_and_move  # type: ignore[method-assign]
         if not requests:
             losing.after(0)
         with pytest.raises(OutcomeUnknown) as unknown:

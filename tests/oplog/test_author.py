@@ -14,8 +14,8 @@ from tests.support.store.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import BadStatement, BadValue, ChainBroken, ConstraintFailed, MeshError, Refused
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.base.homes import Home
 from vox_mesh.model.oplog.chain import NO_HASH, hash_of
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Op, Shape, new_key
@@ -153,7 +153,7 @@ async def test_an_op_that_is_twice_in_one_request_takes_effect_once(mesh: MeshNo
 
 
 async def test_an_op_of_an_earlier_incarnation_is_answered_by_the_next(node_settings: Settings) -> None:
-    if node_settings.home is Home.MEMORY:
+    if node_settings.backend is Backend.MEMORY:
         pytest.skip("nothing outlives the process in memory")
     good, bad = new_key(), new_key()
     async with Mesh.open(node_settings) as mesh:
@@ -188,7 +188,7 @@ async def test_merged_ops_end_each_by_itself(mesh: MeshNode) -> None:
     await mesh.store.write(
         Script(Statement("CREATE TABLE IF NOT EXISTS author_shapes (scope, n, UNIQUE (scope, n))"))
     )
-    scope = mesh.store.tenant.scope_id
+    scope = mesh.store.writer_id.scope_id
 
     def merged(*numbers: int) -> list[Script]:
         return [Script.of(SHAPE, {"scope": scope, "n": n}, op=Op(NOTE, f'{{"n":{n}}}')) for n in numbers]
@@ -269,7 +269,7 @@ async def test_a_store_without_a_log_takes_no_ops(store: Store) -> None:
     assert (await store.write(Script(Statement("SELECT 1")))).repeated is False
 
 
-async def test_an_author_does_not_vouch_for_an_entry_that_somebody_put_behind_its_own() -> None:
+async def test_an_author_does_not_vouch_for_an_entry_that_someone_put_behind_its_own() -> None:
     async with scene() as there:
         async with there.node() as node:
             await node.oplog.append(NOTE, {})

@@ -1,4 +1,4 @@
-"""A log that can't be written to stops those who write to it, and nobody else."""
+"""A log that can't be written to stops those who write to it, and no one else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_writes_and_ticks_go_on_beside_a_log_that_lost_acknowledged_entrie
     await mesh.oplog.append(NOTE, {})
     last = "SELECT max(seq) FROM agent_oplog WHERE scope_id = ?1 AND node_id = ?2"
     losing = f"DELETE FROM agent_oplog WHERE scope_id = ?1 AND node_id = ?2 AND seq = ({last})"
-    await mesh.store.write(Script(Statement(losing, (mesh.store.tenant.scope_id, mesh.identity.chain))))
+    await mesh.store.write(Script(Statement(losing, (mesh.store.writer_id.scope_id, mesh.identity.chain))))
     for _ in range(2):
         row = Script(Statement(f"INSERT INTO {table} (a) VALUES (1)"))
         verdicts = await mesh.store.write_all([noted(), row, noted()])
@@ -36,5 +36,5 @@ async def test_ops_that_were_refused_beside_others_leave_no_keys_behind_for_long
     for _ in range(12):
         await mesh.store.write_all([noted() if n % 4 else noted(refused) for n in range(64)])
     known = mesh.store._combiner._key_pruner
-    left = (await mesh.store.read(count, (mesh.store.tenant.scope_id,), fresh=True)).value
+    left = (await mesh.store.read(count, (mesh.store.writer_id.scope_id,), fresh=True)).value
     assert left <= len(known._answered) + 8, "each of them is known to those who forget"

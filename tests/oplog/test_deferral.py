@@ -1,4 +1,4 @@
-"""Deferral: an op waits for those it depends on, and is applied once, by whoever sees the last one arrive."""
+"""Pending ops: an op waits for its dependencies, and is applied once, by a node that sees the last one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def add(node: Mesh, *deps: str, key: str | None = None, kind: str = ADD) -
 
 
 async def applied(node: Mesh, op_id: str) -> None:
-    """Wait until an op took effect, whoever applies it."""
+    """Wait until an op took effect, whichever node applies it."""
     async with asyncio.timeout(30):
         async for change in node.store.watch("SELECT 1 FROM effects WHERE op_id = ?", (op_id,)):
             if change.rows:
@@ -69,8 +69,8 @@ async def applied(node: Mesh, op_id: str) -> None:
 
 
 async def waiting(node: Mesh) -> dict[str, str | None]:
-    """The ops that were not applied, and why those that were dropped were."""
-    return {each.op_id: each.dropped for each in await node.deferral.waiting()}
+    """The ops that were not applied, and why the ones that were dropped were."""
+    return {each.op_id: each.dropped for each in await node.pending_ops.waiting()}
 
 
 async def standing_entries(node: Mesh, kind: str) -> list[tuple[str, int]]:
@@ -89,12 +89,12 @@ async def test_an_op_waits_until_the_last_it_depends_on_is_there() -> None:
         (entry,) = await node.oplog.tail(1, kind=ADD)
         assert (entry.op_id, entry.accepted, entry.reason) == (op_id, 1, "deferred")
         await add(node, key=first)
-        assert await node.deferral.run_once() == 0
+        assert await node.pending_ops.run_once() == 0
         assert await effects(node, op_id) == []
         await add(node, key=second)
-        assert await node.deferral.run_once() == 1
+        assert await node.pending_ops.run_once() == 1
         assert await effects(node, op_id, first, second) == [first, second, op_id]
-        assert await node.deferral.run_once() == 0
+        assert await node.pending_ops.run_once() == 0
         assert await waiting(node) == {}
         await assert_sound(node)
 
@@ -102,7 +102,7 @@ async def test_an_op_waits_until_the_last_it_depends_on_is_there() -> None:
 async def test_an_op_whose_dependencies_are_applied_is_applied_at_once(mesh: MeshNode) -> None:
     first = (await mesh.oplog.append(NOTE, {})).key
     second = (await mesh.oplog.append(NOTE, {}, deps=[first])).key
-    assert await mesh.deferral.waiting_for(second) is None
+    assert await mesh.pending_ops.waiting_for(second) is None
     (entry,) = await mesh.oplog.tail(1, kind=NOTE)
     assert (entry.causal_deps, entry.reason) == (f'["{first}"]', None)
 
@@ -115,7 +115,7 @@ async def test_a_chain_of_waiting_ops_is_applied_in_its_order() -> None:
             await add(node, before, key=key)
         assert len(await waiting(node)) == 7
         await add(node, key=keys[0])
-        assert await node.deferral.run_once() == 7
+        assert await node.pending_ops.run_once() == 7
         assert await effects(node, *keys) == keys
 
 
@@ -125,7 +125,7 @@ async def test_more_ops_than_are_looked_at_at_once_are_all_applied() -> None:
         dep = new_key()
         op_ids = [await add(node, dep) for _ in range(70)]
         await add(node, key=dep)
-        assert await node.deferral.run_once() == 70
+        assert await node.pending_ops.run_once() == 70
         assert await effects(node, *op_ids) == op_ids
 
 
@@ -137,11 +137,11 @@ async def test_what_waited_in_one_incarnation_is_applied_in_the_next() -> None:
             op_id = await add(node, dep)
         async with there.node() as node:
             await node.oplog.append(NOTE, {}, key=dep)  # as yet it does not know the kind that waits
-            assert await node.deferral.run_once() == 0
+            assert await node.pending_ops.run_once() == 0
             assert list(await waiting(node)) == [op_id]
         async with there.node() as node:
             await know(node)
-            assert await node.deferral.run_once() == 1
+            assert await node.pending_ops.run_once() == 1
             assert await effects(node, op_id) == [op_id]
             await assert_sound(node)
 
@@ -155,7 +155,9 @@ async def test_nodes_that_try_at_the_same_time_apply_once(home: str, tmp_path: P
         dep = new_key()
         op_ids = [await add(one, dep) for _ in range(20)]
         await add(far, key=dep)
-        await asyncio.gather(one.deferral.run_once(), two.deferral.run_once(), far.deferral.run_once())
+        await asyncio.gather(
+            one.pending_ops.run_once(), two.pending_ops.run_once(), far.pending_ops.run_once()
+        )
         assert sorted(await effects(one, *op_ids)) == sorted(op_ids)
         assert await waiting(one) == {}
         accepted = [node_id for node_id, verdict in await standing_entries(one, APPLY) if verdict]
@@ -165,8 +167,8 @@ async def test_nodes_that_try_at_the_same_time_apply_once(home: str, tmp_path: P
 
 async def decided_twice(one: MeshNode, two: MeshNode, op_id: str) -> None:
     """Have both nodes decide on an op that each believes to be waiting."""
-    await one.deferral._decide(op_id)
-    await two.deferral._decide(op_id)
+    await one.pending_ops._decide(op_id)
+    await two.pending_ops._decide(op_id)
 
 
 async def test_a_node_that_comes_second_changes_nothing() -> None:
@@ -202,7 +204,7 @@ async def test_another_node_applies_what_its_author_did_not_live_to_see(
             at_last = await add(author, op_id, late)
         await other.oplog.append(NOTE, {}, key=dep)
         await applied(other, op_id)
-        (waits,) = await other.deferral.waiting()
+        (waits,) = await other.pending_ops.waiting()
         assert waits.waits_for == [{"op_id": late, "standing": "absent"}]
     async with Mesh.open(settings) as other:  # after a restart too
         await know(other)
@@ -227,12 +229,12 @@ async def test_an_op_that_depends_on_a_refused_one_is_refused_or_dropped_and_so_
             await add(node, key=dep, kind=CLOSED)
         with pytest.raises(Refused, match="dependency_refused"):
             await add(node, dep)
-        assert await node.deferral.run_once() == 2
+        assert await node.pending_ops.run_once() == 2
         assert await waiting(node) == {child: "dependency_refused", grandchild: "dependency_refused"}
         with pytest.raises(Refused, match="dependency_refused"):
             await add(node, grandchild)
         assert await effects(node, dep, child, grandchild) == []
-        assert await node.deferral.run_once() == 0
+        assert await node.pending_ops.run_once() == 0
         await assert_sound(node)
 
 
@@ -244,7 +246,7 @@ async def test_a_cycle_is_refused(mesh: MeshNode, length: int) -> None:
         await mesh.oplog.append(NOTE, {}, key=key, deps=[dep])
     with pytest.raises(Refused, match="dependency_cycle"):
         await mesh.oplog.append(NOTE, {}, key=last[0], deps=[last[1]])
-    await mesh.deferral.run_once()
+    await mesh.pending_ops.run_once()
     assert await waiting(mesh) == {key: "dependency_refused" for key, _ in first}
     await assert_sound(mesh)
 
@@ -259,13 +261,13 @@ async def test_a_cycle_within_one_request_is_refused() -> None:
         cycle = ((one, two), (two, three), (three, one))
         tasks = [asyncio.create_task(add(node, dep, key=key)) for key, dep in cycle]
         async with asyncio.timeout(10):
-            while node.store._combiner.depth < 3:  # noqa: ASYNC110  # nobody tells; a few rounds of the loop
+            while node.store._combiner.depth < 3:  # noqa: ASYNC110  # there is no event; a few rounds of the loop
                 await asyncio.sleep(0)
         there.gate.release()
         await under_way
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(end, Refused) for end in ends] == [False, False, True]
-        await node.deferral.run_once()
+        await node.pending_ops.run_once()
         assert await waiting(node) == {one: "dependency_refused", two: "dependency_refused"}
 
 
@@ -277,9 +279,9 @@ async def test_effects_that_are_refused_drop_their_op_with_the_reason() -> None:
         faulty = await add(node, dep, kind=FAULTY)
         good = await add(node, dep)
         await add(node, key=dep)
-        await node.deferral.run_once()
+        await node.pending_ops.run_once()
         assert await waiting(node) == {closed: "never_open", faulty: "bad_payload"}
-        assert await effects(node, closed, good) == [good], "those behind it do not wait for ever"
+        assert await effects(node, closed, good) == [good], "those behind it do not wait forever"
         await assert_sound(node)
 
 
@@ -303,7 +305,7 @@ async def test_a_waiting_op_that_its_author_never_signed_is_dropped_as_forged() 
         async with there.node("attacker") as attacker:
             await attacker.store.write(Script(copying, waits))
             await know(attacker)
-            await attacker.deferral.run_once()
+            await attacker.pending_ops.run_once()
             assert await waiting(attacker) == {forged: "forged"}
             assert await effects(attacker, op_id, forged) == [op_id]
 
@@ -320,7 +322,7 @@ async def test_an_op_is_left_alone_when_a_rollback_has_lost_what_was_seen(
         first = new_key()
         op_id = await add(node, first)
         await add(node, key=first)
-        seen, look = await node.deferral._read_decided(), node.deferral._read_decided
+        seen, look = await node.pending_ops._read_decided(), node.pending_ops._read_decided
 
         async def decided(*, fresh: bool = False) -> Rows:
             return await look(fresh=True) if fresh else seen  # as a replica may still show it
@@ -328,8 +330,8 @@ async def test_an_op_is_left_alone_when_a_rollback_has_lost_what_was_seen(
         lost = op_id if is_itself else first
         for table in ("agent_oplog", "deferred_ops"):
             await node.store.write(Script(Statement(f"DELETE FROM {table} WHERE op_id = ?", (lost,))))
-        monkeypatch.setattr(node.deferral, "_read_decided", decided)
-        await node.deferral.run_once()
+        monkeypatch.setattr(node.pending_ops, "_read_decided", decided)
+        await node.pending_ops.run_once()
         assert await effects(node, op_id) == []
         assert await waiting(node) == ({} if is_itself else {op_id: None})
 
@@ -344,19 +346,19 @@ async def test_asking_says_what_is_waited_for(mesh: MeshNode) -> None:
         return PendingOp(op_id, mesh.identity.node_id, NOTE, None, said)
 
     first, second = expected(op_id, (absent, "absent")), expected(behind, (op_id, "deferred"))
-    assert await mesh.deferral.waiting() == [first, second]
-    assert await mesh.deferral.waiting(limit=1) == [first]
-    assert await mesh.deferral.waiting_for(behind) == second
-    assert await mesh.deferral.waiting_for(there) is None
+    assert await mesh.pending_ops.waiting() == [first, second]
+    assert await mesh.pending_ops.waiting(limit=1) == [first]
+    assert await mesh.pending_ops.waiting_for(behind) == second
+    assert await mesh.pending_ops.waiting_for(there) is None
     with pytest.raises(NotKnown):
-        await mesh.deferral.waiting_for(absent)
+        await mesh.pending_ops.waiting_for(absent)
     await mesh.oplog.append(NOTE, {}, key=absent)
-    await mesh.deferral.run_once()
-    assert await mesh.deferral.waiting() == []
-    assert await mesh.deferral.waiting_for(behind) is None
+    await mesh.pending_ops.run_once()
+    assert await mesh.pending_ops.waiting() == []
+    assert await mesh.pending_ops.waiting_for(behind) is None
 
 
-async def test_an_op_that_waits_is_stored_though_nobody_can_look_then_what_it_waits_for() -> None:
+async def test_an_op_that_waits_is_stored_though_no_one_can_look_then_what_it_waits_for() -> None:
     async with scene() as there, there.node() as node:
         await know(node)
         dep = new_key()
@@ -364,7 +366,7 @@ async def test_an_op_that_waits_is_stored_though_nobody_can_look_then_what_it_wa
         op_id = await add(node, dep)
         assert not there.gate.asking
         await add(node, key=dep)
-        await node.deferral.run_once()
+        await node.pending_ops.run_once()
         assert await effects(node, op_id) == [op_id]
 
 
@@ -379,10 +381,10 @@ async def test_an_op_that_waits_is_stored_though_the_clock_goes_off_then(
             raise ClockOff("this machine's clock is +153 s from the database's")
 
         with monkeypatch.context() as patched:
-            patched.setattr(node.deferral, "run_once", refuse)
+            patched.setattr(node.pending_ops, "run_once", refuse)
             waiting = await add(node, missing)
         await add(node, key=missing)
-        await node.deferral.run_once()
+        await node.pending_ops.run_once()
         assert await effects(node, missing, waiting) == [missing, waiting]
 
 
@@ -396,7 +398,7 @@ async def test_an_op_that_waits_and_is_sent_again_takes_effect_once() -> None:
         for _ in range(2):
             outcome = await node.oplog.append(ADD, {}, deps=[dep], key=op_id)
             assert outcome.repeated
-            await node.deferral.run_once()
+            await node.pending_ops.run_once()
         assert await effects(node, op_id) == [op_id]
         await assert_sound(node)
 

@@ -27,7 +27,7 @@ from vox_mesh.store.script import new_key
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies there beside the database."""
+    """What lies there next to the database."""
     return sorted(path.name for path in folder.iterdir() if path.name != "vox")
 
 
@@ -100,7 +100,7 @@ async def test_what_is_written_meanwhile_is_no_part_of_what_is_looked_at(
     anchored: MeshNode, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New chains with their keys, and anchors over what was read already, come between any two reads."""
-    settings = FILE.settings(tmp_path, None, scope_id=anchored.store.tenant.scope_id)
+    settings = FILE.settings(tmp_path, None, scope_id=anchored.store.writer_id.scope_id)
     read, count = anchored.store.read, 0
 
     async def after_a_stranger(*arguments: Any, **named: Any) -> Any:

@@ -78,7 +78,7 @@ def _no_keys(lines: list[bytes]) -> None:
 
 _CHANGES: Final[dict[str, Callable[[list[bytes]], None]]] = {
     "id": _with("id", 0, SEAL),
-    "node": _with("node_id", "somebody"),
+    "node": _with("node_id", "someone"),
     "number": _with("seq", 7),
     "op id": _with("op_id", new_key()),
     "kind": _with("kind", "other"),
@@ -253,4 +253,4 @@ async def test_what_was_changed_in_the_database_is_found_in_its_export(
 def test_one_chain_can_be_verified_alone(log: Path) -> None:
     _, commands = verify_export(log).chains
     assert verify_export(log, commands.node_id).chains == [commands]
-    assert verify_export(log, "nobody").chains == []
+    assert verify_export(log, "unknown").chains == []

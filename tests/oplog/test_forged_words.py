@@ -63,7 +63,7 @@ async def spoken(owner: MeshNode) -> None:
 
 
 async def assert_still_spoken(owner: MeshNode, other: MeshNode) -> None:
-    """What the owner said is in force for everybody, and whoever it made coordinator is that alone."""
+    """What the owner said is in force for everybody, and its coordinator is only that."""
     for node in (owner, other):
         found = await node.roles.coordinator()
         assert found is not None
@@ -157,9 +157,9 @@ async def test_a_forged_op_that_waits_is_dropped_and_never_applied(
         await intruder.insert(intruder.signed(entry._replace(node_id="forged", hlc=f"{LATER}{n}"), key))
         await intruder.delay(entry.op_id)
         forged.append(entry.op_id)
-    await owner.deferral.run_once()
+    await owner.pending_ops.run_once()
     assert await applied(owner, counted) == []
-    assert [(each.op_id, each.dropped) for each in await owner.deferral.waiting()] == [
+    assert [(each.op_id, each.dropped) for each in await owner.pending_ops.waiting()] == [
         (op_id, "forged") for op_id in forged
     ]
 
@@ -175,7 +175,7 @@ async def test_an_author_never_vouches_for_an_entry_that_was_put_into_its_chain(
     await other.store.synced()
     with pytest.raises(ChainBroken):
         await other.oplog.append(NOTE.name, {})
-    await owner.deferral.run_once()
+    await owner.pending_ops.run_once()
     assert await applied(owner, counted) == []
     assert await faults(owner) == {"other"}
 
@@ -209,9 +209,9 @@ async def test_a_forged_op_whose_parts_make_no_sense_holds_up_no_other(
     awaited = new_key()
     waiting = await owner.oplog.append(counted.name, {}, deps=[awaited])
     await owner.oplog.append(NOTE.name, {}, key=awaited)
-    await owner.deferral.run_once()
+    await owner.pending_ops.run_once()
     assert await applied(owner, counted) == [waiting.key]
-    assert [each.dropped for each in await owner.deferral.waiting()] == ["forged"] * len(nonsense)
+    assert [each.dropped for each in await owner.pending_ops.waiting()] == ["forged"] * len(nonsense)
 
 
 async def test_an_op_that_never_waited_is_not_applied_when_it_is_made_to(
@@ -223,7 +223,7 @@ async def test_an_op_that_never_waited_is_not_applied_when_it_is_made_to(
         await owner.oplog.append(counted.name, {}, deps=[(refused := new_key())], key=refused)
     await intruder.delay(done.key)
     await intruder.delay(refused)
-    await owner.deferral.run_once()
+    await owner.pending_ops.run_once()
     assert await applied(owner, counted) == [done.key]
 
 
@@ -233,7 +233,7 @@ async def test_an_op_that_was_applied_is_not_applied_again_when_it_is_made_to_wa
     awaited = new_key()
     waiting = await owner.oplog.append(counted.name, {}, deps=[awaited])
     await owner.oplog.append(NOTE.name, {}, key=awaited)
-    await owner.deferral.run_once()
+    await owner.pending_ops.run_once()
     await Intruder(owner.store).delay(waiting.key)
-    await owner.deferral.run_once()  # it ends
+    await owner.pending_ops.run_once()  # it ends
     assert await applied(owner, counted) == [waiting.key]

@@ -37,7 +37,7 @@ async def test_entries_that_are_too_large_for_one_answer_come_in_several(
             if len(followed) == _COUNT + 1:
                 break
         assert followed == [*range(1, _COUNT + 2)]
-        exported = await export_log(mesh.oplog, *mesh.store.tenant[:2], tmp_path / "log.jsonl")
+        exported = await export_log(mesh.oplog, *mesh.store.mesh_id, tmp_path / "log.jsonl")
         assert exported.entries == _COUNT + 1
     assert [chain.problem for chain in verify_export(tmp_path / "log.jsonl").chains] == [None]
 

@@ -41,7 +41,7 @@ STEPS: Final = 60 if SOAK else 30
 
 
 async def give_up(there: Scene, node: MeshNode, script: Script) -> None:
-    """Send a script whose request stands at the gate until nobody waits for it any more."""
+    """Send a script whose request stands at the gate until no one waits for it any more."""
     there.gate.hold()
     with pytest.raises(OutcomeUnknown) as unknown:
         await node.store.write(script, timeout=SHORT_S)
@@ -66,7 +66,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_op_is_there_once() -> No
         await assert_sound(node)
 
 
-async def test_an_op_whose_copy_came_first_is_not_told_as_unsent_and_is_there_once() -> None:
+async def test_an_op_whose_copy_came_first_is_not_reported_as_unsent_and_is_there_once() -> None:
     async with scene() as there, there.node() as node:
         await node.oplog.append(NOTE, {})
         script = Script(op=Op(NOTE, "{}"))
@@ -136,7 +136,7 @@ async def test_after_an_op_of_unknown_fate_what_has_no_op_goes_on_as_ever() -> N
         await assert_sound(node)
 
 
-async def test_a_node_that_was_replaced_is_told_so_and_its_late_requests_are_refused() -> None:
+async def test_a_node_that_was_replaced_is_notified_and_its_late_requests_are_refused() -> None:
     async with scene() as there, there.node() as old:
         await old.oplog.append(NOTE, {})
         await give_up(there, old, noted())
@@ -152,7 +152,7 @@ async def test_a_node_that_was_replaced_is_told_so_and_its_late_requests_are_ref
             await assert_sound(new)
 
 
-async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten() -> None:
+async def test_what_a_node_wrote_before_it_was_replaced_is_not_reported_as_unwritten() -> None:
     async with scene() as there, there.node() as old:
         await old.oplog.append(NOTE, {})
         script = Script(Statement("SELECT 1"))
@@ -164,7 +164,7 @@ async def test_what_a_node_wrote_before_it_was_replaced_is_not_told_as_unwritten
                 await old.store.write(script)
 
 
-async def test_entries_that_were_acknowledged_and_are_gone_are_told() -> None:
+async def test_entries_that_were_acknowledged_and_are_gone_are_reported() -> None:
     async with scene() as there, there.node() as node:
         for _ in range(3):
             await node.oplog.append(NOTE, {})
@@ -218,7 +218,7 @@ async def test_with_the_circuit_open_ops_fail_at_once_or_wait_in_the_spool_in_th
             with pytest.raises(CircuitOpen):
                 await node.store.write(noted(CLOSED))
             assert len(await notes_once_closed(there)) == 1
-        async with there.node(spool=tmp_path / "spool.db") as node:  # by whoever then owns the slot
+        async with there.node(spool=tmp_path / "spool.db") as node:  # by the next owner of the slot
             await asyncio.wait_for(node.store.drained(), 10)
             assert ids(await notes(node)) == [before.key, *(outcome.key for outcome in kept)]
             await node.store.write(node.oplog.seal_script())
@@ -271,7 +271,7 @@ async def test_answers_lost_by_a_network_lose_and_double_nothing(
 
 
 class Walk:
-    """Random things that happen to one chain, and what its author was told of each op."""
+    """Random things that happen to one chain, and the answer for each op."""
 
     def __init__(self, there: Scene, random: Random) -> None:
         self._there = there
@@ -350,7 +350,7 @@ class Walk:
         await node.store.write(node.oplog.seal_script())
 
     async def assert_kept(self, node: MeshNode) -> None:
-        """All that was acknowledged is there once, and nothing that is there was told otherwise."""
+        """Acknowledged ops are there once, and nothing that is there was reported otherwise."""
         await assert_sound(node)
         entries = await notes(node)
         assert len(set(ids(entries))) == len(entries)

@@ -1,4 +1,4 @@
-"""Roles: who owns the mesh, what follows from its word, and that nobody else's counts."""
+"""Roles: who owns the mesh, what follows from its word, and that no other's counts."""
 
 from __future__ import annotations
 

@@ -113,7 +113,9 @@ async def test_of_many_that_notice_at_once_one_fences(volume: tuple[Scene, Volum
         assert [node.rollbacks for node in nodes] == [1, 1, 1]
 
 
-async def test_an_epoch_that_has_the_number_of_another_is_told_from_it(volume: tuple[Scene, Volume]) -> None:
+async def test_an_epoch_that_has_the_number_of_another_is_distinguished_from_it(
+    volume: tuple[Scene, Volume],
+) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
         for node in (a, b):

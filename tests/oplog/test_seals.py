@@ -14,7 +14,7 @@ from tests.support.oplog.authoring import NOTE, NOTE_KIND, Scene, assert_sound, 
 from vox_mesh import Outcome, Script, Settings, Statement, guard
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Refused, Unreachable
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
@@ -113,7 +113,7 @@ async def test_after_a_crash_the_next_incarnation_seals_the_rest() -> None:
 async def test_a_node_that_leaves_seals_in_the_same_write(mesh: MeshNode, node_settings: Settings) -> None:
     await mesh.oplog.append(NOTE, {})
     await mesh.close()
-    if node_settings.home is Home.MEMORY:
+    if node_settings.backend is Backend.MEMORY:
         return
     async with Mesh.open_command(node_settings) as command:
         (node,) = await command.nodes.all()
@@ -124,7 +124,7 @@ async def test_a_node_that_leaves_seals_in_the_same_write(mesh: MeshNode, node_s
 
 
 async def test_commands_seal_at_their_end_what_they_and_others_have_left(node_settings: Settings) -> None:
-    if node_settings.home is Home.MEMORY:
+    if node_settings.backend is Backend.MEMORY:
         pytest.skip("a command in memory shares nothing with a node")
 
     async def note(command: Mesh) -> None:

@@ -132,7 +132,7 @@ async def test_a_field_that_was_changed_is_found(scene: Scene, field: Field) -> 
     await assert_found(scene, Found(scene.chain, field.found_at, field.problem))
 
 
-async def test_a_log_that_nobody_changed_has_no_fault(scene: Scene) -> None:
+async def test_a_log_that_no_one_changed_has_no_fault(scene: Scene) -> None:
     own, commands = await scene.node.oplog.verify()
     assert own == ChainReport(scene.chain, 11, at.LATE_NOTE, at.SECOND_SEAL)
     assert commands == ChainReport(scene.commands, 2, at.ANCHOR, at.COMMANDS_SEAL)

@@ -207,7 +207,7 @@ async def the_owner_forgotten(scene: Scene) -> Found:
     return Found(scene.chain, at.INITIALISED, "another owner than this is recorded")
 
 
-# --- entries that nobody authored -----------------------------------------------------------------
+# --- entries that no one authored -----------------------------------------------------------------
 
 
 async def a_forged_entry_with_another_key(scene: Scene) -> Found:
@@ -230,17 +230,17 @@ async def a_forged_entry_without_a_signature(scene: Scene) -> Found:
 
 
 async def a_forged_entry_in_a_chain_that_nobody_knows(scene: Scene) -> Found:
-    await scene.insert(scene.signed(await scene.next_entry("nobody", NOTE.name, {}), stranger()))
-    return Found("nobody", 1, "no key is known for it")
+    await scene.insert(scene.signed(await scene.next_entry("unknown", NOTE.name, {}), stranger()))
+    return Found("unknown", 1, "no key is known for it")
 
 
 async def a_forged_entry_in_a_chain_with_a_name_of_bytes(scene: Scene) -> Found:
-    forged = await scene.next_entry("nobody", NOTE.name, {})
+    forged = await scene.next_entry("unknown", NOTE.name, {})
     await scene.insert(forged)
     sql = (
         "UPDATE agent_oplog SET node_id = X'00ff' WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3"
     )
-    await scene.run((sql, ("nobody",)))
+    await scene.run((sql, ("unknown",)))
     return Found(b"\x00\xff", 1, NO_ENTRY)  # type: ignore[arg-type]
 
 
@@ -273,7 +273,7 @@ async def a_forged_anchor(scene: Scene) -> Found:
 
 
 async def a_forged_anchor_that_makes_no_sense(scene: Scene) -> Found:
-    heads = {scene.chain: ["eleven", []], scene.commands: [1.5, None], "nobody": [{}, {}]}
+    heads = {scene.chain: ["eleven", []], scene.commands: [1.5, None], "unknown": [{}, {}]}
     forged = await scene.next_entry(scene.commands, ANCHOR, {"heads": heads})
     await scene.insert(scene.signed(forged, stranger()))
     return Found(scene.commands, forged.seq, NOT_SIGNED_BY_AUTHOR)

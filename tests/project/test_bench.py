@@ -223,7 +223,7 @@ def test_a_name_that_no_line_has_is_refused() -> None:
     assert (status, output) == (2, b"")
 
 
-def test_a_line_that_fails_costs_nobody_else_and_is_named(
+def test_a_line_that_fails_costs_no_one_else_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "kept.jsonl"

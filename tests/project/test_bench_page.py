@@ -99,7 +99,7 @@ def test_what_was_missed_or_left_out_is_said_plainly() -> None:
     assert "| RQ on Redis | not measured: no redis-server was found |" in page
 
 
-def test_a_short_look_is_told_as_one() -> None:
+def test_a_short_look_is_reported_as_one() -> None:
     record = _record("read-file", Figure("read-file", "w", "us", [1.0]), quick=True)
     assert "these figures mean little" in documents([record])["benchmarks.md"]
 

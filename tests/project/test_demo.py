@@ -57,7 +57,7 @@ def assert_gone(pids: list[int]) -> None:
 
 
 def processes(printed: str) -> list[int]:
-    """Those that the demo told of."""
+    """The ones that the demo listed."""
     return [int(each) for each in re.findall(r"as process (\d+)", printed)]
 
 
@@ -96,7 +96,7 @@ def a_line_is_swapped(workspace: Workspace) -> None:
 
 
 def forgotten(event: str) -> Callable[[Workspace], None]:
-    """Have nobody tell of such an event."""
+    """Have no one tell of such an event."""
 
     def forget(workspace: Workspace) -> None:
         kept = [each for each in workspace.events() if each["event"] != event]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from operator import attrgetter
 
 import pytest
 
@@ -13,8 +14,9 @@ from vox_mesh.messages.messages import Messages
 
 def test_the_fields_of_log_lines_are_found_where_they_were() -> None:
     old = importlib.import_module("vox_mesh.coordination.log_context")
-    with pytest.warns(DeprecationWarning, match="import log_fields from vox_mesh"):
+    with pytest.warns(DeprecationWarning, match=r"use vox_mesh\.log_fields") as seen:
         assert old.log_fields is vox_mesh.log_fields
+    assert seen[0].filename == __file__
 
 
 def test_what_never_was_there_is_not_found() -> None:
@@ -56,8 +58,9 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def test_a_handler_may_still_raise_give_back() -> None:
-    with pytest.warns(DeprecationWarning, match="vox_mesh.GiveBack is deprecated: use Yield"):
+    with pytest.warns(DeprecationWarning, match="vox_mesh.GiveBack is deprecated: use Yield") as seen:
         from vox_mesh import GiveBack
+    assert seen[0].filename == __file__
     assert GiveBack is Yield
     assert str(GiveBack("busy", delay=2)) == "busy"
     assert GiveBack(delay=2).delay_ms == 2_000
@@ -72,3 +75,28 @@ async def test_jobs_are_queried_and_yielded_under_the_old_names() -> None:
             pytest.raises(vox_mesh.MeshError),
         ):
             await mesh.jobs.give_back("0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("store.home", "store.backend"),
+        ("store.tenant", "store.writer_id"),
+        ("store.traffic", "store.stats"),
+        ("deferral", "pending_ops"),
+        ("rhythm.holds", "rhythm.beat_locks"),
+        ("rhythm.look", "rhythm.refresh"),
+    ],
+)
+async def test_renamed_attributes_are_found_under_their_old_names(path: str, new: str) -> None:
+    async with vox_mesh.Mesh.open_command(vox_mesh.Settings()) as mesh:
+        with pytest.warns(DeprecationWarning, match=rf"(?i){path} is deprecated: use .*{new}") as seen:
+            assert attrgetter(path)(mesh) == attrgetter(new)(mesh)
+        assert seen[0].filename == __file__
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            attrgetter("store.nothing")(mesh)
+
+
+def test_settings_have_their_backend_under_its_old_name() -> None:
+    with pytest.warns(DeprecationWarning, match=r"use settings\.backend"):
+        assert vox_mesh.Settings().home is vox_mesh.Settings().backend

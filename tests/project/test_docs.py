@@ -28,7 +28,7 @@ _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
 _QUOTED: Final = re.compile(r"'[^']*'")
 _EXAMPLE: Final = Path("tour.py")
 _TYPED: Final = 1_000 if SOAK else 5
-"""So many commands of the first page are run wholly as its readers do, by a shell that starts each."""
+"""This many commands of the first page are run wholly as its readers do, by a shell that starts each."""
 
 _TIMEOUT_S: Final = 60
 
@@ -76,7 +76,7 @@ def behind(command: str, folder: Path, env: dict[str, str]) -> Iterator[None]:
 
 
 def forked(wanted: Program) -> str:
-    """Run a program to its end, without loading Python anew, and return what it printed."""
+    """Run a program to its end, without loading Python again, and return what it printed."""
     with Process(wanted) as process:
         out, err = process.communicate(_TIMEOUT_S)
     assert process.returncode == 0, f"{wanted}\n{out}{err}"
@@ -116,7 +116,7 @@ def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, backgroun
             command, _, shown = entry.partition("\n")
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
-                env[name] = value
+                env[name] = run(f"printf %s {value}", tmp_path, env) if "$" in value else value
                 if name == "VOX_DB_URL":  # a server of the test's own stands in for the reader's
                     server: Server = request.getfixturevalue("server")
                     env |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}

@@ -1,10 +1,11 @@
-"""`.env.example`: it names every variable, shows the defaults, and can be used as it is."""
+"""`.env.example`: it names every variable, shows the defaults, and can be used unchanged."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from tests.runtime.test_settings import approve
 from vox_mesh import Settings, load_settings
 from vox_mesh.settings import variable_of
 
@@ -30,6 +31,7 @@ def test_what_has_a_default_is_set_and_what_has_none_is_an_example() -> None:
 
 def test_every_example_in_it_is_valid() -> None:
     Path(".env").write_text(LINE.sub(r"\2=\3", TEXT))
+    approve(Path(".env"))
     settings = load_settings()
     assert settings.node_id is not None
     assert settings.db_token is not None

@@ -25,9 +25,9 @@ _LIMITS: Final = {
     "vox_mesh": 0,
     "sql": 0,
     "docs": 9,
-    "tests": 712,
-    "proof": 16,
-    "bench": 27,
+    "tests": 6,
+    "proof": 10,
+    "bench": 3,
     "tools": 0,
     "deploy": 0,
     "README.md": 0,
@@ -68,7 +68,7 @@ def test_the_words_to_avoid_become_fewer(part: str) -> None:
 
 
 def test_a_word_to_avoid_is_seen() -> None:
-    assert _WORDS.findall("Whoever was told so; he is unreported") == ["Whoever", "told"]
+    assert _WORDS.findall("Whoever was told so; he is untold") == ["Whoever", "told"]
 
 
 def test_class_names_are_unique() -> None:

@@ -20,10 +20,10 @@ _LAYERS: Final = (
     "base_errors",
     "errors",
     "model",
+    "observability",
     "settings",
     "store",
     "contrib",
-    "observability",
     "nodes",
     "oplog",
     "coordination",
@@ -49,12 +49,12 @@ module may import from its own layer and from those below it."""
 
 _MAY_USE: Final = {
     "model": {"errors"},
-    "store": {"errors", "model"},
-    "contrib": {"errors", "model", "store"},
     "observability": {"errors", "model"},
+    "store": {"errors", "model", "observability"},
+    "contrib": {"errors", "model", "store"},
     "nodes": {"errors", "model", "store", "observability"},
     "views": set(_LAYERS[: _LAYERS.index("runtime") + 1]) - {"settings", "contrib"},
-    "sync": {"errors", "mesh", "model", "nodes", "runtime", "settings"},
+    "sync": {"errors", "mesh", "model", "nodes", "observability", "runtime", "settings"},
 }
 """Layers that may import less than all that is below them."""
 
@@ -66,10 +66,7 @@ _UPWARDS: Final = {
 }
 """Two layers that know each other, and why."""
 
-_CYCLES: Final = (
-    {"vox_mesh.mesh", "vox_mesh.node"},
-    {"vox_mesh.rhythm.phrases.phrase"},
-)
+_CYCLES: Final = ({"vox_mesh.mesh", "vox_mesh.node"},)
 """Modules that import each other, lazily or for their types. None is to be added."""
 
 _DEPRECATED: Final = PACKAGE / "coordination"

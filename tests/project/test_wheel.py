@@ -20,7 +20,7 @@ async def main():
     async with await open_store(load_settings(enabled=True)) as store:
         await store.write(Script(Statement("CREATE TABLE t (a)")))
         await store.write(Script(Statement("INSERT INTO t (a) VALUES ('x')")))
-        print(vox_mesh.__file__, store.home.value, (await store.read("SELECT a FROM t")).value)
+        print(vox_mesh.__file__, store.backend.value, (await store.read("SELECT a FROM t")).value)
 asyncio.run(main())
 """
 

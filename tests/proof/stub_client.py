@@ -1,4 +1,4 @@
-"""Stands in for a player: says that it is up, does what it is told, and no more."""
+"""Stands in for a player: reports that it is up, and follows orders."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_its_place_is_there(plant: PlantedBug) -> None:
         Code("vox_mesh.model.nodes.liveness:no_such_function", "x", ""),
     ],
 )
-def test_a_place_that_is_gone_is_told(change: Sql | Code) -> None:
+def test_a_place_that_is_gone_is_reported(change: Sql | Code) -> None:
     with pytest.raises(PlaceNotFound):
         change.changed()
 

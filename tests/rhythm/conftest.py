@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.messages.messaging import Crowd, crowd_on
+from tests.support.messages.messaging import NodeGroup, crowd_on
 from tests.support.oplog.authoring import Scene, scene
-from tests.support.rhythm.grounds import Hand, Player, player
+from tests.support.rhythm.grounds import ClockedReporter, MovableClock, player
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 
 
 @pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
-async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes on each home in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
@@ -23,20 +23,20 @@ async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-def hand() -> Hand:
+def hand() -> MovableClock:
     """The clock of a test."""
-    return Hand()
+    return MovableClock()
 
 
 @pytest.fixture
 async def there() -> AsyncIterator[Scene]:
-    """A database in memory, behind a gate that loses what it is told to."""
+    """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 
 
 @pytest.fixture
-async def one(there: Scene, hand: Hand) -> AsyncIterator[Player]:
+async def one(there: Scene, hand: MovableClock) -> AsyncIterator[ClockedReporter]:
     """One node on that database, which has looked in the first bar."""
     async with there.node() as node:
         await node.run_once()

@@ -36,7 +36,7 @@ class Line(SharedMemory):
 
     def _refuse_if_cut(self) -> None:
         if self.is_cut:
-            raise CircuitOpen("the line is cut")  # as behind a breaker: nobody waits for it
+            raise CircuitOpen("the line is cut")  # as behind a breaker: no one waits for it
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction, unless the line is cut."""
@@ -55,7 +55,7 @@ class Line(SharedMemory):
 
 
 @dataclass
-class Player:
+class SkewedNode:
     """A node, and what is wrong with its clock."""
 
     name: str
@@ -74,7 +74,7 @@ class Player:
         return self.node
 
 
-class Orchestra:
+class SkewedNodes:
     """Turns one true time, by which everyone's clock goes, more or less."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -83,9 +83,9 @@ class Orchestra:
         self._settings = settings
         self.database_ahead_ms = 0
         self.shared = SharedMemory(lambda: self.now_ms + self.database_ahead_ms)
-        self.players: dict[str, Player] = {}
+        self.players: dict[str, SkewedNode] = {}
 
-    def _dependencies(self, player: Player) -> Dependencies:
+    def _dependencies(self, player: SkewedNode) -> Dependencies:
         def passed_ms() -> float:
             return (self.now_ms - START_MS) * (1 + player.drift)
 
@@ -99,7 +99,7 @@ class Orchestra:
 
     async def begin(self, name: str, *, skew_ms: int = 0, drift: float = 0.0, **settings: Any) -> bool:
         """Have a node begin, or begin again; not as long as the others believe that it lives."""
-        player = self.players.setdefault(name, Player(name, Line(self.shared), skew_ms, drift))
+        player = self.players.setdefault(name, SkewedNode(name, Line(self.shared), skew_ms, drift))
         home = self._folder / name
         given: dict[str, Any] = {"node_id": name, "home_dir": home, "http": False, "db_deadline": "1s"}
         chosen = IsolatedSettings(**given, **self._settings, **settings)
@@ -128,7 +128,7 @@ class Orchestra:
         await opening.__aexit__(None, None, None)
 
     @property
-    def living(self) -> list[Player]:
+    def living(self) -> list[SkewedNode]:
         """Those who play."""
         return [player for player in self.players.values() if player.node is not None]
 
@@ -148,7 +148,7 @@ class Orchestra:
         player.line.is_cut = not player.line.is_cut
         player.since_ms = self.now_ms
 
-    def error_ms(self, player: Player) -> int:
+    def error_ms(self, player: SkewedNode) -> int:
         """How far from the true time a node takes it to be."""
         return player.playing.clock.now_ms - self.now_ms
 
@@ -158,9 +158,9 @@ class Orchestra:
 
 
 @asynccontextmanager
-async def orchestra(folder: Path, **settings: Any) -> AsyncIterator[Orchestra]:
+async def orchestra(folder: Path, **settings: Any) -> AsyncIterator[SkewedNodes]:
     """All of it, and its end."""
-    built = Orchestra(folder, **settings)
+    built = SkewedNodes(folder, **settings)
     try:
         yield built
     finally:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.rhythm.orchestra import Orchestra, Player, orchestra
+from tests.rhythm.orchestra import SkewedNode, SkewedNodes, orchestra
 from tests.support.running.lengths import SOAK
 from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -47,7 +47,7 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
             _beats_differ_only_by_the_clocks(town)
             _those_in_touch_go_by_one_policy(town)
             in_touch = [name for name in town.leaders() if not town.players[name].line.is_cut]
-            assert len(in_touch) <= 1  # whoever is cut off may believe it for as long as its clock is slow
+            assert len(in_touch) <= 1  # a node that is cut off may believe it while its clock is slow
         for name, player in town.players.items():
             player.line.is_cut = False
             while player.node is None and not await town.begin(name):
@@ -63,7 +63,7 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
         _each_bar_is_there_once(views[0], town.living[0])
 
 
-async def _disturb(town: Orchestra, chance: Random, step: int) -> None:
+async def _disturb(town: SkewedNodes, chance: Random, step: int) -> None:
     leaders = town.leaders()
     if step % 61 == 30 and leaders:
         await town.kill(leaders[0])
@@ -82,7 +82,7 @@ async def _disturb(town: Orchestra, chance: Random, step: int) -> None:
             return
 
 
-def _beats_differ_only_by_the_clocks(town: Orchestra) -> None:
+def _beats_differ_only_by_the_clocks(town: SkewedNodes) -> None:
     """Of two that know the same tempos, one is in another beat only if that begins between their times."""
     for one, two in combinations(town.living, 2):
         rhythms = one.playing.rhythm, two.playing.rhythm
@@ -95,8 +95,8 @@ def _beats_differ_only_by_the_clocks(town: Orchestra) -> None:
         assert epochs[1] - epochs[0] <= differ_ms + max(rhythm.frame().beat_ms for rhythm in rhythms)
 
 
-def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
-    """Whoever was in touch for the two bars before a change makes it at the same downbeat as the others."""
+def _those_in_touch_go_by_one_policy(town: SkewedNodes) -> None:
+    """A node in touch for two bars before a change makes it at the same downbeat as the others."""
     bar_ms = max(player.playing.rhythm.frame().beat_ms * 4 for player in town.living)
     in_touch = [
         player
@@ -108,7 +108,7 @@ def _those_in_touch_go_by_one_policy(town: Orchestra) -> None:
     assert len({player.playing.rhythm.context.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
 
 
-def _each_bar_is_there_once(reports: list[BarReport], player: Player) -> None:
+def _each_bar_is_there_once(reports: list[BarReport], player: SkewedNode) -> None:
     ordered = sorted(reports, key=lambda report: report.start_ms)
     for before, after in pairwise(ordered):
         assert before.end_ms == after.start_ms, "a bar is missing, or there twice"

@@ -1,4 +1,4 @@
-"""Settings: every variable is read, every bad value is told in one line, and no secret is shown."""
+"""Settings: every variable is read, every bad value is reported in one line, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pydantic import SecretStr
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
+from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.settings import EXAMPLES, variable_of
+from vox_mesh.settings.trust import read_env_file, trust
 
 SECRET = "s3cr3t-t0k3n"
+STRONG = SECRET * 6
+
 
 READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_ENABLED": ("enabled", "1", True),
@@ -25,13 +29,20 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_MESSAGE_RETENTION": ("message_retention", "2h", 7_200.0),
     "VOX_WORKER_EXEC": ("worker_exec", "1", True),
     "VOX_WORKER_EXEC_ALLOW": ("worker_exec_allow", "python3,/opt/x", "python3,/opt/x"),
+    "VOX_WORKER_EXEC_USER": ("worker_exec_user", "vox-jobs", "vox-jobs"),
+    "VOX_WORKER_EXEC_SANDBOX": ("worker_exec_sandbox", "bwrap", Sandbox.BWRAP),
+    "VOX_WORKER_EXEC_LIMITS": ("worker_exec_limits", "as=4G", "as=4G"),
+    "VOX_WORKER_EXEC_SECRETS": ("worker_exec_secrets", "API_KEY", "API_KEY"),
     "VOX_WORKER_CONCURRENCY": ("worker_concurrency", "3", 3),
     "VOX_MESH_TEMPO_POLICY": ("tempo_policy", "/etc/vox/tempo.yaml", Path("/etc/vox/tempo.yaml")),
     "VOX_MESH_RATES": ("rates", "/etc/vox/rates.yaml", Path("/etc/vox/rates.yaml")),
     "VOX_MESH_SCOPE_ID": ("scope_id", "acme", "acme"),
     "VOX_MESH_REPOSITORY_ID": ("repository_id", "website", "website"),
-    "VOX_MESH_TOKEN": ("token", SECRET, SecretStr(SECRET)),
-    "VOX_MESH_READ_TOKEN": ("read_token", SECRET, SecretStr(SECRET)),
+    "VOX_MESH_TOKEN": ("token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_READ_TOKEN": ("read_token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_METRICS_TOKEN": ("metrics_token", STRONG, SecretStr(STRONG)),
+    "VOX_MESH_RATE_LIMIT": ("rate_limit", "7", 7),
+    "VOX_MESH_OPEN_LIMIT": ("open_limit", "9", 9),
     "VOX_MESH_TICK": ("tick", "500ms", 0.5),
     "VOX_MESH_HOME": ("home_dir", "/var/vox", Path("/var/vox")),
     "VOX_AGENT_ID": ("agent_id", "planner", "planner"),
@@ -50,6 +61,13 @@ READ: dict[str, tuple[str, str, Any]] = {
 }
 
 
+def approve(path: Path) -> None:
+    """Do as `vox-mesh trust` does."""
+    file = read_env_file(path)
+    assert file is not None
+    trust(file)
+
+
 def test_the_table_here_has_every_variable() -> None:
     assert set(READ) == {variable_of(field) for field in Settings.model_fields} == set(EXAMPLES)
 
@@ -63,6 +81,7 @@ def test_every_variable_is_read(variable: str, source: str, monkeypatch: pytest.
         monkeypatch.setenv(variable, text)
     else:
         Path(".env").write_text(f"{variable}={text}\n")
+        approve(Path(".env"))
     assert getattr(load_settings(), field) == expected
 
 
@@ -134,7 +153,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("variable", "value", "fault"), BAD)
-def test_a_bad_value_is_told_in_one_line_with_an_example(
+def test_a_bad_value_is_reported_in_one_line_with_an_example(
     variable: str, value: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -149,13 +168,13 @@ def test_a_bad_value_is_told_in_one_line_with_an_example(
     assert bad.value.__cause__ is None
 
 
-def test_a_bad_override_is_told_by_the_name_of_its_variable() -> None:
+def test_a_bad_override_is_reported_by_the_name_of_its_variable() -> None:
     with pytest.raises(BadSettings, match="VOX_DB_DRIVER: "):
         load_settings(db_driver="odbc")
 
 
 def test_no_secret_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VOX_MESH_TOKEN", SECRET)
+    monkeypatch.setenv("VOX_MESH_TOKEN", STRONG)
     monkeypatch.setenv("VOX_DB_TOKEN", SECRET)
     settings = load_settings()
     shown = [repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())]
@@ -181,7 +200,7 @@ def test_no_secret_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
     settings = load_settings(enabled=True, db_url=url)
-    assert (settings.home, settings.endpoint) == (Home.MESH, endpoint)
+    assert (settings.backend, settings.endpoint) == (Backend.SERVER, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -196,22 +215,22 @@ def test_every_scheme_leads_to_an_endpoint(url: str, endpoint: str) -> None:
 )
 def test_a_file_url_is_the_file_home(url: str, path: str) -> None:
     settings = load_settings(enabled=True, db_url=url, db_token=SECRET)
-    assert (settings.home, settings.file_path) == (Home.FILE, Path(path))
+    assert (settings.backend, settings.file_path) == (Backend.FILE, Path(path))
     with pytest.raises(BadSettings, match="VOX_DB_URL"):
         _ = settings.endpoint
 
 
 @pytest.mark.parametrize(
-    ("values", "home"),
+    ("values", "backend"),
     [
-        ({}, Home.MEMORY),
-        ({"db_url": "libsql://x.turso.io"}, Home.MEMORY),
-        ({"enabled": True}, Home.FILE),
-        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Home.MESH),
+        ({}, Backend.MEMORY),
+        ({"db_url": "libsql://x.turso.io"}, Backend.MEMORY),
+        ({"enabled": True}, Backend.FILE),
+        ({"enabled": True, "db_url": "libsql://x.turso.io"}, Backend.SERVER),
     ],
 )
-def test_the_home_is_chosen_by_two_variables(values: dict[str, Any], home: Home) -> None:
-    assert load_settings(**values).home is home
+def test_the_backend_is_chosen_by_two_variables(values: dict[str, Any], backend: Backend) -> None:
+    assert load_settings(**values).backend is backend
 
 
 @pytest.mark.parametrize("url", ["http://db.example", "ws://10.0.0.7:8080", "libsql://db.example?tls=0"])

@@ -1,4 +1,4 @@
-"""The supervisor: what crashes is begun again, what can't go on is told, and nothing outlives it."""
+"""The supervisor: what crashes is begun again, what can't go on is reported, and nothing outlives it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_between_two_runs_a_part_pauses_and_longer_each_time(monkeypatch: 
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-async def test_what_is_of_no_use_to_try_again_ends_it_all_and_is_told(supervisor: Supervisor) -> None:
+async def test_what_is_of_no_use_to_try_again_ends_it_all_and_is_reported(supervisor: Supervisor) -> None:
     async def replaced() -> None:
         raise StaleIncarnation("another process is this node")
 

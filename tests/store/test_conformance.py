@@ -26,7 +26,7 @@ from vox_mesh import (
     open_store,
 )
 from vox_mesh.errors import BadStatement, ConstraintFailed, Refused, StoreClosed
-from vox_mesh.model.base.homes import Driver, Home
+from vox_mesh.model.base.backends import Backend, Driver
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.schema.schema import VERSION
 
@@ -69,7 +69,7 @@ async def test_a_failing_script_leaves_nothing_behind(store: Store) -> None:
     assert await column(store, table) == []
 
 
-async def test_a_bad_statement_is_told_from_a_constraint(store: Store) -> None:
+async def test_a_bad_statement_is_distinguished_from_a_constraint(store: Store) -> None:
     table = await make_table(store)
     script = Script(
         Statement(f"INSERT INTO {table} (id) VALUES (1)"), Statement("INSERT INTO no_such_table VALUES (1)")
@@ -233,7 +233,7 @@ async def test_a_key_is_known_after_its_process_was_killed(
 
 
 async def test_a_key_is_known_after_a_clean_stop(settings: Settings) -> None:
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         return  # there, everything ends with the store
     async with await open_store(settings) as store:
         table = await make_table(store)
@@ -264,7 +264,7 @@ async def test_scopes_and_repositories_do_not_share_keys(settings: Settings) -> 
     async with await open_store(settings) as store:
         table = await make_table(store)
         await store.write(insert(table, 1, key=key))
-        if settings.home is Home.MEMORY:
+        if settings.backend is Backend.MEMORY:
             return
         for other in ({"scope_id": new_key()}, {"repository_id": "another"}):
             async with await open_store(settings.model_copy(update=other)) as stranger:
@@ -383,7 +383,7 @@ async def test_a_read_sees_what_was_committed(store: Store) -> None:
 
 
 async def test_two_stores_see_each_others_writes(settings: Settings) -> None:
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         pytest.skip("a memory database has one store")
     async with await open_store(settings) as one, await open_store(settings) as other:
         table = await make_table(one)
@@ -401,12 +401,12 @@ async def test_status_tells_home_driver_and_schema(store: Store, settings: Setti
         Driver.HTTP: "hrana over HTTP (/v3)",
         Driver.LIBSQL_CLIENT: "libsql-client",
     }
-    assert status.home is settings.home
+    assert status.backend is settings.backend
     assert status.engine is not None
     assert status.engine.driver == drivers.get(settings.db_driver, "sqlite")
     assert "SQLite 3." in status.engine.server
     assert (status.schema_version, status.breaker, status.waiting) == (VERSION, "off", 0)
-    assert (status.spool is not None) is (settings.home is Home.MESH)
+    assert (status.spool is not None) is (settings.backend is Backend.SERVER)
     if status.spool is not None:
         assert status.spool.depth == 0
 
@@ -423,5 +423,5 @@ async def test_a_closed_store_says_so(settings: Settings) -> None:
 
 async def test_without_settings_the_store_is_in_memory() -> None:
     async with await open_store(load_settings()) as store:
-        assert store.home is MEMORY.home
+        assert store.backend is MEMORY.home
         assert (await store.read("SELECT 1")).value == 1

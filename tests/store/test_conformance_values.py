@@ -94,7 +94,7 @@ REFUSED: list[Any] = [
 
 
 class Word(str):
-    """A text type of somebody else's."""
+    """A foreign text type."""
 
 
 @pytest.mark.parametrize("value", [*REFUSED, Word("\ud800")], ids=ascii)

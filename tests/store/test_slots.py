@@ -85,7 +85,7 @@ def test_a_slot_in_use_says_how_old_its_holder_is(tmp_path: Path) -> None:
     slot.release()
 
 
-def test_a_folder_belongs_to_its_name_and_the_first_slot_to_nobody_by_name(tmp_path: Path) -> None:
+def test_a_folder_belongs_to_its_name_and_the_first_slot_to_no_one_by_name(tmp_path: Path) -> None:
     slots = tmp_path / "slots"
     assert slot_folder(tmp_path) == slots / "1"
     assert slot_folder(tmp_path, "builder-1") == slots / "builder-1"
@@ -133,7 +133,7 @@ def test_spools_of_all_slots_are_found(tmp_path: Path) -> None:
     two.release()
 
 
-def test_a_home_that_is_no_folder_is_told_as_a_setting(tmp_path: Path) -> None:
+def test_a_home_that_is_no_folder_is_reported_as_a_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadSettings, match="VOX_MESH_HOME"):
         take_slot(tmp_path / "file")

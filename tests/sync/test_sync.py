@@ -107,7 +107,7 @@ def test_several_threads_use_one_mesh(mesh: MeshNode) -> None:
 # --- blocks and loops -----------------------------------------------------------------------------
 
 
-def test_a_lock_is_held_for_the_block_and_what_the_block_raises_comes_out_as_it_is(mesh: MeshNode) -> None:
+def test_a_lock_is_held_for_the_block_and_what_the_block_raises_comes_out_unchanged(mesh: MeshNode) -> None:
     broken = KeyError("mine")
 
     def work() -> None:
@@ -152,7 +152,7 @@ def test_a_block_is_entered_once(mesh: MeshNode) -> None:
     assert mesh.locks.holders() == []
 
 
-def test_whatever_ends_a_block_comes_out_of_it_as_it_is(mesh: MeshNode) -> None:
+def test_whatever_ends_a_block_comes_out_of_it_unchanged(mesh: MeshNode) -> None:
     for kind in (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError):
         with pytest.raises(kind, match="mine"), mesh.locks.hold("release"):
             raise kind("mine")
@@ -243,7 +243,7 @@ def test_who_has_lost_a_lock_of_one_node_may_still_call_others(
     assert reached == ["the end"]
 
 
-def test_a_lock_that_was_over_before_the_block_is_told_of_at_its_end(
+def test_a_lock_that_was_over_before_the_block_is_reported_at_its_end(
     vox_mesh_harness: MeshHarness, vox_manual_clock: ManualClock
 ) -> None:
     first, second = vox_mesh_harness.node("a"), vox_mesh_harness.node("b")
@@ -280,14 +280,14 @@ def test_deadlines_are_those_of_the_async_mesh(mesh: MeshNode) -> None:
 
 def test_a_deadline_around_several_calls_cancels_the_one_under_way(mesh: MeshNode) -> None:
     with pytest.raises(TimeoutError), timeout(_PATIENCE_S), timeout(_SHORT_S), timeout(None):
-        next(mesh.messages.receive("nobody"))
-    assert mesh.messages.inbox("nobody") == []  # and there is none any more
+        next(mesh.messages.receive("unknown"))
+    assert mesh.messages.inbox("unknown") == []  # and there is none any more
 
 
 def test_what_tidies_up_has_the_time_it_needs(mesh: MeshNode) -> None:
     def work() -> None:
         with timeout(_SHORT_S), mesh.locks.hold("release", agent="a"):
-            next(mesh.messages.receive("nobody"))
+            next(mesh.messages.receive("unknown"))
 
     with pytest.raises(TimeoutError):
         work()
@@ -340,7 +340,7 @@ def test_a_call_of_another_thread_ends_with_the_mesh() -> None:
 def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     mesh: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = mesh.messages.receive("nobody-writes-to")
+    messages = mesh.messages.receive("unused")
     waiting = Call.wait_for
 
     def interrupted(call: Call, *events: Future[object], limited: bool = True) -> None:
@@ -356,7 +356,7 @@ def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     with pytest.raises(KeyboardInterrupt):
         mesh.locks.acquire("x", wait=_PATIENCE_S)
     mesh.locks.release(held)
-    assert mesh.locks.holders() == []  # nobody waits for it any more
+    assert mesh.locks.holders() == []  # no one waits for it any more
 
 
 def in_process(verb: str, folder: Path) -> Process:
@@ -381,7 +381,7 @@ def test_ctrl_c_ends_the_call_under_way_lets_go_of_locks_and_leaves(tmp_path: Pa
         assert [node.state for node in command.nodes.all()] == ["left"]
 
 
-def test_a_fork_is_told_that_the_mesh_is_not_its_own_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_fork_is_notified_that_the_mesh_is_not_its_own_and_harms_nothing(tmp_path: Path) -> None:
     with in_process("fork", tmp_path) as script:
         out, err = script.communicate(_PATIENCE_S)
     assert script.returncode == 0, err

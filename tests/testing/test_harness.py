@@ -229,8 +229,8 @@ async def test_variables_and_env_files_of_the_machine_are_ignored(
     (tmp_path / ".env").write_text("VOX_AGENT_ID=coder\n")
     async with MeshHarness() as harness:
         node = await harness.node()
-        assert node.store.home == "memory"
-        assert node.store.tenant.scope_id == ""
+        assert node.store.backend == "memory"
+        assert node.store.writer_id.scope_id == ""
         assert node.messages.agent_or_default(None) == "local"
         await node.jobs.schedule("work")
     assert os.listdir(tmp_path) == [".env"]  # noqa: PTH208

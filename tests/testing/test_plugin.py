@@ -114,5 +114,6 @@ def test_the_plugin_imports_nothing_heavy() -> None:
     assert "vox_mesh.testing.plugin" in loaded
     assert not [name for name in loaded if name.split(".")[0] in _HEAVY]
     assert {name for name in loaded if name.startswith("vox_mesh")} == {
-        *("vox_mesh", "vox_mesh.testing", "vox_mesh.testing.plugin")
+        *("vox_mesh", "vox_mesh.testing", "vox_mesh.testing.plugin"),
+        *("vox_mesh.observability", "vox_mesh.observability.deprecation"),
     }

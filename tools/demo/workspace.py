@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tools.demo.fenced_files import FencedFiles
 from tools.demo.scenario import OWNER
 from vox_mesh import Settings, load_settings
+from vox_mesh.nodes.home_token import new_token
 from vox_mesh.settings import EXAMPLES
 
 FOLDER: Final = Path(".vox/demo")
@@ -28,6 +29,7 @@ class Workspace:
     folder: Path
     url: str | None = None
     token: str | None = None
+    mesh_token: str = field(default_factory=new_token, repr=False)
 
     @property
     def database(self) -> Path:
@@ -61,6 +63,7 @@ class Workspace:
             "VOX_MESH_NODE_ID": name,
             "VOX_MESH_HOME": str(home),
             "VOX_MESH_TICK": _TICK,
+            "VOX_MESH_TOKEN": self.mesh_token,
             "VOX_DB_PATH": str(self.database.absolute() if self.url is None else home / "local.db"),
         }
         if self.url is not None and self.token is not None:

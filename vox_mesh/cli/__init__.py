@@ -14,9 +14,17 @@ _GC_THRESHOLD: Final = 20_000
 _INTERRUPTED: Final = 130
 
 
+def _hide_secrets() -> None:
+    """Take secrets out of the environment first: programs that a command starts must not inherit them."""
+    from vox_mesh.settings.secrets import SECRET_VARIABLES, take_variables
+
+    take_variables(SECRET_VARIABLES)
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     handle_early_signals(sys.argv[1:])
+    _hide_secrets()
     gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage
     if COMPLETE in os.environ:
         from vox_mesh.cli.completion import complete

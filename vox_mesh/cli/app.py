@@ -39,14 +39,15 @@ _COMMANDS: Final = {
     "nodes": "vox_mesh.cli.node.nodes:nodes",
     "oplog": "vox_mesh.cli.database.oplog:oplog",
     "rhythm": "vox_mesh.cli.rhythm.rhythm:rhythm",
-    "roles": "vox_mesh.cli.node.roles:roles",
-    "route": "vox_mesh.cli.node.roles:route",
+    "roles": "vox_mesh.cli.node.nodes:roles",
+    "route": "vox_mesh.cli.node.nodes:route",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
+    "trust": "vox_mesh.cli.trust:trust",
     "ucxl": "vox_mesh.cli.rhythm.beat:ucxl",
-    "up": "vox_mesh.cli.node.up:up",
+    "up": "vox_mesh.cli.node.node_run:up",
     "worker": "vox_mesh.cli.jobs.worker:worker",
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 
 from vox_mesh.errors import DriverMissing, NoAnswer, Unreachable
-from vox_mesh.model.base.access_tokens import is_read_only
+from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec

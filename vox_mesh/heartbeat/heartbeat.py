@@ -8,8 +8,7 @@ from typing import Final
 
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
 from vox_mesh.heartbeat.presence import Presence
-from vox_mesh.model.base.health_check import Vitals
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock
 from vox_mesh.nodes.nodes import Nodes

@@ -12,15 +12,15 @@ from typing import Final
 import orjson
 
 from vox_mesh.errors import MeshError, NodeInUse, Refused
-from vox_mesh.model.base.health_check import Vitals
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
+from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Script, Statement, Tenant, new_key
+from vox_mesh.store.script import Answer, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
 
 _SQL: Final = named("nodes")
@@ -65,7 +65,7 @@ class Presence:
     def __init__(
         self,
         identity: Identity,
-        tenant: Tenant,
+        writer_id: WriterId,
         clock: MeshClock,
         *,
         place: str,
@@ -74,7 +74,7 @@ class Presence:
     ) -> None:
         self.node_id = identity.node_id
         self._identity = identity
-        self._whose = (*tenant[:2], identity.node_id)
+        self._whose = (*writer_id[:2], identity.node_id)
         self._clock = clock
         self._place = place
         self._tick_ms = round(tick_s * 1_000)
@@ -82,7 +82,15 @@ class Presence:
         self._version = _own_version()
         self._registration_key = new_key()  # a retry begins no second incarnation
         self._has_joined = False
+        self._address: SignedAddress | None = None
         self.activity = activity
+
+    def announce(self, url: str, token_id: str) -> None:
+        """Announce the address of this node's service, and the token it knows, with every heartbeat."""
+        self.activity.control_addr = url
+        address = NodeAddress(self.node_id, url, token_id, machine_id())
+        signature = self._identity.key.sign(address.signed_text(*self._whose[:2]))
+        self._address = SignedAddress(address, signature)
 
     def consumed(self) -> None:
         """Record that this node still takes work."""
@@ -98,6 +106,7 @@ class Presence:
         return Script(
             self._row_statement(),
             self._vitals_statement(vitals),
+            self._address_statement(),
             count,
             answer=Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS),
         )
@@ -129,6 +138,13 @@ class Presence:
         )
         return Statement(_SQL["heartbeat"], values)
 
+    def _address_statement(self) -> Statement:
+        """Return the statement that writes the signed address, or removes that of an earlier process."""
+        if self._address is None:
+            return Statement(_SQL["withdraw_address"], self._whose)
+        (_, *values), signature = self._address
+        return Statement(_SQL["announce_address"], (*self._whose, *values, signature))
+
     def _vitals_statement(self, vitals: Vitals) -> Statement:
         faults = orjson.dumps(vitals.faults).decode()
         return Statement(_SQL["note_vitals"], (*self._whose, *vitals[:-1], faults))
@@ -155,6 +171,7 @@ class Presence:
             key,
             Statement(_SQL["raise_incarnation"], self._whose),
             self._row_statement(),
+            self._address_statement(),
             Statement(_SQL["announce_version"], (*self._whose, VERSION)),
             Statement(_SQL["begin_first_epoch"], (*self._whose[:2], self._registration_key, self.node_id)),
             answer=Answer(_SQL["join_state"], self._whose, _JOIN_COLUMNS),

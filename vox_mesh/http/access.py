@@ -1,82 +1,114 @@
-"""Access control: authentication and rate limits."""
+"""Access control: authentication, and what each credential allows."""
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final, NoReturn
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from vox_mesh.http.connections import is_own_user
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
-from vox_mesh.model.base.addresses import is_loopback
-from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 
 _log = logging.getLogger(__name__)
 
-_MAX_PEERS: Final = 1_024
-_PEERS_AT_ADDRESS: Final = 4
 _BEARER: Final = "bearer "
+_FORWARDING: Final = ("forwarded", "origin", "via", "x-real-ip")
+_FORWARDING_PREFIX: Final = "x-forwarded-"
 
 
 class Scope(StrEnum):
-    """The permission a token must have."""
+    """The permission a credential must have."""
 
     READ = "read"
     WRITE = "write"
     RELAY = "relay"
     """To deliver messages; relay keys have it too."""
 
+    METRICS = "metrics"
+    """To read metrics and the reasons of health checks."""
+
+
+class Grant(NamedTuple):
+    """The credential of a request, and what it allows."""
+
+    name: str
+    scopes: frozenset[Scope]
+    refusal: tuple[str, str] = ("", "")
+    """The code and the detail of the problem if it does not allow a request."""
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether answers omit what only holders and receivers may see."""
+        return Scope.WRITE not in self.scopes
+
+
+_LOCAL: Final = Grant("local user", frozenset(Scope))
+_TOKEN: Final = Grant("token", frozenset(Scope))
+_READ_TOKEN: Final = Grant(
+    "read token", frozenset({Scope.READ, Scope.METRICS}), ("read_only", "token is read-only")
+)
+_METRICS_TOKEN: Final = Grant(
+    "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
+)
+_RELAY_KEY: Final = Grant(
+    "relay key", frozenset({Scope.RELAY}), ("relay_only", "relay key can deliver messages only")
+)
+
 
 class Access:
-    """Authenticates requests by token; without a token, only local requests are allowed."""
+    """Authenticates requests: by token, or on the local socket by the user who connects."""
 
     def __init__(
-        self, token: str | None, read_token: str | None = None, relay_keys: RelayKeys | None = None
+        self,
+        token: str,
+        read_token: str | None = None,
+        relay_keys: RelayKeys | None = None,
+        metrics_token: str | None = None,
     ) -> None:
-        self._token = None if token is None else token.encode()
-        self._read_token = None if read_token is None else read_token.encode()
+        known = ((token, _TOKEN), (read_token, _READ_TOKEN), (metrics_token, _METRICS_TOKEN))
+        self._tokens = [(text.encode(), grant) for text, grant in known if text is not None]
         self._relay_keys = relay_keys
         self._log_throttled = ThrottledLogger(_log)
 
-    def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> None:
-        """Raise 401 or 403 unless the request has this permission. Tokens are compared in constant time."""
-        if self._token is None:
-            _refuse_from_pages(request)
-            return
-        header = request.headers.get("Authorization", "")
+    def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> Grant:
+        """Return the grant of a request, or raise 401 or 403 unless it has this permission."""
+        grant = self._authenticate(request)
+        if scope not in grant.scopes:
+            code, detail = grant.refusal
+            raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
+        return grant
+
+    def _authenticate(self, request: web.Request) -> Grant:
+        """Return the grant of a request. Tokens are compared in constant time."""
+        header = request.headers.get("Authorization")
+        if header is None and is_own_user(request):
+            _refuse_forwarded(request)
+            return _LOCAL
+        header = header or ""
         is_bearer = header[: len(_BEARER)].lower() == _BEARER
         given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
-        has_token = hmac.compare_digest(given, self._token)
-        has_read_token = self._read_token is not None and hmac.compare_digest(given, self._read_token)
-        if has_token or (has_read_token and scope is Scope.READ):
-            return
-        if has_read_token:
-            raise Problem(
-                HTTPStatus.FORBIDDEN,
-                "read_only",
-                "token is read-only",
-                "use the token in VOX_MESH_TOKEN",
-            )
+        grants = [grant for token, grant in self._tokens if hmac.compare_digest(given, token)]
+        if grants:
+            return grants[0]
         if self._relay_keys is not None and given.startswith(MARK.encode()):
             fault = self._relay_keys.fault(given.decode(errors="replace"))
-            if fault is None and scope is Scope.RELAY:
-                return
-            if fault is None or fault in _KEY_PROBLEMS:
-                raise _rejected_key_problem(fault)
-        self._reject_token(request, is_bearer=is_bearer)
+            if fault is None:
+                return _RELAY_KEY
+            if fault in _KEY_PROBLEMS:
+                raise Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
+        raise self._rejected_token(request, is_bearer=is_bearer)
 
-    def _reject_token(self, request: web.Request, *, is_bearer: bool) -> NoReturn:
+    def _rejected_token(self, request: web.Request, *, is_bearer: bool) -> Problem:
         code, detail = ("token_wrong", "wrong token") if is_bearer else ("token_missing", "no token given")
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
-        raise Problem(
+        return Problem(
             HTTPStatus.UNAUTHORIZED, code, detail, "set VOX_MESH_TOKEN to the same value on all nodes"
         )
 
@@ -96,68 +128,13 @@ _KEY_PROBLEMS: Final = {
 }
 
 
-def _rejected_key_problem(fault: WindowKeyFault | None) -> Problem:
-    """Return the problem of a relay key that is authentic but not valid for this request."""
-    if fault is None:
-        return Problem(
-            HTTPStatus.FORBIDDEN,
-            "relay_only",
-            "relay key can deliver messages only",
-            "use the token in VOX_MESH_TOKEN",
-        )
-    return Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
-
-
-def _refuse_from_pages(request: web.Request) -> None:
-    """Raise 403 for requests that a web page makes a local browser send: they need no token either."""
-    try:
-        host = urlsplit(f"//{request.host}").hostname or ""
-    except ValueError:
-        host = ""
-    if "Origin" in request.headers or not is_loopback(host):
-        raise Problem(
-            HTTPStatus.FORBIDDEN,
-            "not_local",
-            "without a token only local requests to a loopback address are allowed",
-            "set VOX_MESH_TOKEN, or send the request to 127.0.0.1",
-        )
-
-
-class RateLimiter:
-    """Limits the requests per second of each peer, with a burst of the same size.
-
-    A peer is an address and a self-chosen name. As names are not authenticated, each address also has a total
-    limit of a few peers; a peer's rejected requests do not count towards it.
-    """
-
-    def __init__(self, per_second: float, monotonic: Callable[[], float]) -> None:
-        self._of_peers = _Buckets(per_second, monotonic)
-        self._of_addresses = _Buckets(_PEERS_AT_ADDRESS * per_second, monotonic)
-
-    def check(self, address: str | None, name: str) -> None:
-        """Raise 429 if this peer exceeds its rate."""
-        for buckets, key in ((self._of_peers, f"{address} {name}"), (self._of_addresses, f"{address}")):
-            if not buckets.take(key):
-                raise Problem(
-                    HTTPStatus.TOO_MANY_REQUESTS,
-                    "too_many_requests",
-                    f"requests must be at most {buckets.per_second:g} a second",
-                    "deliver several messages in one request",
-                )
-
-
-class _Buckets:
-    def __init__(self, per_second: float, monotonic: Callable[[], float]) -> None:
-        self.per_second = per_second
-        self._monotonic = monotonic
-        self._left = Recent[str, tuple[float, float]](_MAX_PEERS)
-
-    def take(self, key: str) -> bool:
-        """Take one token from the bucket; return whether there was one."""
-        now = self._monotonic()
-        most = 2 * self.per_second
-        left, since = self._left.get(key, (most, now))
-        left = min(most, left + (now - since) * self.per_second)
-        is_left = left >= 1
-        self._left[key] = (left - 1 if is_left else left), now
-        return is_left
+def _refuse_forwarded(request: web.Request) -> None:
+    """Raise 403 for requests that a proxy or a page passes on: it is not their author who connects."""
+    for name in request.headers:
+        if name.lower() in _FORWARDING or name.lower().startswith(_FORWARDING_PREFIX):
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "forwarded",
+                f"request with the header {name[:64]} needs a token: it is passed on for another client",
+                "send the token in VOX_MESH_TOKEN",
+            )

@@ -32,7 +32,8 @@ class ListenAddress:
     def from_settings(cls, control_addr: str | None, bind: str | None, *, has_token: bool) -> ListenAddress:
         """Return the address given by `bind`, or the announced address, or any local port.
 
-        Without a token the service is neither reachable from nor announced to other machines.
+        Without a token that other machines know, the service is not reachable from them. Raises `BadSettings`
+        if it is announced to them nevertheless.
         """
         announced = None if control_addr is None else urlsplit(control_addr.rstrip("/"))
         if bind is not None:
@@ -41,15 +42,17 @@ class ListenAddress:
             parts, variable = announced or urlsplit(f"//{_LOOPBACK}:0"), "VOX_MESH_CONTROL_ADDR"
         host, port = parts.hostname or _LOOPBACK, parts.port
         if not has_token:
-            others = [host] if announced is None else [host, announced.hostname or ""]
-            foreign = [each for each in others if not is_loopback(each)]
-            if foreign:
+            if announced is not None and not is_loopback(announced.hostname or ""):
+                raise BadSettings(
+                    f"VOX_MESH_CONTROL_ADDR: {announced.hostname} is an address of other machines, "
+                    "which must be used with VOX_MESH_TOKEN",
+                    hint="set it to the same value on all nodes; `vox-mesh token random` makes one",
+                )
+            if not is_loopback(host):
                 _log.warning(
                     "HTTP service reachable from this machine only, not from %s: VOX_MESH_TOKEN is not set",
-                    foreign[-1],
+                    host,
                 )
-                announced = None
-            if not is_loopback(host):
                 return cls(_LOOPBACK, port or 0, None, variable)
         if port is None and parts.scheme == "http":
             port = _HTTP_PORT

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
 
+from vox_mesh.http.local_socket import peer_user
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 
 _log = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 8_190
+_ROOT: Final = 0
 _CONTINUE: Final = "100-continue"
 
 
@@ -55,10 +58,21 @@ class Connection(web.RequestHandler):
         self.under_way = 0
         self.since = asyncio.get_running_loop().time()
         self.lost = asyncio.Event()
+        self.is_own_user = False
+        """Whether it comes over the local socket from the user of this process, or from root."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; if there are too many, close an idle one."""
         super().connection_made(transport)
+        user = peer_user(transport)
+        if user is not None:
+            self.is_own_user = user in (os.geteuid(), _ROOT)
+            if not self.is_own_user:
+                self._connections.say(
+                    logging.WARNING, "local connection of another user refused: uid=%d", user
+                )
+                self.hang_up()
+                return
         self._connections.make_room(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -101,6 +115,12 @@ async def wait_until_lost(request: web.Request) -> None:
     """Wait until the client has disconnected."""
     connection: Any = request.protocol
     await connection.lost.wait()
+
+
+def is_own_user(request: web.Request) -> bool:
+    """Return whether a request comes over the local socket from the user of this process."""
+    connection: Any = request.protocol
+    return bool(connection.is_own_user)
 
 
 def mark_active(request: web.Request) -> None:

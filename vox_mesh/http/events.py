@@ -22,6 +22,7 @@ from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.redaction import redacted
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview, OverviewReader
@@ -39,6 +40,11 @@ _MIN_INTERVAL_S: Final = 1.0
 _RETRY_DELAY_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
+
+Event = tuple[str, Any, int | None]
+"""A name, its data, and the id of an entry of the log."""
+
+Encode = Callable[[str, Any, int | None], bytes]
 
 _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     "nodes": lambda overview: [
@@ -79,7 +85,8 @@ class EventStream:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
-        self._access.check(request, Scope.READ)
+        grant = self._access.check(request, Scope.READ)
+        encode = _redacted_event if grant.is_redacted else _event
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed or self._listeners >= _MAX_LISTENERS:
             detail = (
@@ -90,12 +97,12 @@ class EventStream:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
         self._listeners += 1
         try:
-            return await self._serve(request, last_seen_id, topics)
+            return await self._serve(request, last_seen_id, topics, encode)
         finally:
             self._listeners -= 1
 
     async def _serve(
-        self, request: web.Request, last_seen_id: int | None, topics: Collection[str]
+        self, request: web.Request, last_seen_id: int | None, topics: Collection[str], encode: Encode
     ) -> web.StreamResponse:
         last_id = await self._mesh.oplog.last_id()
         # An id beyond the end of the log is from another database, or from before a restore.
@@ -108,7 +115,7 @@ class EventStream:
                 "X-Accel-Buffering": "no",
             }
         )
-        sending = self._send(request, response, after_id, last_id if is_ahead else None, topics)
+        sending = self._send(request, response, after_id, last_id if is_ahead else None, topics, encode)
         stream = asyncio.create_task(sending, name="vox-mesh-stream")
         gone = asyncio.create_task(wait_until_lost(request), name="vox-mesh-listener-gone")
         self._streams.add(stream)
@@ -131,18 +138,19 @@ class EventStream:
         after_id: int,
         new_id: int | None,
         topics: Collection[str],
+        encode: Encode,
     ) -> None:
         """Send events to one listener; disconnect it if it does not read them in time."""
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE_SIZE)
         has_reset = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
-            parts.create_task(_forward(self._entries(after_id, topics), queue), name="vox-mesh-events-of-log")
-            parts.create_task(
-                _forward(self._states(new_id, topics, has_reset), queue), name="vox-mesh-events"
-            )
-            if BEATS in topics:
-                parts.create_task(_forward(self._beats(has_reset), queue), name="vox-mesh-events-of-beats")
+            for name, events in (
+                ("vox-mesh-events-of-log", self._entries(after_id, topics)),
+                ("vox-mesh-events", self._states(new_id, topics, has_reset)),
+                *([("vox-mesh-events-of-beats", self._beats(has_reset))] if BEATS in topics else ()),
+            ):
+                parts.create_task(_forward(events, queue, encode), name=name)
             while True:
                 event = b": still here\n\n"
                 with suppress(TimeoutError):
@@ -152,15 +160,15 @@ class EventStream:
                     await response.write(event)
                 mark_active(request)
 
-    async def _entries(self, after_id: int, topics: Collection[str]) -> AsyncGenerator[bytes, None]:
+    async def _entries(self, after_id: int, topics: Collection[str]) -> AsyncGenerator[Event, None]:
         async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
             async for entry in entries:
                 if (topic := topic_of(entry)) in topics:
-                    yield _event(topic, stamped_record(self._mesh, entry), entry.id)
+                    yield topic, stamped_record(self._mesh, entry), entry.id
 
     async def _states(
         self, new_id: int | None, topics: Collection[str], has_reset: asyncio.Event
-    ) -> AsyncGenerator[bytes, None]:
+    ) -> AsyncGenerator[Event, None]:
         selected = {name: part for name, part in _PARTS.items() if name in topics}
         sent: dict[str, Any] | None = None
         async with aclosing(self._feed.watch()) as overviews:
@@ -170,19 +178,19 @@ class EventStream:
                     state = {name: _part_of(overview, name) for name in selected}
                     if BEATS in topics:
                         state[BEATS] = self._mesh.rhythm.frame()
-                    yield _event("reset", state, new_id)
+                    yield "reset", state, new_id
                     has_reset.set()
                 else:
                     for name in selected:
                         if now[name] != sent[name]:
-                            yield _event(name, _part_of(overview, name))
+                            yield name, _part_of(overview, name), None
                 sent = now
 
-    async def _beats(self, has_reset: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    async def _beats(self, has_reset: asyncio.Event) -> AsyncGenerator[Event, None]:
         await has_reset.wait()
         async with aclosing(self._mesh.rhythm.beats()) as beats:
             async for frame in beats:
-                yield _event(BEATS, frame)
+                yield BEATS, frame, None
 
 
 def _last_id(request: web.Request) -> int | None:
@@ -222,10 +230,10 @@ def _log_failure(fault: BaseException) -> None:
         _log.error("event stream failed", exc_info=failure)
 
 
-async def _forward(source: AsyncGenerator[bytes, None], queue: asyncio.Queue[bytes]) -> None:
+async def _forward(source: AsyncGenerator[Event, None], queue: asyncio.Queue[bytes], encode: Encode) -> None:
     async with aclosing(source):
         async for event in source:
-            await queue.put(event)
+            await queue.put(encode(*event))
 
 
 def _part_of(overview: Overview, name: str) -> Any:
@@ -234,7 +242,11 @@ def _part_of(overview: Overview, name: str) -> Any:
     return overview.rhythm.report if name == "report" else getattr(overview, name)
 
 
-def _event(name: str, data: Any, id_: int | None = None) -> bytes:
+def _redacted_event(name: str, data: Any, id_: int | None) -> bytes:
+    return _event(name, redacted(data), id_)
+
+
+def _event(name: str, data: Any, id_: int | None) -> bytes:
     """Return an event in wire format. JSON has no line breaks, so its data is one line."""
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
     return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))
@@ -278,7 +290,7 @@ class OverviewFeed:
     async def _read(self) -> None:
         async for turn in self._store.changes(debounce_s=_MIN_INTERVAL_S):  # a busy mesh commits all the time
             try:
-                self._latest = await self._reader.look()
+                self._latest = await self._reader.read()
             except MeshError as error:
                 _log.info("events paused: %s", error.line)
                 turn.wait_at_most(_RETRY_DELAY_S)

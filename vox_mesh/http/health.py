@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.http.access import Access, Scope
-from vox_mesh.model.base.health_check import HealthCheck
+from vox_mesh.model.nodes.liveness import HealthCheck
 
 Checks = Callable[[], Sequence[HealthCheck]]
 
@@ -38,7 +38,7 @@ class HealthPages:
         is_ready = all(check.is_ok for check in checks)
         document: dict[str, object] = {"ready": is_ready}
         if "verbose" in request.query:
-            self._access.check(request, Scope.READ)
+            self._access.check(request, Scope.METRICS)
             document["checks"] = [
                 {"name": check.name, "ok": check.is_ok, "detail": check.detail} for check in checks
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.http.access import Access
@@ -10,6 +11,8 @@ from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.api.api import Api
 from vox_mesh.http.events import EventStream
 from vox_mesh.http.health import Checks, HealthPages
+from vox_mesh.http.limits import AuthenticationBrake, Quotas
+from vox_mesh.http.local_socket import LocalSocket
 from vox_mesh.http.metrics.collector import Measured
 from vox_mesh.http.metrics.endpoint import Metrics
 from vox_mesh.http.relay.client import HttpRelayClient
@@ -18,8 +21,11 @@ from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox
+from vox_mesh.model.base.shared_tokens import token_id
+from vox_mesh.nodes.home_token import load_or_create_token
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
+from vox_mesh.store.slots import folder_of_slot
 
 
 class NodeServer:
@@ -33,18 +39,21 @@ class NodeServer:
         checks: Checks,
         monotonic: Callable[[], float],
     ) -> None:
-        token, read_token = _tokens(settings)
+        tokens = tokens_of(settings)
         own, store, messages = mesh.identity.node_id, mesh.store, mesh.messages
         address = ListenAddress.from_settings(
-            settings.control_addr, settings.bind, has_token=token is not None
+            settings.control_addr, settings.bind, has_token=settings.token is not None
         )
-        keys = None if token is None else relay_keys_of(mesh, token)
-        access = Access(token, read_token, keys)
+        keys = relay_keys_of(mesh, tokens.full)
+        access = Access(tokens.full, tokens.read, keys, tokens.metrics)
+        self.token_id = token_id(tokens.full, *store.mesh_id)
+        """The public name of the token: nodes that announce the same one can relay to each other."""
+
         # Older messages are pruned, so duplicates of them would seem new.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, messages, mesh.clock, window_ms, monotonic)
         self._events = EventStream(mesh, access)
-        self._api = Api(mesh, access)
+        self._api = Api(mesh, access, Quotas(settings.rate_limit, settings.open_limit, monotonic))
         self.service = Service(
             address,
             [
@@ -53,11 +62,14 @@ class NodeServer:
                 Metrics(measured, access, is_ready=lambda: all(check.is_ok for check in checks())).add_to,
                 self._events.add_to,
                 self._api.add_to,
+                AuthenticationBrake().add_to,
             ],
             faults=store.faults,
+            local=_local_socket(settings, store.slot_name),
         )
+        messages.directory.token_id = self.token_id
         self._outbox = Outbox(
-            HttpRelayClient(own, keys),
+            HttpRelayClient(own, keys, messages.sign_order),
             messages.directory,
             messages.relay_buffer,
             monotonic=monotonic,
@@ -87,7 +99,7 @@ class NodeServer:
 
 def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
     """Return the relay keys of a mesh, by its rhythm."""
-    scope_id, repository_id, _ = mesh.store.tenant
+    scope_id, repository_id, _ = mesh.store.writer_id
     return RelayKeys(
         token,
         (scope_id, repository_id),
@@ -98,13 +110,27 @@ def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
     )
 
 
-def _tokens(settings: Settings) -> tuple[str | None, str | None]:
-    token, read_token = (
-        None if each is None else each.get_secret_value() for each in (settings.token, settings.read_token)
-    )
-    if read_token is not None and token in (None, read_token):
+class Tokens(NamedTuple):
+    """The tokens of a service."""
+
+    full: str
+    read: str | None
+    metrics: str | None
+
+
+def tokens_of(settings: Settings) -> Tokens:
+    """Return the tokens; without VOX_MESH_TOKEN, the token of the home, which is made at the first start."""
+    given = (settings.token, settings.read_token, settings.metrics_token)
+    full, read, metrics = (None if each is None else each.get_secret_value() for each in given)
+    full = full or load_or_create_token(settings.home_dir)
+    distinct = [each for each in (full, read, metrics) if each is not None]
+    if len(set(distinct)) < len(distinct):
         raise BadSettings(
-            "VOX_MESH_READ_TOKEN must be used with another VOX_MESH_TOKEN",
-            hint="set VOX_MESH_TOKEN to a different value",
+            "VOX_MESH_TOKEN, VOX_MESH_READ_TOKEN and VOX_MESH_METRICS_TOKEN must have different values",
+            hint="make each with `vox-mesh token random`",
         )
-    return token, read_token
+    return Tokens(full, read, metrics)
+
+
+def _local_socket(settings: Settings, slot_name: str | None) -> LocalSocket | None:
+    return None if slot_name is None else LocalSocket(folder_of_slot(settings.home_dir, slot_name))

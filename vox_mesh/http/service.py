@@ -12,6 +12,7 @@ from aiohttp import web
 
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.connections import Connections, Patience
+from vox_mesh.http.local_socket import LocalSocket
 from vox_mesh.http.problems import as_problems
 from vox_mesh.http.requests import MAX_BODY_BYTES
 from vox_mesh.http.tracing import continue_trace
@@ -31,9 +32,11 @@ class Service:
         parts: Sequence[Callable[[web.Application], None]],
         patience: Patience | None = None,
         faults: BackgroundFaults | None = None,
+        local: LocalSocket | None = None,
     ) -> None:
         patience = Patience() if patience is None else patience
         self._address = address
+        self._local = local
         self._faults = BackgroundFaults() if faults is None else faults
         self.connections = Connections(patience)
         app = web.Application(
@@ -44,32 +47,45 @@ class Service:
             add_to(app)
         # It is waited twice: for requests to end, and for cancelled ones.
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=patience.stop_s / 2)
-        self._socket: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
         self._watch_task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
-        self._socket = await self._address.listen(_BACKLOG)
+        public = await self._address.listen(_BACKLOG)
+        self._sockets.append(public)
         await self._runner.setup()
         assert self._runner.server is not None
         self.connections.begin(self._runner.server)
-        self._server = await asyncio.get_running_loop().create_server(
-            self.connections, sock=self._socket, backlog=_BACKLOG, start_serving=False
+        loop = asyncio.get_running_loop()
+        self._servers.append(
+            await loop.create_server(self.connections, sock=public, backlog=_BACKLOG, start_serving=False)
         )
-        await self._server.start_serving()
+        local = None if self._local is None else self._local.listen(_BACKLOG)
+        if local is not None:
+            self._sockets.append(local)
+            self._servers.append(
+                await loop.create_unix_server(
+                    self.connections, sock=local, backlog=_BACKLOG, start_serving=False
+                )
+            )
+        for server in self._servers:
+            await server.start_serving()
         watch_loop = self._faults.keep_running("http", self.connections.watch)
         self._watch_task = asyncio.create_task(watch_loop, name="vox-mesh-http")
-        url = self._address.announced_url(self._socket.getsockname()[1])
+        url = self._address.announced_url(public.getsockname()[1])
         _log.info("listening on %s", url)
         return url
 
     async def stop(self) -> None:
         """Finish running requests and stop listening."""
-        if self._server is not None:
-            self._server.close()
-        if self._socket is not None:
-            self._socket.close()
+        if self._local is not None:
+            self._local.remove()
+        for server in self._servers:
+            server.close()
+        for listening in self._sockets:
+            listening.close()
         if self._watch_task is not None:
             self._watch_task.cancel()
             await asyncio.gather(self._watch_task, return_exceptions=True)

@@ -8,9 +8,8 @@ from aiohttp import web
 
 from vox_mesh.http.problems import Handler
 from vox_mesh.model.base.histogram import OTHER
-from vox_mesh.model.base.traces import Trace
 from vox_mesh.observability import tracing
-from vox_mesh.observability.log_context import log_scope, trace_fields
+from vox_mesh.observability.log_context import Trace, log_scope, trace_fields
 
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 

@@ -153,12 +153,12 @@ class JobAuthorship:
             if not run or run[0].seq != seq:
                 continue
             keys = await self._trusted_keys.of_chain(chain)
-            arguments = run, keys, self._store.tenant.scope_id
+            arguments = run, keys, self._store.writer_id.scope_id
             done, jobs = await asyncio.to_thread(_authentic_jobs, *arguments)
             self._learn(jobs)
 
     async def _read(self, name: str, *values: Any) -> Any:
-        return await self._store.read(SQL[name], (*self._store.tenant[:2], *values))
+        return await self._store.read(SQL[name], (*self._store.mesh_id, *values))
 
 
 def _authentic_jobs(

@@ -74,7 +74,7 @@ class Crons:
 
     def __init__(self, store: Store, jobs: Jobs, clock: MeshClock) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._jobs = jobs
         self._clock = clock
         self._logged_unusable: set[str] = set()

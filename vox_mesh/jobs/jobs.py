@@ -22,7 +22,6 @@ from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -36,6 +35,7 @@ from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store

@@ -44,7 +44,7 @@ class JobKinds:
 
     def __init__(self, store: Store, queries: JobQueries) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._queries = queries
 
     async def pause(self, kind: str) -> None:

@@ -59,7 +59,7 @@ class JobMaintenance:
         tick_s: float,
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
         self._jobs = jobs
         self._crons = crons

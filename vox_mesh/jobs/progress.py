@@ -51,7 +51,7 @@ class Notes:
 
     def __init__(self, store: Store, queries: JobQueries) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._queries = queries
 
     async def of(self, job_id: str, *, fresh: bool = False) -> Note:
@@ -83,7 +83,7 @@ class Notebook:
 
     def __init__(self, store: Store, job: Job) -> None:
         self._store = store
-        self._claim = (*store.tenant[:2], job.job_id, job.claim_token)
+        self._claim = (*store.mesh_id, job.job_id, job.claim_token)
         self._loop = asyncio.get_running_loop()
         self._progress: tuple[float | None, str | None] | None = None
         self._pieces: list[tuple[str, str]] = []

@@ -74,7 +74,7 @@ class JobQueries:
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
 
     # --- one job ---------------------------------------------------------------------------------
@@ -196,6 +196,13 @@ class JobQueries:
         for row in await self._read("counts"):
             counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
+
+    async def count_open(self, _: int) -> int:
+        """Return the number of jobs that have not ended."""
+        counts = (await self.counts()).values()
+        return sum(
+            jobs for of_kind in counts for state, jobs in of_kind.items() if not JobState(state).is_end
+        )
 
     async def oldest_pending(self) -> dict[str, int]:
         """Return by kind the time in ms since when its oldest pending job has been claimable."""

@@ -62,7 +62,7 @@ class Rebuild:
         """Without `oplog`, the entries are taken as they are: no signature is verified, no route replayed."""
         self._store = store
         self._oplog = oplog
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._pages = Pages(store)
         self.findings: list[ReplayFinding] = []
         """The accepted ops in the log that the rules do not allow, of the last check or repair."""

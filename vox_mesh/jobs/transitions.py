@@ -40,7 +40,7 @@ class JobTransitions:
     """Builds the scripts. An op may change many jobs; scripts with an answer return the changed ones."""
 
     def __init__(self, store: Store, writer: OpLogWriter, clock: MeshClock) -> None:
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
 

@@ -48,7 +48,7 @@ class LockAcquirer:
         self, store: Store, clock: MeshClock, holders: LockHolders, monotonic: Callable[[], float]
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._holders = holders
         self._monotonic = monotonic
         self._patterns = PatternRegistry(store, monotonic)

@@ -23,7 +23,7 @@ class LockHolders:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._monotonic = monotonic
 
     async def all(self, keys: str | Sequence[str] | None = None) -> list[Holder]:

@@ -64,9 +64,7 @@ class Leadership:
     async def leader(self) -> Leader | None:
         """Return the current leader, as far as the local copy of the database shows."""
         now = iso_of(self._clock.now_ms)
-        rows = await self._store.read(
-            _SQL["leader"], (*self._store.tenant[:2], MESH_PREFIX + self._role, now)
-        )
+        rows = await self._store.read(_SQL["leader"], (*self._store.mesh_id, MESH_PREFIX + self._role, now))
         return Leader._make(rows[0]) if rows else None
 
     async def keep(self, ttl: float) -> bool:

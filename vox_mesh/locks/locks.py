@@ -58,7 +58,7 @@ class Locks:
     ) -> None:
         """`on_granted` is called with the fencing token of each lock that an agent acquires."""
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
         self._node = node
         self._agent = agent

@@ -34,7 +34,7 @@ class PatternRegistry:
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._monotonic = monotonic
         self._reset()
 

@@ -61,7 +61,7 @@ class LockQueue:
 
     def __init__(self, store: Store, clock: MeshClock, serve: Serve) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
         self._serve = serve
         self._waiters: dict[str, Waiter] = {}

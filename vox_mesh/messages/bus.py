@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vox_mesh.messages import messages
-from vox_mesh.model.base.deprecation import warn_renamed
+from vox_mesh.observability.deprecation import warn_renamed
 
 
 def __getattr__(name: str) -> Any:

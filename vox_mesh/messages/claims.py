@@ -42,7 +42,7 @@ MAX_CLAIMED: Final = 256
 _MAX_PER_PAIR: Final = 64
 _MAX_BATCH_BYTES: Final = 2**20
 _RELEASE_TIMEOUT_S: Final = 2.0
-_LOOK_TIMEOUT_S: Final = 3.0
+_READ_TIMEOUT_S: Final = 3.0
 _MAX_RETRY_DELAY_S: Final = 60.0
 
 
@@ -91,7 +91,7 @@ class Claims:
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
         self._verifier = verifier
@@ -102,7 +102,7 @@ class Claims:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def look(self, names: Sequence[str], *, timeout: float | None = None) -> Prospect:
+    async def find_claimable(self, names: Sequence[str], *, timeout: float | None = None) -> Prospect:
         """Return whether there is anything to claim, as far as our copy of the database shows."""
         now_ms = self._clock.now_ms
         values: tuple[str | int, ...] = (*self._mesh, json(names), now_ms, self._node_prefix)
@@ -122,7 +122,7 @@ class Claims:
     async def nonempty_inboxes(self, limit: int, *, fresh: bool = False) -> list[str]:
         """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
         values = (*self._mesh, limit)
-        rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_LOOK_TIMEOUT_S)
+        rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_READ_TIMEOUT_S)
         return [row[0] for row in rows]
 
     async def free_times(self, names: Sequence[str]) -> dict[str, int]:
@@ -131,7 +131,7 @@ class Claims:
         values = (*self._mesh, json(names), self._clock.now_ms, node, maker)
         return {
             row[0]: row[1]
-            for row in await self._store.read(sql("free_times"), values, timeout=_LOOK_TIMEOUT_S)
+            for row in await self._store.read(sql("free_times"), values, timeout=_READ_TIMEOUT_S)
         }
 
     async def ended_or_claimed(self, message_uuids: Sequence[str]) -> list[str]:

@@ -100,7 +100,7 @@ class Consumer:
         self._is_nudged = True
         self._wake.set()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Note that something was committed, and wake up."""
         self._is_changed = True
         self._wake.set()
@@ -274,7 +274,7 @@ class Consumer:
         """Return whether to ask the database: after a nudge, a long time, or if our copy shows a message."""
         if self._is_nudged or self._monotonic() - self._polled_at >= POLL_S:
             return True
-        prospect = await self._claims.look(self.names, timeout=self._timeout_s)
+        prospect = await self._claims.find_claimable(self.names, timeout=self._timeout_s)
         self._next_ms, self._only_known = prospect.next_ms, prospect.only
         return prospect.is_free
 

@@ -34,7 +34,7 @@ class MessageMaintenance:
 
     def __init__(self, store: Store, clock: MeshClock, messages: Messages, retention_s: float) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
         self._messages = messages
         self._retention_ms = round(retention_s * 1_000)

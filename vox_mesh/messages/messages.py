@@ -32,8 +32,7 @@ from vox_mesh.messages.claims import (
     is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
-from vox_mesh.messages.inboxes import LocalInboxes
-from vox_mesh.messages.polling import InboxPoller
+from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import AgentDirectory, Auto, Outbox, Route
@@ -42,7 +41,6 @@ from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -58,10 +56,12 @@ from vox_mesh.model.messages.records import (
     checked_word,
     inbox_names,
     payload_of,
+    signed_order,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -97,7 +97,7 @@ class Messages:
         self._consumers: list[Consumer] = []
         self.queries = MessageQueries(store, clock)
         self.verifier = SenderVerifier(store, trusted_keys, monotonic)
-        self.directory = AgentDirectory(store, clock, lambda: writer.identity.node_id, monotonic)
+        self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(store, writer, self.relay_buffer)
         self._claims = Claims(store, writer, clock, self.verifier, monotonic)
@@ -111,6 +111,16 @@ class Messages:
         self._settlement = Settlement(
             self._claims, self.relay_buffer, self._leases, self._consumers, monotonic
         )
+
+    @property
+    def node_id(self) -> str:
+        """The node of this process."""
+        return self._writer.identity.node_id
+
+    def sign_order(self, messages: Sequence[Message], receiver: str, *, stored: bool) -> str:
+        """Return this node's signature of the order in which it relays messages to another node."""
+        text = signed_order(messages, receiver, *self._store.mesh_id, stored=stored)
+        return self._writer.identity.key.sign(text)
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class Messages:
             )
         sender = self.agent_or_default(options.pop("sender", None))
         now_ms = self._clock.now_ms
-        values = (*self._store.tenant[:2], now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
+        values = (*self._store.mesh_id, now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
         agents = [row[0] for row in await self._store.read(sql("recent_agents"), values)]
         options.setdefault("correlation", new_key())
         sending = [self.send(agent, body, sender=sender, **options) for agent in agents if agent != sender]
@@ -305,7 +315,7 @@ class Messages:
         checked_lease(lease)
         names = self._names(agent, roles)
         self._inboxes.announce_if_due(names)
-        if not (await self._claims.look(names)).is_free:
+        if not (await self._claims.find_claimable(names)).is_free:
             return []
         return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
 

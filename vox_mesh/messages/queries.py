@@ -34,7 +34,7 @@ class MessageQueries:
 
     def __init__(self, store: Store, clock: MeshClock) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._clock = clock
 
     async def learn_time(self) -> None:
@@ -102,6 +102,10 @@ class MessageQueries:
         """Return the number of messages by state."""
         rows = await self._store.read(sql("counts"), self._mesh, fresh=True)
         return {row["state"]: row["messages"] for row in rows}
+
+    async def count_open(self, limit: int) -> int:
+        """Return the number of messages that have not ended, up to a limit, from our copy of the database."""
+        return int((await self._store.read(sql("count_open"), (*self._mesh, limit))).value or 0)
 
     async def retry(self, message_uuid: str) -> None:
         """Redeliver a dead letter as if it had never been tried; raise `NotKnown` if it is not one."""

@@ -24,6 +24,7 @@ from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import (
     MAX_PAYLOAD_BYTES,
+    UNKNOWN,
     Message,
     checked_agent,
     checked_id,
@@ -31,6 +32,7 @@ from vox_mesh.model.messages.records import (
     checked_receiver,
     checked_trace,
     checked_word,
+    signed_order,
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
@@ -69,7 +71,7 @@ class Reception:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._messages = messages
         self._clock = clock
         self._window_ms = window_ms
@@ -79,10 +81,12 @@ class Reception:
         self._incarnations = Recent[str, int](_MAX_NODES)  # the latest seen of each node
         self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their content
 
-    async def take(self, messages: Sequence[Message], *, stored: bool) -> None:
+    async def take(self, messages: Sequence[Message], *, stored: bool, order: str | None = None) -> None:
         """Take in messages relayed by one node; `stored`: they are known to be in the database.
 
-        Otherwise they are stored from here. A message relayed twice has no further effect.
+        Otherwise they are stored from here. A message relayed twice has no further effect. `order` is the
+        node's signature of their order. Without it, as from nodes of an older version, the order is unknown,
+        and they are handed out as the database has them.
         """
         for message in messages:
             _check(message)
@@ -91,6 +95,10 @@ class Reception:
         if any(message.sender_node != node for message in messages):
             raise BadValue("messages of one request must be of one node", hint="relay each node's on its own")
         await self._refuse_unless_genuine(node, messages)
+        if order is None:
+            messages = [message._replace(after=UNKNOWN) for message in messages]
+        else:
+            await self._refuse_unless_ordered(node, messages, order, stored=stored)
         for message in messages:
             _check_payload(message)
         new = self._new_messages(messages)
@@ -154,6 +162,14 @@ class Reception:
                 raise SenderRefused(
                     f"message {message.message_uuid} was not signed with a key of node {node}"
                 )
+
+    async def _refuse_unless_ordered(
+        self, node: str, messages: Sequence[Message], signature: str, *, stored: bool
+    ) -> None:
+        text = signed_order(messages, self._messages.node_id, *self._mesh, stored=stored)
+        if not await self._messages.verifier.has_signed(node, text, signature, ask=False):
+            self._doubt(node)
+            raise SenderRefused(f"the order of the messages was not signed with a key of node {node}")
 
     def _doubt(self, node: str) -> None:
         now = self._monotonic()

@@ -16,10 +16,12 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from vox_mesh.errors import MeshError, RelayFailed, RelayRefused
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import UNKNOWN, Message
 from vox_mesh.model.nodes.liveness import NodeState, state_of
+from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.observability.log_context import detached_context
@@ -324,13 +326,21 @@ class AgentDirectory:
     """Find the nodes of receivers, with a cache of one second."""
 
     def __init__(
-        self, store: Store, clock: MeshClock, node: Callable[[], str], monotonic: Callable[[], float]
+        self,
+        store: Store,
+        clock: MeshClock,
+        verifier: SenderVerifier,
+        node: Callable[[], str],
+        monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._clock = clock
+        self._verifier = verifier
         self._node = node
         self._monotonic = monotonic
         self._known = Recent[tuple[str, str], tuple[float, Peer | None]](_MAX_KNOWN)
+        self.token_id: str | None = None
+        """The token that this node shares with nodes it can relay to."""
 
     def cached(self, receiver: str) -> tuple[bool, Peer | None]:
         """Return whether the cached answer for a receiver is fresh, and the answer."""
@@ -350,7 +360,7 @@ class AgentDirectory:
 
     async def is_first(self, message: Message) -> bool:
         """Return whether no earlier message of its pair waits, as far as our copy of the database shows."""
-        values = (*self._store.tenant[:2], message.receiver_agent, message.sender_agent, message.hlc)
+        values = (*self._store.mesh_id, message.receiver_agent, message.sender_agent, message.hlc)
         try:
             rows = await self._store.read(sql("is_first"), values, timeout=_READ_TIMEOUT_S)
         except MeshError:
@@ -362,22 +372,22 @@ class AgentDirectory:
         if is_fresh:
             return peer
         try:
-            rows = await self._store.read(
-                sql(query), (*self._store.tenant[:2], name), timeout=_READ_TIMEOUT_S
-            )
+            rows = await self._store.read(sql(query), (*self._store.mesh_id, name), timeout=_READ_TIMEOUT_S)
+            found = await self._peer(*rows[0]) if rows else None
         except MeshError:
             # Use the last known node, and cache that: not every message should wait for the timeout.
             self._known[query, name] = self._monotonic() + _CACHE_S, peer
             return peer
-        peer = self._peer(*rows[0]) if rows else None
-        self._known[query, name] = self._monotonic(), peer
-        return peer
+        self._known[query, name] = self._monotonic(), found
+        return found
 
-    def _peer(
+    async def _peer(
         self,
         node_id: str,
-        control_addr: str | None,
-        machine: str,
+        url: str | None,
+        token_id: str | None,
+        machine: str | None,
+        signature: str | None,
         left_ms: int | None,
         last_seen_ms: int,
         tick_ms: int,
@@ -386,8 +396,13 @@ class AgentDirectory:
             return Peer(node_id, None)
         silent_ms = max(0, self._clock.now_ms - last_seen_ms - round(self._store.unwritable_s * 1_000))
         state = state_of(silent_ms, tick_ms, has_left=left_ms is not None)
-        if control_addr is None or state in (NodeState.DEAD, NodeState.LEFT):
+        if url is None or token_id is None or machine is None or signature is None:
             return None
-        if is_loopback(host_of(control_addr)) and machine != machine_id():
+        if state in (NodeState.DEAD, NodeState.LEFT) or token_id != self.token_id:
+            return None
+        signed = SignedAddress(NodeAddress(node_id, url, token_id, machine), signature)
+        if not await self._verifier.is_address_genuine(signed):
+            return None
+        if is_loopback(host_of(url)) and machine != machine_id():
             return None  # a loopback address of another machine
-        return Peer(node_id, control_addr)
+        return Peer(node_id, url)

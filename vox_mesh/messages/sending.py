@@ -29,7 +29,7 @@ class MessageSender:
 
     def __init__(self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._writer = writer
         self._relay_buffer = relay_buffer
         self._is_chain_open = False

@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from vox_mesh.model.base.batch_signature import MAX_TEXTS, join_signature, merkle_tree, split_signature
-from vox_mesh.model.base.keys import SigningKey, is_signed
+from vox_mesh.model.base.addresses import is_service_url
+from vox_mesh.model.base.keys import (
+    MAX_TEXTS,
+    SigningKey,
+    is_signed,
+    join_signature,
+    merkle_tree,
+    split_signature,
+)
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
+from vox_mesh.model.nodes.node_address import SignedAddress
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
@@ -76,8 +84,9 @@ class SenderVerifier:
 
     def __init__(self, store: Store, trusted_keys: TrustedKeys, monotonic: Callable[[], float]) -> None:
         self._trusted_keys = trusted_keys
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
+        self._addresses = Recent[SignedAddress, bool](_MAX_KNOWN)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()
         """How many messages were not signed by the node they name, by node; for a bounded number of nodes."""
@@ -101,6 +110,29 @@ class SenderVerifier:
             if not is_genuine:
                 self._record_forged(message)
         return results
+
+    async def is_address_genuine(self, signed: SignedAddress) -> bool:
+        """Return whether an address is well-formed and was signed by the node it names. Verified once."""
+        if signed not in self._addresses:
+            node_id, url, *_ = signed.address
+            is_genuine = is_service_url(url) and await self.has_signed(
+                node_id, signed.address.signed_text(*self._mesh), signed.signature
+            )
+            if not is_genuine:
+                self._log_throttled(logging.ERROR, "forged address refused: node_id=%s", node_id)
+                return False
+            self._addresses[signed] = True
+        return True
+
+    async def has_signed(self, node_id: str, text: bytes, signature: str, *, ask: bool = True) -> bool:
+        """Return whether a text was signed by this node; with `ask`, an unknown key is looked up once."""
+        known = self._keys.get(node_id, _NO_KEYS)
+        if any(is_signed(text, signature, key) for key in known):
+            return True
+        if not ask:
+            return False
+        await self._learn(node_id)
+        return any(is_signed(text, signature, key) for key in self._keys.get(node_id, _NO_KEYS) - known)
 
     async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
         """Return whether a key of this node is known; without `ask`, without looking it up."""

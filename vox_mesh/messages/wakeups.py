@@ -44,7 +44,7 @@ class InboxReceiver(Protocol):
 
     names: tuple[str, ...]
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Look for messages: something was committed."""
 
     def mark_checked(self) -> None:
@@ -222,7 +222,7 @@ class Wakeups:
 
     def _wake(self, receivers: Iterable[InboxReceiver]) -> None:
         for receiver in receivers:
-            receiver.look()
+            receiver.wake()
 
     async def close(self) -> None:
         """Stop listening."""

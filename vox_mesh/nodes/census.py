@@ -60,7 +60,7 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
     The replica answers if there is one; otherwise it takes one request.
     """
     now_ms = clock.now_ms
-    values = (*store.tenant[:2], now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)
+    values = (*store.mesh_id, now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)
     rows = await store.read(_SQL["take"], values, timeout=timeout)
     jobs, jobs_ready, nodes, *counts, budgets_spent = rows[0]
     by_kind: dict[str, dict[str, int]] = {}

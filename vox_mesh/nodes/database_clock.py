@@ -52,7 +52,7 @@ _WITNESS_COLUMNS: Final = (
     "high_ms",
 )
 
-FIRST_LOOK: Final = Statement(_SQL["first_look"], (MAX_STEP_MS, DEAD_AFTER_TICKS, _MAX_SILENCE_MS))
+FIRST_READ: Final = Statement(_SQL["first_read"], (MAX_STEP_MS, DEAD_AFTER_TICKS, _MAX_SILENCE_MS))
 """Reads the time, and the signs by which a starting process detects that the database's clock was set."""
 
 NodeKey = tuple[str, str, str]
@@ -87,12 +87,12 @@ class DatabaseClock:
         self.unrecorded: list[ConfirmedStep] = []
         """Steps corrected by this node that are not in the op log yet."""
 
-    async def first_look(self, database: DirectDatabase) -> None:
+    async def first_read(self, database: DirectDatabase) -> None:
         """Read the time when a node starts, unless it is known."""
         if not self._clock.is_set:
             await self._read_time(database)
 
-    async def look(self, database: DirectDatabase, observer: Observer | None) -> None:
+    async def check(self, database: DirectDatabase, observer: Observer | None) -> None:
         """Read the time; raise `DatabaseClockJumped` while a step is not confirmed.
 
         A node takes part in confirming it; a command (`None`) waits for the nodes and follows them.
@@ -109,7 +109,7 @@ class DatabaseClock:
 
     async def _read_time(self, database: DirectDatabase) -> None:
         is_first, started = not self._clock.is_set, self._clock.started()
-        row = (await database.ask(FIRST_LOOK if is_first else Statement(_SQL["look"])))[0]
+        row = (await database.ask(FIRST_READ if is_first else Statement(_SQL["read"])))[0]
         self._epoch = row["epoch"]
         if is_first:
             hear_first(self._clock, row, started)
@@ -204,7 +204,7 @@ class DatabaseClock:
 
 
 def hear_first(clock: MeshClock, row: Row, started: float) -> None:
-    """Set a clock by the answer to `FIRST_LOOK`, unless it was set meanwhile.
+    """Set a clock by the answer to `FIRST_READ`, unless it was set meanwhile.
 
     A node that starts during a step expects the time that the others do, and decides with them. If none has
     noticed the step yet, heartbeats ahead of the database's clock show that it was set back: the node then

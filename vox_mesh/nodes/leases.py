@@ -85,6 +85,12 @@ class LeaseRenewer(Generic[L]):
             await self._renew(leases)
         self._lose_expired()
 
+    async def renew_due(self) -> None:
+        """Give up the expired leases and renew the due ones, without waiting for the timer."""
+        self._lose_expired()
+        if due := self._due(self._monotonic()):
+            await self._renew(due)
+
     def close(self) -> None:
         """Leave all leases alone from now on."""
         self._not_before.clear()
@@ -103,9 +109,13 @@ class LeaseRenewer(Generic[L]):
         renew_at = lease.deadline - (1 - _RENEW_FRACTION) * lease.ttl
         return min(lease.deadline, max(renew_at, self._not_before[lease]))
 
-    def _is_due(self, lease: L, now: float) -> bool:
-        is_idle = lease not in self._renewing and self._not_before[lease] < _NEVER
-        return is_idle and self._next_at(lease) <= now
+    def _due(self, now: float) -> list[L]:
+        """Return the leases to renew now."""
+        return [
+            lease
+            for lease, not_before in self._not_before.items()
+            if not_before < _NEVER and lease not in self._renewing and self._next_at(lease) <= now
+        ]
 
     def _set_timer(self, at: float) -> None:
         if at >= self._timer_at:
@@ -121,7 +131,7 @@ class LeaseRenewer(Generic[L]):
         now = max(self._monotonic(), self._timer_at)  # timers may be a little early
         self._timer, self._timer_at = None, _NEVER
         self._lose_expired()
-        if due := [each for each in self._not_before if self._is_due(each, now)]:
+        if due := self._due(now):
             self._start(self._renew(due))
         self._set_timer(min(map(self._next_at, self._not_before), default=_NEVER))
 

@@ -9,8 +9,9 @@ import orjson
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
+from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.database_clock import FIRST_LOOK, hear_first
+from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
@@ -117,6 +118,11 @@ class Nodes:
             )
         return node
 
+    async def addresses(self) -> dict[str, SignedAddress]:
+        """Return the address that each node announces, with its signature, which is not verified here."""
+        rows = await self._store.read(_SQL["addresses"], self._store.mesh_id)
+        return {row[0]: SignedAddress(NodeAddress(*row[:4]), row[4]) for row in rows}
+
     async def watch(self) -> AsyncGenerator[list[Node], None]:
         """Yield all nodes now, and again when one joins, leaves, or changes its state or activity."""
         last: Any = None
@@ -131,7 +137,7 @@ class Nodes:
 
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """Return the nodes with these marks; full rows are read only of nodes that ticked since."""
-        marks: Any = await self._store.read(_SQL[name], (*self._store.tenant[:2], *values))
+        marks: Any = await self._store.read(_SQL[name], (*self._store.mesh_id, *values))
         now_ms -= round(self._store.blind_s(marks) * 1_000)
         known = self._known
         new: list[str] = []
@@ -144,9 +150,7 @@ class Nodes:
         return [Node._make((*known[node_id], now_ms)) for node_id, _, _ in marks if node_id in known]
 
     async def _rows_of(self, node_ids: Sequence[str]) -> Rows:
-        return await self._store.read(
-            _SQL["nodes"], (*self._store.tenant[:2], orjson.dumps(node_ids).decode())
-        )
+        return await self._store.read(_SQL["nodes"], (*self._store.mesh_id, orjson.dumps(node_ids).decode()))
 
     async def now_ms(self) -> int:
         """Return the time of the mesh; the database is asked only once."""
@@ -184,7 +188,7 @@ class Features:
         """
         if self._cached_until is None or self._monotonic() >= self._cached_until:
             now_ms = await self._nodes.now_ms()
-            values = (*self._store.tenant[:2], now_ms, STALE_MS, DEAD_AFTER_TICKS)
+            values = (*self._store.mesh_id, now_ms, STALE_MS, DEAD_AFTER_TICKS)
             oldest = (await self._store.read(_SQL["oldest_live_version"], values)).value
             self._oldest = VERSION if oldest is None else min(VERSION, oldest)
             self._cached_until = self._monotonic() + _CACHE_S
@@ -195,7 +199,7 @@ async def ask_time(store: Store, clock: MeshClock) -> None:
     """Ask the database for the time of the mesh, and set the clock by it."""
     started = clock.started()
     if not clock.is_set:
-        hear_first(clock, (await store.read(FIRST_LOOK.sql, FIRST_LOOK.params, fresh=True))[0], started)
+        hear_first(clock, (await store.read(FIRST_READ.sql, FIRST_READ.params, fresh=True))[0], started)
         return
     now_ms, correction_ms = (await store.read(_SQL["now"], fresh=True))[0]
     clock.heard(now_ms, started, correction_ms)

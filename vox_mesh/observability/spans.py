@@ -34,9 +34,9 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from vox_mesh.model.base.traces import Trace
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.messages.records import Message
+from vox_mesh.observability.log_context import Trace
 
 MAX_SPANS: Final = 100
 """How many jobs of one call get a span of their own."""

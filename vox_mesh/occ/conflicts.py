@@ -18,8 +18,7 @@ from vox_mesh.errors import (
     RowMoved,
     TooLarge,
 )
-from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.row_json import encode_row, row_of, row_text, show_row
+from vox_mesh.model.base.canonical import canonical, encode_row, row_of, row_text, show_row
 from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
 from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions, writer_of
@@ -246,11 +245,11 @@ class Conflicts:
         except Refused as refused:
             if refused.reason == _NOT_OPEN:
                 raise _already_resolved(await self.find(conflict.conflict_id)) from None
-            raise _row_moved(await self._versions.look(address), refused.statement) from None
+            raise _row_moved(await self._versions.read(address), refused.statement) from None
         return Resolution(conflict.conflict_id, outcome.key, decision.name, written_at)
 
     async def _read_expected(self, address: RowAddress, onto: str) -> dict[str, Any] | None:
-        now = await self._versions.look(address)
+        now = await self._versions.read(address)
         if onto != _version(now):
             raise _row_moved(now, 0)
         return now
@@ -289,7 +288,7 @@ class Conflicts:
 
     @property
     def _mesh(self) -> tuple[str, str]:
-        return self._store.tenant.scope_id, self._store.tenant.repository_id
+        return self._store.writer_id.scope_id, self._store.writer_id.repository_id
 
 
 def _text(row: Columns | None) -> str | None:

@@ -111,7 +111,7 @@ class Occ:
 
     async def read(self, table: str, key: Columns) -> dict[str, Any] | None:
         """Return the current row with its `written_at`, as a base for `write`; `None` if there is none."""
-        return await self._versions.look(await self._versions.locate(table, key))
+        return await self._versions.read(await self._versions.locate(table, key))
 
     async def write(
         self,
@@ -142,7 +142,7 @@ class Occ:
             done = await self._put(address, new, origin, keys, _WRITE)
             if done is not None:
                 return Written(done)
-            right = await self._versions.look(address)
+            right = await self._versions.read(address)
             if _is_version(right, origin):
                 raise _contended_error(address)  # it is back: the next attempt finds it unchanged
             left = {**({} if origin is None else address.bare(origin)), **new}
@@ -179,7 +179,7 @@ class Occ:
 
         async def attempt() -> Written | None:
             address = await self._versions.locate(table, key)
-            base = await self._versions.look(address)
+            base = await self._versions.read(address)
             values = fn(None if base is None else dict(base))
             if values is None:
                 return None

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.base.row_json import row_text
+from vox_mesh.model.base.canonical import row_text
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -84,7 +84,7 @@ class Tables:
                 f"key of table {name} must be {_describe_keys(table)}, got {given}",
                 hint=f"pass a value for each of {_describe_keys(table)}",
             )
-        whose = dict(zip(_TENANCY, self._store.tenant[:2], strict=True))
+        whose = dict(zip(_TENANCY, self._store.mesh_id, strict=True))
         return RowAddress(table, plain(key), {column: whose[column] for column in table.tenancy})
 
     async def _read_table(self, name: str) -> VersionedTable:

@@ -39,7 +39,7 @@ class Versions:
         """Return the address of the row with this key; raise `BadValue` for unknown columns or keys."""
         return await self._tables.locate(table, key, *rows)
 
-    async def look(self, address: RowAddress) -> dict[str, Any] | None:
+    async def read(self, address: RowAddress) -> dict[str, Any] | None:
         """Return the current row, or `None`."""
         statement = address.select()
         try:
@@ -72,7 +72,7 @@ class Versions:
         time = self._clock.tick()
         if author.is_command:
             # Commands share one name, each with a clock that does not know the others'.
-            time = time._replace(author=f"{author.chain}/{self._store.tenant.writer.rpartition(':')[2]}")
+            time = time._replace(author=f"{author.chain}/{self._store.writer_id.writer.rpartition(':')[2]}")
         return str(time)
 
     def _merge_time(self, row: Columns | None) -> None:

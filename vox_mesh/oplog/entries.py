@@ -11,7 +11,7 @@ from vox_mesh.model.oplog import chain
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
-from vox_mesh.store.script import Op, Script, Tenant
+from vox_mesh.store.script import Op, Script, WriterId
 
 _NO_OP: Final = Op("", "")
 
@@ -43,8 +43,8 @@ class End(NamedTuple):
 class EntryBuilder:
     """Build the entries of one mesh."""
 
-    def __init__(self, tenant: Tenant, clock: MeshClock) -> None:
-        self._scope_id, self._repository_id = tenant[:2]
+    def __init__(self, writer_id: WriterId, clock: MeshClock) -> None:
+        self._scope_id, self._repository_id = writer_id[:2]
         self._clock = clock
 
     def build(

@@ -63,7 +63,7 @@ class OpLog:
         clock: MeshClock,
         kinds: OpKinds,
         roles: Roles,
-        deferral: PendingOps,
+        pending_ops: PendingOps,
         trusted_keys: TrustedKeys,
         past: LogPast,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
@@ -74,7 +74,7 @@ class OpLog:
         self._clock = clock
         self._kinds = kinds
         self._roles = roles
-        self._pending = deferral
+        self._pending = pending_ops
         self._trusted_keys = trusted_keys
         self._past = past
         self._remembered = remembered
@@ -154,7 +154,7 @@ class OpLog:
 
     def anchor_script(self, heads: Heads) -> Script:
         """Return the script of an op that records where these chains end."""
-        values = (*self._store.tenant[:2], canonical(heads))
+        values = (*self._store.mesh_id, canonical(heads))
         guard = Statement(_SQL["refuse_unless_heads"], values, refusal="heads_changed")
         return Script(guard, op=Op(ANCHOR, canonical({"heads": heads})))
 
@@ -340,4 +340,4 @@ class OpLog:
         return self._found_broken + self._writer.found_broken
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
-        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)
+        return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)

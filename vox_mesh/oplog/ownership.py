@@ -43,7 +43,7 @@ class Ownership:
 
     async def recorded(self) -> Owner | None:
         """Return the owner that the table `mesh_owner` names, which proves nothing."""
-        rows = await self._store.read(_SQL["owner"], self._store.tenant[:2], fresh=True)
+        rows = await self._store.read(_SQL["owner"], self._store.mesh_id, fresh=True)
         return Owner._make(rows[0]) if rows else None
 
     async def key(self) -> str | None:
@@ -67,7 +67,7 @@ class Ownership:
             page = await self._pages.read("initialised", after_id, limit=1, fresh=True)
             if not page:
                 return None
-            owner = initial_owner(page[0], self._store.tenant.scope_id)
+            owner = initial_owner(page[0], self._store.writer_id.scope_id)
             if owner is not None and self.pinned_key in (None, owner.public_key):
                 return owner
             after_id = page[0].id

@@ -39,7 +39,7 @@ class Pages:
         self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
     ) -> list[LogEntry]:
         """Read a page by one of the statements that end with a limit."""
-        mesh = self._store.tenant[:2]
+        mesh = self._store.mesh_id
         while True:
             page_limit = min(limit, self._page_limit)
             try:

@@ -61,14 +61,14 @@ class LogPast:
         return f"no op signed with the pinned key {key} initialises the mesh"
 
     async def _state(self, remembered: RememberedStore) -> StoreState:
-        values = (*self._store.tenant[:2], remembered.node_id, remembered.memory.entry_id)
+        values = (*self._store.mesh_id, remembered.node_id, remembered.memory.entry_id)
         row = (await self._store.read(_SQL["state"], values, fresh=True))[0]
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
 
     async def _is_recorded(self, epoch: Epoch) -> bool:
         """Return whether the node that found the rollback has signed for it: anyone can write an epoch."""
-        values = (*self._store.tenant[:2], orjson.dumps([epoch.op_id]).decode())
+        values = (*self._store.mesh_id, orjson.dumps([epoch.op_id]).decode())
         entries = [LogEntry._make(row) for row in await self._store.read(_OPLOG["entries_of"], values)]
         return bool(entries) and entries[0].kind == ROLLED_BACK and await self._is_authentic(entries[0])
 

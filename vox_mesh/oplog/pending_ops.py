@@ -81,13 +81,13 @@ class PendingOps:
 
     def applied_guard(self, deps: Sequence[str]) -> Statement:
         """Return a guard that refuses a script unless these ops are still applied."""
-        values = (*self._store.tenant[:2], _array(deps))
+        values = (*self._store.mesh_id, _array(deps))
         return Statement(_SQL["refuse_unless_applied"], values, refusal="dependency_lost")
 
     def defer(self, op_id: str, deps: Sequence[str]) -> tuple[Statement, ...]:
         """Return the statements that defer an op."""
         self._is_any.set()
-        values = (*self._store.tenant[:2], op_id, _array(deps))
+        values = (*self._store.mesh_id, op_id, _array(deps))
         cycle = Statement(_SQL["refuse_cycle"], values, refusal="dependency_cycle")
         return cycle, Statement(_SQL["defer"], values)
 
@@ -113,7 +113,7 @@ class PendingOps:
 
     # --- applying --------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Check whether any op is deferred: only then is there anything to watch."""
         if (await self._read("is_any_waiting")).value:
             self._is_any.set()
@@ -193,19 +193,19 @@ class PendingOps:
         await self._store.write(Script(guard, *effects, key=derive_ulid(entry.op_id, kind), op=op))
 
     def _op_values(self, entry: LogEntry) -> tuple[str, str, str]:
-        return (*self._store.tenant[:2], entry.op_id)
+        return (*self._store.mesh_id, entry.op_id)
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def _entries_of(self, op_id: str) -> list[LogEntry]:
-        values = (*self._store.tenant[:2], _array([op_id]))
+        values = (*self._store.mesh_id, _array([op_id]))
         return [LogEntry._make(row) for row in await self._store.read(_OPLOG["entries_of"], values)]
 
     async def _deps(self, deps: Sequence[str], *, fresh: bool = False) -> Rows:
         return await self._read("standing_of", _array(deps), fresh=fresh)
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
-        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=fresh)
+        return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)
 
 
 def _array(texts: Sequence[str]) -> str:

@@ -118,7 +118,7 @@ class Roles:
         """Return a witness that knows the owner, and the owner that the table `mesh_owner` names."""
         recorded = await self._ownership.recorded()
         recorded_key = "" if recorded is None else recorded.public_key
-        return ChainWitness(await self._ownership.key(), keys, self._store.tenant.scope_id, recorded_key)
+        return ChainWitness(await self._ownership.key(), keys, self._store.writer_id.scope_id, recorded_key)
 
     async def initialise(self) -> Outcome:
         """Become the owner of a mesh that has none."""
@@ -127,10 +127,10 @@ class Roles:
         own = (author.node_id, author.key.public, op_id)
         recorded = await self._ownership.recorded()  # before the log is read: a true one is in there
         is_baseless = recorded is not None and await self.owner() is None
-        values = (*self._store.tenant[:2], recorded.op_id if recorded and is_baseless else None)
+        values = (*self._store.mesh_id, recorded.op_id if recorded and is_baseless else None)
         free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
         op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
-        take = Statement(_SQL["become_owner"], (*self._store.tenant[:2], *own))
+        take = Statement(_SQL["become_owner"], (*self._store.mesh_id, *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
     # --- guards ----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Roles:
         decisions, invalid = await self._decisions(DESIGNATE)
         if not decisions or decisions[0].payload["node"] != self._writer.identity.node_id:
             return self.refusal("not_the_coordinator")
-        values = (*self._store.tenant[:2], decisions[0].hlc, orjson.dumps(invalid).decode())
+        values = (*self._store.mesh_id, decisions[0].hlc, orjson.dumps(invalid).decode())
         return Statement(_SQL["refuse_if_designated_after"], values, refusal="not_the_coordinator")
 
     # --- the owner's decisions -------------------------------------------------------------------
@@ -234,14 +234,14 @@ class Roles:
                 hint="run `vox-mesh nodes --all` to see all nodes",
             )
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
-        tenant, places = self._store.tenant[:2], canonical(since)
+        writer_id, places = self._store.mesh_id, canonical(since)
         effects = (
             *await self._refuse_owner(node_id),
-            Statement(_SQL["refuse_unless_chains_at"], (*tenant, places), refusal="node_still_writes"),
-            Statement(_SQL["accept_key"], (*tenant, places, public_key)),
+            Statement(_SQL["refuse_unless_chains_at"], (*writer_id, places), refusal="node_still_writes"),
+            Statement(_SQL["accept_key"], (*writer_id, places, public_key)),
             # A process that still has the old key is fenced.
-            Statement(_NODES["raise_incarnation"], (*tenant, node_id)),
-            Statement(_SQL["forget_key_request"], (*tenant, node_id)),
+            Statement(_NODES["raise_incarnation"], (*writer_id, node_id)),
+            Statement(_SQL["forget_key_request"], (*writer_id, node_id)),
         )
         payload = {"node": node_id, "key": public_key, "from": since}
         return public_key, await self._record_decision(REKEY, payload, *effects)
@@ -282,7 +282,7 @@ class Roles:
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
-        witness = ChainWitness(await self._ownership.key(), (), self._store.tenant.scope_id)
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
         async for entry in self._pages.of_kind(kind, fresh=True):
@@ -296,7 +296,7 @@ class Roles:
         return decisions, invalid
 
     async def _read(self, name: str, *values: Value) -> Rows:
-        return await self._store.read(_SQL[name], (*self._store.tenant[:2], *values), fresh=True)
+        return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=True)
 
 
 def _is_clear(kind: str, payload: Any) -> bool:

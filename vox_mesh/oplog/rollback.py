@@ -25,7 +25,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, Tenant, new_key
+from vox_mesh.store.script import Op, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
 
 _log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Chain(Protocol[EndT]):
 class Rollback:
     """Compare the database with this node's memory of it."""
 
-    def __init__(self, tenant: Tenant, witness: StoreWitness, clock: MeshClock) -> None:
-        self._mesh = tenant[:2]
+    def __init__(self, writer_id: WriterId, witness: StoreWitness, clock: MeshClock) -> None:
+        self._mesh = writer_id[:2]
         self._witness = witness
         self._clock = clock
 

@@ -59,10 +59,10 @@ class TrustedKeys:
         """Return whether the author signed the entry, or one that follows it in the chain."""
         run = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
         keys = await self.of_chain(entry.node_id)
-        return is_authentic(entry, run, keys, self._store.tenant.scope_id)
+        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
     async def _recorded(self, chain: str, fresh: bool) -> list[Key]:
-        values = (*self._store.tenant[:2], chain)
+        values = (*self._store.mesh_id, chain)
         return [Key._make(row) for row in await self._store.read(_SQL["keys_of_chain"], values, fresh=fresh)]
 
     async def _first_of(self, chain: str, fresh: bool) -> list[LogEntry]:
@@ -77,16 +77,16 @@ class TrustedKeys:
             if chain.endswith(COMMANDS):
                 of_node = await self.of_chain(chain.removesuffix(COMMANDS), fresh=fresh)
                 candidates += [key.public_key for key in of_node]
-            known = opening_key(first, candidates, self._store.tenant.scope_id)
+            known = opening_key(first, candidates, self._store.writer_id.scope_id)
             if known is not None:
                 self._opening[chain] = known
         return known
 
     async def _accepted_by_owner(self, fresh: bool) -> dict[str, list[Key]]:
         """Return the keys that the owner accepted, by chain; read again if there is another such op."""
-        mark = (await self._store.read(_SQL["rekeyed"], self._store.tenant[:2], fresh=fresh)).value
+        mark = (await self._store.read(_SQL["rekeyed"], self._store.mesh_id, fresh=fresh)).value
         if mark != self._rekeyed:
-            witness = ChainWitness(await self._ownership.key(), (), self._store.tenant.scope_id)
+            witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
             async for entry in self._pages.of_kind(REKEY, fresh=True):
                 witness.hear(entry)
             accepted: dict[str, list[Key]] = {}

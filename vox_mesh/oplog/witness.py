@@ -46,6 +46,9 @@ class MemoryKeeper(Protocol):
         """Keep the memory of a database that was replaced by another one."""
 
 
+_DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
 class MemoryFile:
     """A file in a slot, replaced as a whole, and readable by this user alone."""
 
@@ -81,7 +84,7 @@ class MemoryFile:
 
     def _replace(self, text: bytes) -> None:
         draft = self._path.with_suffix(".new")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(draft, _DRAFT, 0o600)
         try:
             os.write(descriptor, text)
             os.fsync(descriptor)

@@ -39,7 +39,7 @@ from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
 from vox_mesh.store.write.script_statements import answered_rows
@@ -51,6 +51,7 @@ _NODES: Final = named("nodes")
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
 _NO_WRITER: Final = (None,) * CONDITION_VALUES
+_ON_TIME: Final = _SQL["refuse_unless_on_time"]
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
@@ -78,7 +79,7 @@ class OpLogWriter:
     def __init__(
         self,
         load: Callable[[], Identity],
-        tenant: Tenant,
+        writer_id: WriterId,
         clock: MeshClock,
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
@@ -87,13 +88,13 @@ class OpLogWriter:
         """`on_rejoin` is called when the node has joined again after a rollback."""
         self._load_identity = load
         self._identity: Identity | None = None
-        self._mesh = tenant[:2]
+        self._mesh = writer_id[:2]
         self._clock = clock
-        self._entry_builder = EntryBuilder(tenant, clock)
+        self._entry_builder = EntryBuilder(writer_id, clock)
         self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
-        self._rollback = Rollback(tenant, self.witness, clock)
+        self._rollback = Rollback(writer_id, self.witness, clock)
         self.incarnation: int | None = None
         self.rollbacks = 0
         """How many rollbacks of the database this process has found."""
@@ -215,11 +216,12 @@ class OpLogWriter:
         if self._registration is not None:
             writer = self._writer_values
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
-            return BatchWrapper((guard,), condition=Statement(_IS_CURRENT, (*writer, *days)))
+            condition = Statement(_IS_CURRENT, (*writer, *days))
+            return BatchWrapper((guard,), Statement(_ON_TIME, window), condition=condition)
         if not self._clock.is_set:
             return NO_WRAPPER
-        guard = Statement(_SQL["refuse_unless_on_time"], window)
-        return BatchWrapper((guard,), condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
+        guard = Statement(_ON_TIME, window)
+        return BatchWrapper((guard,), guard, condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
 
     @property
     def _writer_values(self) -> Sequence[Value]:
@@ -253,7 +255,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return BatchWrapper(preface, accepted, verdicts)
+        return BatchWrapper(preface, Statement(_ON_TIME, self._clock.window_ms), accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 
@@ -262,7 +264,7 @@ class OpLogWriter:
         if self._registration is None or self.joined is not None:
             return
         is_rejoin = self.incarnation is not None
-        await self.database_clock.first_look(database)
+        await self.database_clock.first_read(database)
         self.rollbacks += await self._rollback.fence_if_behind(database, self, is_running=is_rejoin)
         if not self._is_joining:  # otherwise a newer incarnation may be ours, with its answer lost
             await self._refuse_if_newer(database)
@@ -363,7 +365,7 @@ class OpLogWriter:
 
     async def _begin_command(self, database: DirectDatabase) -> None:
         """Check that a command, which is not registered, has the key known for its node."""
-        await self.database_clock.look(database, None)
+        await self.database_clock.check(database, None)
         await self._refuse_other_key(database)
 
     async def _refuse_if_not_ours(self, database: DirectDatabase) -> None:
@@ -385,7 +387,7 @@ class OpLogWriter:
         if self._registration is not None and self.incarnation is not None:
             observer = Observer((*self._mesh, self.identity.chain), self.incarnation)
         try:
-            await self.database_clock.look(database, observer)
+            await self.database_clock.check(database, observer)
         except Refused:  # this incarnation was superseded, or ended by a rollback
             await self._refuse_if_superseded(database)
 

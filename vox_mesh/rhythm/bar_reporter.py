@@ -155,7 +155,7 @@ class BarReporter:
         """
         now_ms = self._context.times.now_ms if now_ms is None else now_ms
         if not self._context.policy.observability.emit_bar_reports:
-            self._watch.look(self._context.timeline, now_ms)
+            self._watch.observe(self._context.timeline, now_ms)
             return []
         written: list[BarReport] = []
         for _ in range(_MAX_PASSES):
@@ -182,7 +182,7 @@ class BarReporter:
         fresh = False
         for _ in range(_MAX_TRIES):
             due = await self._read_due(now_ms, fresh=fresh)
-            self._watch.look(self._context.timeline, now_ms)
+            self._watch.observe(self._context.timeline, now_ms)
             if due.last is not None:
                 self._watch.forget(due.last.until_ms)
             late = await self._draft_late(due, fresh=fresh)

@@ -324,7 +324,7 @@ class Allowance:
     standings: Sequence[BudgetStanding] = field(default=())
     """The standings of the agent and the account when last read."""
 
-    async def look(self, budgets: Budgets) -> None:
+    async def refresh(self, budgets: Budgets) -> None:
         """Read the standings of the agent and the account."""
         subjects = [agent_of(self.agent), *([account_of(self.account)] if self.account else [])]
         standings = await budgets.standings()

@@ -80,7 +80,7 @@ class RhythmContext:
     @property
     def mesh(self) -> tuple[str, str]:
         """The scope and the repository."""
-        scope_id, repository_id, _ = self.store.tenant
+        scope_id, repository_id, _ = self.store.writer_id
         return scope_id, repository_id
 
     @property

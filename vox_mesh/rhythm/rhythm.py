@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.locks.leadership import Leader, Leadership
@@ -15,12 +15,12 @@ from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.beat_locks import BeatLocks
 from vox_mesh.rhythm.budgets import Budgets, read_rates
 from vox_mesh.rhythm.context import RhythmContext, Times
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
@@ -33,8 +33,10 @@ OFFICE: Final = "rhythm"
 """The name of the leadership."""
 
 
-class Rhythm(Phrases):
+class Rhythm(Phrases, RenamedAttributes):
     """Beats, phrases, budgets, help and reports of the mesh."""
+
+    _RENAMED: ClassVar = {"look": "refresh"}
 
     def __init__(
         self,
@@ -45,16 +47,18 @@ class Rhythm(Phrases):
         agent: str | None,
         locks: Locks,
         messages: Messages,
-        files: RhythmFiles,
+        *,
+        policy_file: Path | None = None,
+        rates_file: Path | None = None,
     ) -> None:
         self.times = Times(clock)
-        built_in = TempoPolicy.built_in(store.tenant.repository_id)
-        plan = Plan(PlanEntry.of(built_in if files.policy is None else _policy_at(files.policy)))
+        built_in = TempoPolicy.built_in(store.writer_id.repository_id)
+        plan = Plan(PlanEntry.of(built_in if policy_file is None else _policy_at(policy_file)))
         self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
-        self.budgets = Budgets(self.context, read_rates(files.rates))
+        self.budgets = Budgets(self.context, read_rates(rates_file))
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
-        self.holds = BeatLocks(self.context, locks)
+        self.beat_locks = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.context)
         self.bar_reporter = BarReporter(self.context)
@@ -62,9 +66,15 @@ class Rhythm(Phrases):
         self.controller = TempoController(self.context, self.policies, self.leadership)
         super().__init__(self.context, self.status, messages, self.budgets, self.help)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the announced tempos. A node does so in every bar."""
-        await self.policies.look()
+        await self.policies.refresh()
+
+    @property
+    def holds(self) -> BeatLocks:
+        """Return `beat_locks`. Deprecated."""
+        warn_renamed("rhythm.holds", "rhythm.beat_locks")
+        return self.beat_locks
 
     @property
     def timeline(self) -> Timeline:

@@ -7,8 +7,8 @@ from typing import Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker.worker import Worker
-from vox_mesh.model.base.health_check import HealthCheck, Vitals
 from vox_mesh.model.locks.records import iso_of
+from vox_mesh.model.nodes.liveness import HealthCheck, Vitals
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock, jumped_error
 from vox_mesh.oplog.writer import OpLogWriter
@@ -78,7 +78,7 @@ class Health:
         """Return the vitals that the next heartbeat reports."""
         replica = self._store.replica_status
         return Vitals(
-            written=self._store.traffic.answered,
+            written=self._store.stats.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
             # A heartbeat that is read has reached the database, and may be read long after the start.

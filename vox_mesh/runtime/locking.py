@@ -55,5 +55,5 @@ async def hold_lock(
 async def _beat_locks(mesh: MeshServices, ttl: float | None) -> BeatLocks:
     if ttl is not None:
         raise BadValue("ttl and until must not both be given", hint="pass ttl or until")
-    await mesh.rhythm.look()
-    return mesh.rhythm.holds
+    await mesh.rhythm.refresh()
+    return mesh.rhythm.beat_locks

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from vox_mesh.contrib.native import NativeReplica, ReplicaSource, require_package
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
+from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.model.base.histogram import Counts
-from vox_mesh.model.base.homes import ReplicaChoice
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.replica.copy import Copy

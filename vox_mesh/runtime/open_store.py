@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.runtime.home_check import refuse_unsafe_home
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Replica
-from vox_mesh.store.script import Tenant, new_key
+from vox_mesh.store.script import WriterId, new_key
 from vox_mesh.store.slots import Slot, take_slot
-from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import Changes
@@ -48,34 +49,35 @@ async def open_store(settings: Settings, role: Role = Role.NODE) -> Store:
     A node may start while the database is unavailable; for a command, `DatabaseUnavailable` is raised.
     """
     slot = slot_of(settings, role)
-    return await open_store_of(settings, role, slot, tenant_of(settings, slot))
+    return await open_store_of(settings, role, slot, writer_id_of(settings, slot))
 
 
 def slot_of(settings: Settings, role: Role) -> Slot | None:
     """Take a slot for a node with a disk; commands and the memory backend have none."""
-    if role is not Role.NODE or settings.home is Home.MEMORY:
+    if role is not Role.NODE or settings.backend is Backend.MEMORY:
         return None
+    refuse_unsafe_home(settings.home_dir, settings.file_path)
     return take_slot(settings.home_dir, settings.node_id)
 
 
-def tenant_of(settings: Settings, slot: Slot | None) -> Tenant:
-    """Return the tenant and writer name under which a process writes."""
+def writer_id_of(settings: Settings, slot: Slot | None) -> WriterId:
+    """Return the writer_id and writer name under which a process writes."""
     writer = slot.writer if slot is not None else f"command:{new_key()}"
-    return Tenant(settings.scope_id, settings.repository_id, writer)
+    return WriterId(settings.scope_id, settings.repository_id, writer)
 
 
 async def open_store_of(
     settings: Settings,
     role: Role,
     slot: Slot | None,
-    tenant: Tenant,
+    writer_id: WriterId,
     journal: WriteInterceptor | None = None,
     dependencies: Dependencies | None = None,
 ) -> Store:
     """Open the store, which owns the slot from now on. The memory backend may be shared by several stores."""
     injected = Dependencies() if dependencies is None else dependencies
-    watermark = ReadWatermark(injected.monotonic) if settings.home is Home.MESH else None
-    shared = injected.memory if settings.home is Home.MEMORY else None
+    watermark = ReadWatermark(injected.monotonic) if settings.backend is Backend.SERVER else None
+    shared = injected.memory if settings.backend is Backend.MEMORY else None
     changes = Changes() if shared is None else shared.changes
     stats = StoreStats()
     async with AsyncExitStack() as undoing:  # closes what was opened if the rest fails
@@ -84,20 +86,20 @@ async def open_store_of(
         engine = shared or await open_engine(settings, ignore_note if watermark is None else watermark.note)
         undoing.push_async_callback(engine.close)
         store = Store(
-            settings.home,
+            settings.backend,
             engine,
-            tenant,
+            writer_id,
             timeout=settings.db_deadline,
             is_remote=shared is not None and shared.is_remote,
             breaker=Breaker(injected.monotonic) if settings.db_circuit_breaker else None,
-            agent_queue=_agent_queue(settings, slot, engine.max_scripts, injected.chance),
+            spool_queue=_spool_queue(settings, slot, engine.max_scripts, injected.chance),
             slot=slot,
             changes=changes,
             listener=_listener(settings, engine, changes),
             watermark=watermark,
             replica=_replica(settings, slot, engine.query, watermark, changes, stats),
             interceptor=journal,
-            traffic=stats,
+            stats=stats,
             wal=getattr(engine, "wal", None),
             monotonic=injected.monotonic,
             chance=injected.chance,
@@ -115,29 +117,29 @@ async def open_store_of(
     return store
 
 
-def _agent_queue(
+def _spool_queue(
     settings: Settings, slot: Slot | None, max_scripts: int, chance: Callable[[], float]
-) -> AgentQueue | None:
+) -> SpoolQueue | None:
     """Return a node's queue of writes for when its server is unavailable; other backends need none.
 
     The spool belongs to this database and mesh; another one has another file.
     """
-    if slot is None or settings.home is not Home.MESH:
+    if slot is None or settings.backend is not Backend.SERVER:
         return None
     spool = Spool(slot.folder / f"spool-{target_of(settings)}.db", settings.spool_max_bytes)
-    return AgentQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
+    return SpoolQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
 
 
 def target_of(settings: Settings) -> str:
     """Return a short name of the database and mesh, for the files of a slot that belong to them."""
-    location = settings.endpoint if settings.home is Home.MESH else str(settings.file_path.resolve())
+    location = settings.endpoint if settings.backend is Backend.SERVER else str(settings.file_path.resolve())
     target = "\n".join((location, settings.scope_id, settings.repository_id))
     return hashlib.sha256(target.encode()).hexdigest()[:12]
 
 
 def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener | None:
     """Return the listener for commits of other processes, on the file backend only."""
-    if settings.home is not Home.FILE:
+    if settings.backend is not Backend.FILE:
         return None
     from vox_mesh.store.engines.file import FileEngine
 
@@ -205,11 +207,12 @@ def _token(settings: Settings) -> str | None:
 async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
     """Open the engine below a store, for work on the whole database such as backup and restore."""
     # Imported late: a command on the file backend does not load the network engines.
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         from vox_mesh.store.engines.memory import MemoryEngine
 
         return MemoryEngine()
-    if settings.home is Home.FILE:
+    refuse_unsafe_home(settings.home_dir, settings.file_path)
+    if settings.backend is Backend.FILE:
         from vox_mesh.store.engines.file import FileEngine
 
         return await FileEngine.open(settings.file_path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.authorship import JobAuthorship
@@ -15,10 +16,10 @@ from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Features, Nodes
+from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.occ.conflicts import Conflict, Conflicts
 from vox_mesh.occ.occ import Occ
 from vox_mesh.occ.versions import Versions
@@ -31,7 +32,6 @@ from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class MeshServices:
+class MeshServices(RenamedAttributes):
     """The locks, nodes, op log, versions, messages and jobs of one mesh."""
+
+    _RENAMED: ClassVar = {"deferral": "pending_ops"}
 
     def __init__(
         self,
@@ -51,7 +53,9 @@ class MeshServices:
         dependencies: Dependencies,
         agent: str | None,
         artifacts: Artifacts,
-        files: RhythmFiles,
+        *,
+        policy_file: Path | None = None,
+        rates_file: Path | None = None,
         owner_key: str | None = None,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
@@ -64,9 +68,9 @@ class MeshServices:
         self.ownership = Ownership(store, owner_key)
         self.trusted_keys = TrustedKeys(store, self.ownership)
         self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
-        self.deferral = PendingOps(store, clock, kinds, self.trusted_keys)
+        self.pending_ops = PendingOps(store, clock, kinds, self.trusted_keys)
         self.oplog = OpLog(
-            *(store, writer, clock, kinds, self.roles, self.deferral, self.trusted_keys),
+            *(store, writer, clock, kinds, self.roles, self.pending_ops, self.trusted_keys),
             *(LogPast(store, self.ownership, self.trusted_keys), remembered),
         )
         versions = Versions(store, writer, clock, self.nodes, agent)
@@ -89,7 +93,7 @@ class MeshServices:
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
-        self._files = files
+        self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
     @cached_property
     def rhythm(self) -> Rhythm:
@@ -104,7 +108,7 @@ class MeshServices:
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,
-            files=self._files,
+            **self._rhythm_files,
         )
 
     @property

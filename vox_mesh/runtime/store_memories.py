@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.oplog.witness import MemoryFile, RememberedStore, replaced_path
 from vox_mesh.runtime.open_store import target_of
 from vox_mesh.settings import Settings
@@ -18,7 +18,7 @@ def memory_file_name(settings: Settings) -> str:
 
 def remembered_stores(settings: Settings) -> list[RememberedStore]:
     """Return what each node of the home remembers of the database, or of one that was in its place."""
-    return [] if settings.home is Home.MEMORY else list(_read(settings))
+    return [] if settings.backend is Backend.MEMORY else list(_read(settings))
 
 
 def _read(settings: Settings) -> Iterator[RememberedStore]:

@@ -37,12 +37,17 @@ def keys_from(source: Keys) -> None:
     _keys.set(source)
 
 
-class Tenant(NamedTuple):
+class WriterId(NamedTuple):
     """The mesh that scripts belong to, and the writer that sends them."""
 
     scope_id: str
     repository_id: str
     writer: str
+
+    @property
+    def mesh_id(self) -> tuple[str, str]:
+        """Return the scope and the repository, which are part of every key in the database."""
+        return self.scope_id, self.repository_id
 
 
 class Statement:

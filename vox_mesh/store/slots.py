@@ -89,6 +89,11 @@ def slot_folder(home: Path, name: str | None = None) -> Path:
     return folder
 
 
+def folder_of_slot(home: Path, slot_name: str) -> Path:
+    """Return the folder of the slot that a process holds."""
+    return home / _FOLDER / slot_name
+
+
 def slots(home: Path) -> Iterator[Path]:
     """Return the folders of all slots."""
     return (home / _FOLDER).glob("*/")
@@ -101,7 +106,7 @@ def spools(home: Path) -> Iterator[Path]:
 
 def _try_take(folder: Path) -> Slot | None:
     folder.mkdir(exist_ok=True, mode=0o700)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

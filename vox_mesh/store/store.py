@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
+from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
@@ -23,10 +24,10 @@ from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
-from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.slots import Slot
-from vox_mesh.store.spool.agent_queue import AgentQueue
 from vox_mesh.store.spool.spool import SpoolStatus
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
 from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
 from vox_mesh.store.watch.listeners import Listener, ServerPoll
@@ -47,7 +48,7 @@ _WATCH_READ_TIMEOUT_S: Final = 3.0  # a watch reports an unreachable database wi
 class StoreStatus:
     """State of the store, for `db status` and monitoring. Without `engine`, the database does not answer."""
 
-    home: Home
+    backend: Backend
     engine: EngineFacts | None
     schema_version: int
     breaker: str
@@ -56,48 +57,51 @@ class StoreStatus:
     replica: ReplicaStatus | None
 
 
-class Store:
+class Store(RenamedAttributes):
     """One process's access to the shared database.
 
     `open_store` opens it. Close it, or use it with `async with`.
     """
 
+    _RENAMED: ClassVar = {"home": "backend", "tenant": "writer_id", "traffic": "stats"}
+
     def __init__(
         self,
-        home: Home,
+        backend: Backend,
         engine: Engine,
-        tenant: Tenant,
+        writer_id: WriterId,
         *,
         timeout: float,
         is_remote: bool = False,
         breaker: Breaker | None = None,
-        agent_queue: AgentQueue | None = None,
+        spool_queue: SpoolQueue | None = None,
         slot: Slot | None = None,
         changes: Changes | None = None,
         listener: Listener | None = None,
         watermark: ReadWatermark | None = None,
         replica: Replica | None = None,
         interceptor: WriteInterceptor | None = None,
-        traffic: StoreStats | None = None,
+        stats: StoreStats | None = None,
         wal: WalWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.home = home
-        self.tenant = tenant
-        self.traffic = StoreStats() if traffic is None else traffic
-        self.is_remote = is_remote or home is Home.MESH
+        self.backend = backend
+        self.writer_id = writer_id
+        self.mesh_id: tuple[str, str] = writer_id.mesh_id
+        self.stats = StoreStats() if stats is None else stats
+        self.is_remote = is_remote or backend is Backend.SERVER
         """Whether the database is reached over a network."""
         self._server: CountedEngine | None = None
         if self.is_remote:
             clock = monotonic if watermark is None else watermark.monotonic
             on_write = (lambda asked_at: None) if replica is None else replica.note_write
-            engine = self._server = CountedEngine(engine, self.traffic.requests, clock, on_write)
+            engine = self._server = CountedEngine(engine, self.stats.requests, clock, on_write)
         self._engine = engine
         self._monotonic = monotonic
         self._timeout = timeout
         self._caller = RetryingCaller(breaker, chance=chance)
-        self._agent_queue = agent_queue
+        self._spool_queue = spool_queue
         self._slot = slot
         self._wal = wal
         self._replica = replica
@@ -112,18 +116,20 @@ class Store:
         self._closed = False
         self._keeps_log = interceptor is not None
         key_pruner = IdempotencyKeyPruner(monotonic)
-        database = DirectDatabase(engine, tenant, self._prepare, self._prepare_again)
+        database = DirectDatabase(engine, writer_id, self._prepare, self._prepare_again)
         self._combiner = Combiner(
-            Sender(self._run, self._caller, tenant, key_pruner, interceptor=interceptor, database=database),
+            Sender(
+                self._run, self._caller, writer_id, key_pruner, interceptor=interceptor, database=database
+            ),
             self._caller,
             key_pruner,
             monotonic=monotonic,
             max_scripts=engine.max_scripts,
-            spool_sink=agent_queue,
-            stats=self.traffic,
+            spool_sink=spool_queue,
+            stats=self.stats,
         )
-        if agent_queue is not None:
-            agent_queue.start(self._combiner.submit)
+        if spool_queue is not None:
+            spool_queue.start(self._combiner.submit)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -353,7 +359,7 @@ class Store:
 
     async def spooled(self) -> SpoolStatus | None:
         """Return the spool's status, if there is a spool."""
-        return None if self._agent_queue is None else await self._agent_queue.status()
+        return None if self._spool_queue is None else await self._spool_queue.status()
 
     @property
     def wal_status(self) -> WalStatus | None:
@@ -363,7 +369,7 @@ class Store:
     @property
     def unwritable_s(self) -> float:
         """Return the seconds for which all writes of this process have failed; 0 while writes succeed."""
-        since = self.traffic.unwritable_since
+        since = self.stats.unwritable_since
         return 0.0 if since is None else self._monotonic() - since
 
     def blind_s(self, rows: Rows) -> float:
@@ -376,12 +382,12 @@ class Store:
     @property
     def faults(self) -> BackgroundFaults:
         """Return the unexpected exceptions of this process's background tasks."""
-        return self.traffic.faults
+        return self.stats.faults
 
     @property
     def is_spooling(self) -> bool:
         """Return whether the spool holds writes."""
-        return self._agent_queue is not None and not self._agent_queue.is_empty
+        return self._spool_queue is not None and not self._spool_queue.is_empty
 
     @property
     def is_prepared(self) -> bool:
@@ -427,8 +433,8 @@ class Store:
 
     async def drained(self) -> None:
         """Wait until the spool is empty."""
-        if self._agent_queue is not None:
-            await self._agent_queue.drained()
+        if self._spool_queue is not None:
+            await self._spool_queue.drained()
 
     async def synced(self, progress: Progress = lambda done, total: None) -> None:
         """Wait until the replica, if there is one, holds everything committed before this call."""
@@ -441,7 +447,7 @@ class Store:
         with suppress(DatabaseUnavailable):
             facts = await self._engine.facts()
         return StoreStatus(
-            home=self.home,
+            backend=self.backend,
             engine=facts,
             schema_version=self._schema_version,
             breaker=self.circuit,
@@ -467,11 +473,11 @@ class Store:
             ending.push_async_callback(self._engine.close)
             if self._replica is not None:
                 ending.push_async_callback(self._replica.close)
-            if self._agent_queue is not None:
-                ending.push_async_callback(self._agent_queue.close)
+            if self._spool_queue is not None:
+                ending.push_async_callback(self._spool_queue.close)
             ending.push_async_callback(self._combiner.close, _CLOSE_TIMEOUT_S)
-            if self._agent_queue is not None:
-                ending.push_async_callback(self._agent_queue.stop_replaying)
+            if self._spool_queue is not None:
+                ending.push_async_callback(self._spool_queue.stop_replaying)
             if self._listener_task is not None:
                 ending.push_async_callback(_cancel, self._listener_task)
             self._changes.bump()  # waiters wake and find the store closed

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from typing import Any, Final
 
 from vox_mesh.mesh import Mesh as AsyncMesh
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.settings import Settings
 from vox_mesh.sync.blocking import Block, Blocking
 from vox_mesh.sync.loop_thread import LoopThread, timeout

@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     new_name = _DEPRECATED.get(name, name)
     if new_name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vox_mesh.model.base.deprecation import warn_renamed
+    from vox_mesh.observability.deprecation import warn_renamed
     from vox_mesh.testing import harness
 
     if name != new_name:

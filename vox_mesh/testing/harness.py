@@ -18,9 +18,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base import durations
-from vox_mesh.model.base.deprecation import warn_renamed
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.engines.thread import to_the_end

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from vox_mesh.observability.deprecation import warn_renamed
 
 if TYPE_CHECKING:
     from vox_mesh import sync
@@ -38,16 +39,12 @@ def vox_manual_clock(vox_mesh_harness: sync.MeshHarness) -> sync.ManualClock:
 @pytest.fixture
 def vox_town(vox_mesh_harness: sync.MeshHarness) -> sync.MeshHarness:
     """The fixture `vox_mesh_harness` under its old name. Deprecated."""
-    _warn("vox_town", "vox_mesh_harness")
+    warn_renamed("the fixture vox_town", "vox_mesh_harness")
     return vox_mesh_harness
 
 
 @pytest.fixture
 def vox_clock(vox_manual_clock: sync.ManualClock) -> sync.ManualClock:
     """The fixture `vox_manual_clock` under its old name. Deprecated."""
-    _warn("vox_clock", "vox_manual_clock")
+    warn_renamed("the fixture vox_clock", "vox_manual_clock")
     return vox_manual_clock
-
-
-def _warn(old: str, new: str) -> None:
-    warnings.warn(f"the fixture {old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)

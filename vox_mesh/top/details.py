@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vox_mesh.cli.support.output import fields, printable, table
 from vox_mesh.errors import NotKnown
-from vox_mesh.model.base.row_json import show_row
+from vox_mesh.model.base.canonical import show_row
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.occ.merge import Columns
 from vox_mesh.occ.conflicts import Conflict

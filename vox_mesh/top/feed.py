@@ -8,7 +8,7 @@ from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.settings import Settings
 from vox_mesh.views.overview import Overview, OverviewReader
 
@@ -28,7 +28,7 @@ class Feed:
     def __init__(self, settings: Settings, interval: float | None = None) -> None:
         self._settings = settings
         self._interval = None if interval is None else max(_MIN_INTERVAL_S, interval)
-        if settings.home is Home.MESH:
+        if settings.backend is Backend.SERVER:
             self._interval = max(_MAX_INTERVAL_S, interval or 0.0)
         self.mesh: Mesh | None = None
 
@@ -51,7 +51,7 @@ class Feed:
         async for turn in mesh.store.changes():
             started = loop.time()
             try:
-                seen(await reader.look())
+                seen(await reader.read())
             except MeshError as fault:
                 away(fault)
             except Exception as error:  # rows of the database are untrusted

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from vox_mesh.model.base.row_json import show_row
-from vox_mesh.occ.conflicts import Conflict
+from vox_mesh.model.base.canonical import show_row
+from vox_mesh.occ.conflicts import Conflict, Resolution
+from vox_mesh.views.record_view import RecordView
 
 SIDES: Final = ("base", "left", "right")
 
@@ -25,10 +26,5 @@ class ConflictView(Conflict):
 
 
 @dataclass(frozen=True)
-class ResolutionView:
+class ResolutionView(RecordView, record=Resolution):
     """How a conflict was resolved, by which op; `written_at` is the row's new version, if it has one."""
-
-    conflict_id: str
-    op_id: str
-    resolution: str
-    written_at: str | None

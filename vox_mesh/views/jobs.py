@@ -1,11 +1,11 @@
-"""Views of jobs, their kinds, crons and workers."""
+"""Views of jobs, their proofs, kinds, crons and workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -13,8 +13,12 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
+from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
+from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.model.jobs.records import Job, JobState, matches
+from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
@@ -35,13 +39,11 @@ class JobView(RecordView, record=Job, without=("id", "seed")):
     @classmethod
     def of(cls, job: Job) -> JobView:
         """Return the view of a job."""
-        return JobView(**_columns(job))
+        return JobView.from_record(job, **_parsed(job))
 
 
-def _columns(job: Job) -> dict[str, Any]:
-    row = job._asdict()
-    del row["id"], row["seed"]  # internal columns
-    return row | {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
+def _parsed(job: Job) -> dict[str, Any]:
+    return {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class WholeJobView(JobView):
         cls, job: Job, predecessors: Sequence[Predecessor], successors: Sequence[str], note: Note
     ) -> WholeJobView:
         """Return the view of a job with its predecessors, successors and last note."""
-        return cls(
-            **_columns(job),
+        return cls.from_record(
+            job,
+            **_parsed(job),
             predecessors=[PredecessorView.of(each) for each in predecessors],
             successors=[*successors],
             progress=note.progress,
@@ -102,7 +105,7 @@ async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
 async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
     """Return the timestamp of a job's outputs: that of the op that ended it."""
     with suppress(NotKnown):
-        await mesh.rhythm.look()
+        await mesh.rhythm.refresh()
         hlc = (await mesh.oplog.find(job.last_op)).hlc
         return {**stamp_of(mesh, hlc)._asdict(), "hlc": hlc}
     return {}
@@ -115,11 +118,6 @@ async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
 class ScheduledView(RecordView, record=Scheduled):
     """A job that was scheduled, now or before."""
 
-    @classmethod
-    def of(cls, scheduled: Scheduled) -> ScheduledView:
-        """Return the view of a scheduled job."""
-        return cls(**scheduled._asdict())
-
 
 @dataclass(frozen=True)
 class RetriedView(ScheduledView):
@@ -130,7 +128,7 @@ class RetriedView(ScheduledView):
     @classmethod
     def again(cls, job: Job, scheduled: Scheduled) -> RetriedView:
         """Return the view of a retried job."""
-        return cls(**scheduled._asdict(), retry_of=job.job_id)
+        return cls.from_record(scheduled, retry_of=job.job_id)
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ class AbortedView(JobView):
     @classmethod
     def ended(cls, job: Job, *, aborted: bool) -> AbortedView:
         """Return the view of an aborted job."""
-        return cls(**_columns(job), aborted=aborted)
+        return cls.from_record(job, **_parsed(job), aborted=aborted)
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
@@ -186,11 +184,6 @@ async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> lis
 class PieceView(RecordView, record=Piece):
     """A piece of a job's output or log."""
 
-    @classmethod
-    def of(cls, piece: Piece) -> PieceView:
-        """Return the view of a piece of output."""
-        return cls(**piece._asdict())
-
 
 # --- kinds ---------------------------------------------------------------------------------------------
 
@@ -202,8 +195,7 @@ class KindView(RecordView, record=KindRules):
     @classmethod
     def of(cls, rules: KindRules) -> KindView:
         """Return the view of a kind's rules."""
-        switches = {"is_paused": bool(rules.is_paused), "is_audited": bool(rules.is_audited)}
-        return cls(**rules._asdict() | switches)
+        return cls.from_record(rules, is_paused=bool(rules.is_paused), is_audited=bool(rules.is_audited))
 
 
 async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
@@ -224,8 +216,7 @@ class CronView(RecordView, record=CronJob):
     @classmethod
     def of(cls, cron: CronJob) -> CronView:
         """Return the view of a cron."""
-        values = {"manifest": orjson.loads(cron.manifest), "options": orjson.loads(cron.options)}
-        return cls(**cron._asdict() | values)
+        return cls.from_record(cron, manifest=orjson.loads(cron.manifest), options=orjson.loads(cron.options))
 
 
 @dataclass(frozen=True)
@@ -278,3 +269,80 @@ async def workers(mesh: MeshServices) -> list[WorkerView]:
 async def find_worker(mesh: MeshServices, node_id: str) -> WorkerView:
     """Return a node as a worker."""
     return WorkerView.of(await mesh.nodes.require(node_id), await mesh.jobs.queries.situation())
+
+
+# --- proofs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProofView:
+    """Whether a job's proof holds, and what is wrong with it; without faults, its trailers."""
+
+    job_id: str
+    state: str
+    trailers: dict[str, str] | None
+    valid: bool
+    faults: list[str]
+    remarks: list[str]
+
+
+async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
+    """Verify the proof of a job."""
+    job = await mesh.jobs.find(reference)
+    faults, remarks, proof = await _verifier(mesh).check(job)
+    proof_trailers = None if faults or proof is None else trailers(proof)
+    return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
+
+
+class Bundled(NamedTuple):
+    """Everything needed to verify a job's proof elsewhere; with faults, there is no text."""
+
+    job_id: str
+    text: str
+    faults: list[str]
+
+
+async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
+    """Return the bundle of a job, if its proof is valid."""
+    job = await mesh.jobs.find(reference)
+    verifier = _verifier(mesh)
+    faults, _, proof = await verifier.check(job)
+    text = "" if faults or proof is None else await verifier.bundle(job, proof)
+    return Bundled(job.job_id, text, faults)
+
+
+def _verifier(mesh: MeshServices) -> Verifier:
+    return Verifier(mesh.oplog, mesh.artifacts, mesh.jobs.authorship)
+
+
+# --- jobs table and op log -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DifferenceView(RecordView, record=Difference):
+    """A value that differs between the table of jobs and the op log."""
+
+
+@dataclass(frozen=True)
+class FindingView(RecordView, record=ReplayFinding):
+    """An accepted op that the rules do not allow."""
+
+
+@dataclass(frozen=True)
+class RebuildView:
+    """How the roster differs from the log, and whether it was made the same."""
+
+    differences: list[DifferenceView]
+    findings: list[FindingView]
+    repaired: bool
+
+
+async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
+    """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
+    rebuild = Rebuild(mesh.store, mesh.oplog)
+    differences = await (rebuild.repair() if repair else rebuild.check())
+    return RebuildView(
+        [DifferenceView.from_record(each) for each in differences],
+        [FindingView.from_record(each) for each in rebuild.findings],
+        repair,
+    )

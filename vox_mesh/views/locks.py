@@ -6,29 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.views.record_view import RecordView
 
 
 @dataclass(frozen=True)
-class HoldView:
+class HoldView(RecordView, record=Holder, without=("request_id", "now_ms")):
     """A hold by column."""
 
-    lock_key: str
-    fence_token: int
-    holder_node: str
-    holder_agent: str
-    is_shared: bool
-    acquired_at: str
-    expires_at: str
-    waiting: int
     age_ms: int
     left_ms: int
 
     @classmethod
     def of(cls, holder: Holder) -> HoldView:
         """Return the view of a hold, for everyone."""
-        row = holder._asdict()
-        del row["now_ms"], row["request_id"]
-        return cls(**row, age_ms=round(holder.age_s * 1_000), left_ms=round(holder.left_s * 1_000))
+        return cls.from_record(
+            holder, age_ms=round(holder.age_s * 1_000), left_ms=round(holder.left_s * 1_000)
+        )
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.oplog.roles import Coordinator
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.record_view import RecordView
 
 _OWNER: Final = "owner"
 _COORDINATOR: Final = "coordinator"
 
 
 @dataclass(frozen=True)
-class NodeView:
-    """All that is known of a node, by column."""
+class NodeView(RecordView, record=Node, without=("now_ms",)):
+    """A node by column, with its role and with the state that its last heartbeat implies."""
 
     node_id: str
     state: str
@@ -27,39 +28,16 @@ class NodeView:
     missed: int
     consuming: bool
     progressing: bool
-    agent_id: str | None
-    incarnation: int
-    beats: int
-    last_seen_ms: int
-    consuming_ms: int | None
-    progressing_ms: int | None
-    left_ms: int | None
-    started_ms: int
-    tick_ms: int
-    activity: str
-    host: str
-    pid: int
-    version: str
-    control_addr: str | None
-    public_key: str
     kinds: list[str]
-    capacity: int
-    load: int
-    clock_distance_ms: int
-    machine_id: str
-    place: str
-    written: int | None
-    waiting: int | None
-    replica_lag_ms: int | None
     faults: list[str]
 
     @classmethod
     def of(cls, node: Node, role: str) -> NodeView:
         """Return the view of a node in its role."""
-        row = node._asdict()
-        del row["now_ms"]  # the same for all
-        return cls(
-            **row | {"kinds": kinds_of(node), "faults": faults_of(node)},
+        return cls.from_record(
+            node,
+            kinds=kinds_of(node),
+            faults=faults_of(node),
             state=node.state.value,
             role=role,
             age_ms=node.age_ms,
@@ -105,17 +83,8 @@ async def with_roles(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, 
 
 
 @dataclass(frozen=True)
-class OwnerView:
+class OwnerView(RecordView, record=Owner):
     """The owner of the mesh."""
-
-    node_id: str
-    public_key: str
-    op_id: str
-
-    @classmethod
-    def of(cls, owner: Owner) -> OwnerView:
-        """Return the view of the owner."""
-        return cls(*owner)
 
 
 @dataclass(frozen=True)
@@ -175,7 +144,7 @@ async def roles_of(mesh: MeshServices) -> RolesView:
     """Return all roles."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
     return RolesView(
-        None if owner is None else OwnerView.of(owner),
+        None if owner is None else OwnerView.from_record(owner),
         None if coordinator is None else CoordinatorView.of(coordinator),
         await mesh.roles.routes(),
     )

@@ -12,6 +12,7 @@ from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
@@ -38,29 +39,18 @@ def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class EntryView:
+class EntryView(RecordView, record=LogEntry):
     """An entry by column, with the bar and the beat of its time.
 
     Payload and dependencies are the values, if they are canonical JSON.
     """
 
-    id: int
-    node_id: str
-    seq: int
-    op_id: str
-    kind: str
     hlc: str
     window: str | None
     beat_index: int | None
     causal_deps: Any
     payload: Any
-    repository_id: str
-    prev: str
-    hash: str
-    signature: str | None
     accepted: bool | int
-    reason: str | None
-    result: str | None
 
     @classmethod
     def of(cls, mesh: MeshServices, entry: LogEntry) -> EntryView:
@@ -70,21 +60,8 @@ class EntryView:
 
 
 @dataclass(frozen=True)
-class ChainView:
+class ChainView(RecordView, record=ChainReport):
     """What was found in one chain: `problem` is the first thing wrong with it, `seq` where that is."""
-
-    node_id: str
-    entries: int
-    sealed_to: int
-    anchored_to: int
-    problem: str | None
-    seq: int | None
-    op_id: str | None
-
-    @classmethod
-    def of(cls, report: ChainReport) -> ChainView:
-        """Return the view of a chain's report."""
-        return cls(*report)
 
 
 @dataclass(frozen=True)
@@ -108,7 +85,7 @@ class OpStateView:
 async def find_op_state(mesh: MeshServices, op_id: str) -> OpStateView:
     """Return the state of an op."""
     entry = await mesh.oplog.find(op_id)
-    waits = await mesh.deferral.waiting_for(op_id)
+    waits = await mesh.pending_ops.waiting_for(op_id)
     if waits is not None:
         return OpStateView.of(waits)
     state = "applied" if entry.accepted else "refused"

@@ -200,7 +200,7 @@ class Overview:
 
 async def overview(mesh: MeshServices) -> Overview:
     """Return the current overview."""
-    return await OverviewReader(mesh).look()
+    return await OverviewReader(mesh).read()
 
 
 class OverviewReader:
@@ -212,11 +212,11 @@ class OverviewReader:
         self._roles: tuple[object, dict[str, str]] = (None, {})
         self._tempos: str | None = None
 
-    async def look(self) -> Overview:
+    async def read(self) -> Overview:
         """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.tenant[:2], MAX_ITEMS, MESH_PREFIX + OFFICE)
+        values = (*store.mesh_id, MAX_ITEMS, MESH_PREFIX + OFFICE)
         # Read from the primary: times are relative to its clock.
         row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
@@ -241,7 +241,7 @@ class OverviewReader:
     async def _rhythm(self, row: Row) -> RhythmLine:
         rhythm = self._mesh.rhythm
         if row["tempos"] != self._tempos:
-            await rhythm.policies.look(fresh=True)
+            await rhythm.policies.refresh(fresh=True)
             self._tempos = row["tempos"]
         return RhythmLine(
             BeatView.of_frame(rhythm.frame(row["now_ms"]), row["leader"]), parse_report(row["report"])
@@ -254,7 +254,7 @@ class OverviewReader:
             self._address = None if facts is None else (facts.address, facts.server)
         address, server = self._address or ("", "")
         return DatabaseLine(
-            home=store.home.value,
+            home=store.backend.value,
             address=address,
             server=server,
             circuit=store.circuit,

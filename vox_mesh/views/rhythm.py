@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -14,6 +14,7 @@ from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.rhythm.budgets import SetBudget, Spending
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.record_view import RecordView
 
 # --- beats ---------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ class BeatView(BeatFrame):
 
 async def beat_of(mesh: MeshServices) -> BeatView:
     """Return the current beat."""
-    await mesh.rhythm.look()
+    await mesh.rhythm.refresh()
     leader = await mesh.rhythm.leader()
     return BeatView.of_frame(mesh.rhythm.frame(), None if leader is None else leader.node_id)
 
@@ -57,7 +58,7 @@ class AgreementView:
 async def agreement_of(mesh: MeshServices) -> AgreementView:
     """Return the agreement of live nodes."""
     rhythm = mesh.rhythm
-    entry = (await rhythm.policies.look(fresh=True)).at(rhythm.times.now_ms)
+    entry = (await rhythm.policies.refresh(fresh=True)).at(rhythm.times.now_ms)
     leader = await rhythm.leader()
     live = {node.node_id for node in await mesh.nodes.live_nodes_from_db()}
     return AgreementView(
@@ -90,17 +91,11 @@ def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
 
 
 @dataclass(frozen=True)
-class StatusView:
+class StatusView(RecordView, record=StatusClaim):
     """What an agent said of a task, and the bar that it counts for."""
 
-    agent_id: str
-    task_id: str
-    beat_index: int
     state: str
     wait_for: list[str]
-    beats_left: int | None
-    progress: float | None
-    notes: str
     hlc: str
     window: str
 
@@ -108,8 +103,9 @@ class StatusView:
     def of(cls, mesh: MeshServices, claim: StatusClaim) -> StatusView:
         """Return the view of a claim, in the beat of its timestamp."""
         stamp = mesh.rhythm.stamp(claim.hlc)
-        columns = {**asdict(claim), "wait_for": list(claim.wait_for), "beat_index": stamp.beat_index}
-        return cls(**columns, window=stamp.window)
+        return cls.from_record(
+            claim, wait_for=list(claim.wait_for), beat_index=stamp.beat_index, window=stamp.window
+        )
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ class MomentView:
 async def moment_of(mesh: MeshServices, address: Address) -> MomentView:
     """Return the time an address refers to, relative to now."""
     rhythm = mesh.rhythm
-    await rhythm.look()
+    await rhythm.refresh()
     now_ms, plan = rhythm.times.now_ms, rhythm.context.plan
     resolved = resolve(address, plan, now_ms)
     return MomentView(
@@ -195,7 +191,7 @@ class PoliciesView:
 
 async def policies_of(mesh: MeshServices) -> PoliciesView:
     """Return the policies of a mesh, read from the primary."""
-    plan, now_ms = await mesh.rhythm.policies.look(fresh=True), mesh.rhythm.times.now_ms
+    plan, now_ms = await mesh.rhythm.policies.refresh(fresh=True), mesh.rhythm.times.now_ms
     coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]
     return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms)
 

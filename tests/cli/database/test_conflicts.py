@@ -31,12 +31,12 @@ def _settings(vox: Vox) -> Settings:
 
 
 def recorded(vox: Vox, name: str, **right: Any) -> str:
-    """Have a conflict recorded beside the commands; its id."""
+    """Have a conflict recorded next to the commands; its id."""
 
     async def record() -> str:
         async with Mesh.open_command(_settings(vox)) as mesh:
             base, _ = await overtaken(mesh, name, **right)
-            told = await mesh.occ.write(
+            reported = await mesh.occ.write(
                 MEMORIES,
                 at(name),
                 {"content": "le\x1b[2Jft"},
@@ -44,14 +44,14 @@ def recorded(vox: Vox, name: str, **right: Any) -> str:
                 strategy=DeferToAgent("judge"),
                 agent="coder",
             )
-            assert isinstance(told, ConflictRecorded)
-            return told.conflict_id
+            assert isinstance(reported, ConflictRecorded)
+            return reported.conflict_id
 
     return asyncio.run(record())
 
 
 def kept(vox: Vox, name: str, **changes: Any) -> dict[str, Any]:
-    """A memory as it is now; with `changes`, after they were written."""
+    """A memory in its current state; with `changes`, after they were written."""
 
     async def read() -> dict[str, Any]:
         async with Mesh.open_command(_settings(vox)) as mesh:
@@ -83,9 +83,9 @@ def test_a_conflict_is_listed_shown_and_resolved_once(vox: Vox) -> None:
     now = kept(vox, "a")
     assert (now["content"], now["tags"], now["written_at"]) == ("le\x1b[2Jft", "right", done["written_at"])
     (entry,) = vox("oplog", "tail", "--kind", "ResolveConflict", "--json").document
-    told = json.loads(entry["payload"]) if isinstance(entry["payload"], str) else entry["payload"]
+    reported = json.loads(entry["payload"]) if isinstance(entry["payload"], str) else entry["payload"]
     assert (entry["op_id"], entry["accepted"]) == (done["op_id"], True)
-    assert (told["reason"], told["who"]["agent"]) == ("both", "judge")
+    assert (reported["reason"], reported["who"]["agent"]) == ("both", "judge")
     again = vox("conflicts", "resolve", conflict_id, "--take", "left")
     assert (again.code, "was resolved (merge) by judge" in again.error) == (1, True)
     assert vox("conflicts", "list", "--open").out == "none\n"
@@ -148,29 +148,33 @@ def test_fields_are_compared_in_colour_in_a_terminal_only(vox: Vox) -> None:
 def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: Vox) -> None:
     first = recorded(vox, "a")
     with vox.running("conflicts", "watch", "--json") as watch:
-        told = json.loads(line_of(watch))
-        assert (told["conflict_id"], told["state"]) == (first, "open")
+        reported = json.loads(line_of(watch))
+        assert (reported["conflict_id"], reported["state"]) == (first, "open")
         second = recorded(vox, "b")
         assert json.loads(line_of(watch))["conflict_id"] == second
         assert vox("conflicts", "resolve", second, "--take", "right").code == 0
-        told = json.loads(line_of(watch))
-        assert (told["conflict_id"], told["state"], told["resolution"]) == (second, "resolved", "right")
+        reported = json.loads(line_of(watch))
+        assert (reported["conflict_id"], reported["state"], reported["resolution"]) == (
+            second,
+            "resolved",
+            "right",
+        )
         code, err = interrupted(watch)
     assert (code, err.count("\n")) == (130, 1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         ("show 01", 1, "conflict 01 not found"),
         ("resolve 01", 2, "pass either --take or --value"),
         ("resolve 01 --value {", 2, "--value is not JSON"),
     ],
 )
-def test_what_can_not_be_done_is_one_line(vox: Vox, arguments: str, code: int, told: str) -> None:
+def test_what_can_not_be_done_is_one_line(vox: Vox, arguments: str, code: int, reported: str) -> None:
     ended = vox("conflicts", *arguments.split())
     assert ended.code == code
-    assert told in ended.error
+    assert reported in ended.error
 
 
 @pytest.mark.parametrize("command", ["list", "resolve 01 --take left"])

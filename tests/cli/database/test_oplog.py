@@ -21,7 +21,7 @@ _ABSENT = "01" + "0" * 24
 
 @contextmanager
 def database(vox: Vox) -> Iterator[sqlite3.Connection]:
-    """The file of the file home, in the hands of somebody who should not have it."""
+    """The file of the file home, in the hands of a client that should not have it."""
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as connection, connection:
         yield connection
 
@@ -46,7 +46,7 @@ def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: Vox, node: Runni
     heading, first, *_ = vox("oplog", "tail").out.splitlines()
     assert heading.split() == ["hlc", "node_id", "seq", "op_id", "kind", "verdict", "payload"]
     assert first.split()[1:3] == [node.node_id, "1"]
-    assert vox("oplog", "tail", "--node", "nobody").out == "none\n"
+    assert vox("oplog", "tail", "--node", "unknown").out == "none\n"
 
 
 def test_a_followed_log_shows_entries_as_they_come_and_ends_on_ctrl_c(shared: Vox) -> None:
@@ -85,7 +85,7 @@ def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: 
     assert f"broken: {node.node_id}, entry 3 ({chain['op_id']}): its contents" in text.out
 
 
-def test_a_chain_that_is_not_there_is_told(vox: Vox, node: RunningNode) -> None:
+def test_a_chain_that_is_not_there_is_reported(vox: Vox, node: RunningNode) -> None:
     assert vox("oplog", "export", "log").code == 0
     for more in ((), ("--from-file", "log")):
         ended = vox("oplog", "verify", "--node", f"{node.node_id}x", *more)
@@ -142,13 +142,13 @@ def test_an_anchor_shows_that_a_chain_was_cut_off(vox: Vox, node: RunningNode) -
     assert f"anchor {made['op_id']} of {made['node_id']} recorded entry 4" in ended.out
 
 
-def test_what_an_op_waits_for_is_told(vox: Vox) -> None:
+def test_what_an_op_waits_for_is_reported(vox: Vox) -> None:
     with running_node(vox) as node:
         first = node.note("first")
         waiting = node.note(f"second after {_ABSENT}")
-        (told,) = vox("oplog", "waiting", "--json").document
-        assert (told["op_id"], told["state"]) == (waiting, "waiting")
-        assert told["waits_for"] == [{"op_id": _ABSENT, "standing": "absent"}]
+        (shown,) = vox("oplog", "waiting", "--json").document
+        assert (shown["op_id"], shown["state"]) == (waiting, "waiting")
+        assert shown["waits_for"] == [{"op_id": _ABSENT, "standing": "absent"}]
         assert f"{_ABSENT} (absent)" in vox("oplog", "waiting", waiting).out
         applied = vox("oplog", "waiting", first, "--json").document
         assert (applied["state"], applied["waits_for"]) == ("applied", [])

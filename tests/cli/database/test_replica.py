@@ -36,7 +36,7 @@ def mesh(vox: Vox, server: Server) -> Vox:
 
 @contextmanager
 def node(vox: Vox) -> Iterator[None]:
-    """A node that runs beside the commands, and has caught up."""
+    """A node that runs next to the commands, and has caught up."""
     running = Program((), vox.environment, code=NODE, folder=str(vox.folder))
     with Process(running, has_stdin=True) as process:
         assert process.stdin is not None

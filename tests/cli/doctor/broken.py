@@ -7,5 +7,5 @@ import click
 
 @click.command()
 def broken() -> None:
-    """Fail in a way that nobody foresaw."""
+    """Fail in a way that no one foresaw."""
     raise ZeroDivisionError("one\ntwo")

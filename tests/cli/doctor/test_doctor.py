@@ -48,14 +48,14 @@ def test_text_has_a_line_for_each_check_and_its_advice(vox: Vox) -> None:
     assert not (vox.folder / ".vox").exists()  # looking creates nothing
 
 
-def test_a_server_without_auth_is_told(vox: Vox) -> None:
+def test_a_server_without_auth_is_reported(vox: Vox) -> None:
     with Server(auth=False) as server:
         ended = vox.at(server)("doctor", "--json")
     assert _by_check(ended)["anonymous_access"]["state"] == "warn"
     assert ended.code == 0
 
 
-def test_a_server_that_checkpoints_on_commit_is_told(vox: Vox) -> None:
+def test_a_server_that_checkpoints_on_commit_is_reported(vox: Vox) -> None:
     with Server(flags=()) as server:
         found = _by_check(vox.at(server)("doctor", "--json"))
     assert found["server_flags"]["state"] == "warn"
@@ -106,7 +106,7 @@ def test_a_dead_port_ends_with_3_and_the_other_checks_are_made(vox: Vox, driver:
     assert "clock" not in found
 
 
-def test_misspelt_variables_are_told(vox: Vox) -> None:
+def test_misspelt_variables_are_reported(vox: Vox) -> None:
     (vox.folder / ".env").write_text("VOX_DB_TOKN=eyJsecret\n")
     ended = vox.having(VOX_DB_ULR="libsql://x", VOX_ZEBRA="1")("doctor", "--json")
     finding = _by_check(ended)["settings"]
@@ -117,13 +117,13 @@ def test_misspelt_variables_are_told(vox: Vox) -> None:
     assert "eyJsecret" not in ended.out
 
 
-def test_a_database_that_is_set_but_not_enabled_is_told(memory: Vox) -> None:
+def test_a_database_that_is_set_but_not_enabled_is_reported(memory: Vox) -> None:
     found = _by_check(memory.having(VOX_DB_URL="libsql://my-db.turso.io")("doctor", "--json"))
     assert found["settings"]["state"] == "warn"
     assert "VOX_MESH_ENABLED=1" in found["settings"]["advice"]
 
 
-def test_files_that_others_can_read_are_told(vox: Vox) -> None:
+def test_files_that_others_can_read_are_reported(vox: Vox) -> None:
     vox("db", "init")
     database = Path(".vox/cache/db/local.db")
     (vox.folder / database).chmod(0o644)
@@ -132,7 +132,7 @@ def test_files_that_others_can_read_are_told(vox: Vox) -> None:
     assert finding["advice"] == f"run `chmod go-rwx {database}`"
 
 
-def test_a_spool_that_waits_is_told_and_so_is_one_that_was_refused(vox: Vox) -> None:
+def test_a_spool_that_waits_is_reported_and_so_is_one_that_was_refused(vox: Vox) -> None:
     vox("db", "init")
     slots = vox.folder / ".vox" / "slots"
     (slots / "1").mkdir(parents=True, mode=0o700)
@@ -162,7 +162,7 @@ def test_a_replica_in_the_place_of_the_database_fails(vox: Vox) -> None:
     assert _by_check(ended)["home"]["state"] == "fail"
 
 
-def test_a_mark_without_its_replica_is_told(vox: Vox, shared_server: Server) -> None:
+def test_a_mark_without_its_replica_is_reported(vox: Vox, shared_server: Server) -> None:
     mark = vox.folder / ".vox/cache/db/local.db.replica-1.mark"
     mark.parent.mkdir(parents=True)
     mark.touch()
@@ -184,7 +184,7 @@ def test_a_mark_without_its_replica_is_told(vox: Vox, shared_server: Server) -> 
         (60_001, CheckState.FAIL),
     ],
 )
-def test_a_clock_that_is_off_is_told(distance_ms: int, sign: int, state: CheckState) -> None:
+def test_a_clock_that_is_off_is_reported(distance_ms: int, sign: int, state: CheckState) -> None:
     finding = judge_clock(sign * distance_ms)
     assert finding.state is state
     assert bool(finding.advice) is (state is not CheckState.OK)

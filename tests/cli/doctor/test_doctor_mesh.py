@@ -1,4 +1,4 @@
-"""`vox-mesh doctor`: what it finds of the nodes, and of what waits for somebody."""
+"""`vox-mesh doctor`: what it finds of the nodes, and of what waits for someone."""
 
 from __future__ import annotations
 
@@ -70,12 +70,34 @@ def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> N
     )
 
 
-def test_who_may_only_read_can_ask_a_node_and_whoever_has_another_token_is_told_so(vox: Vox) -> None:
-    with _up(vox.having(VOX_MESH_READ_TOKEN="look-only")):
-        reader = vox.having(VOX_MESH_READ_TOKEN="look-only", VOX_MESH_TOKEN="")
-        assert _found(reader)["service"][0] == "ok"
-        stranger = vox.having(VOX_MESH_TOKEN="of-another-mesh")
+def test_who_may_only_read_can_ask_a_node_and_anyone_who_has_another_token_is_notified(vox: Vox) -> None:
+    look_only = "a-token-for-those-who-only-look"
+    with _up(vox.having(VOX_MESH_READ_TOKEN=look_only)):
+        elsewhere = vox.having(VOX_MESH_HOME="elsewhere", VOX_MESH_TOKEN="")
+        assert _found(elsewhere.having(VOX_MESH_READ_TOKEN=look_only))["service"][0] == "ok"
+        stranger = elsewhere.having(VOX_MESH_TOKEN="a-token-of-quite-another-mesh")
         assert _found(stranger, 1)["service"] == ("fail", "one: rejects our VOX_MESH_TOKEN")
+
+
+def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vox: Vox) -> None:
+    alone = vox.having(VOX_MESH_TOKEN="")
+    with _up(alone):
+        found = _found(alone)
+        assert (found["service"][0], found["relay"]) == ("ok", ("ok", "all nodes share a token"))
+        with alone.running("up", "--node-id", "two", "--home-dir", "elsewhere") as other:
+            assert any("node up: " in line for line in other.stderr)
+            assert _found(alone, 1)["relay"] == (
+                "warn",
+                "no shared token, so messages between these are polled for: one; two",
+            )
+
+
+def test_a_forged_address_gets_no_token_and_is_named(vox: Vox) -> None:
+    with _up(vox, "--tick", "1h"):
+        _change(vox, "UPDATE node_addresses SET control_addr = 'http://192.0.2.1:1'")
+        found = _found(vox, 1)
+    assert found["relay"] == ("fail", "address not signed by its node: one")
+    assert "service" not in found
 
 
 def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox) -> None:
@@ -99,7 +121,7 @@ def test_a_node_that_is_dead_by_the_roster_but_answers_is_asked_what_is_wrong(vo
         assert _found(vox)["service"] == ("ok", f"one at {url}"), "it has a reason not to tick"
 
 
-def test_what_a_node_says_is_wrong_with_it_is_told_on_every_machine(vox: Vox) -> None:
+def test_what_a_node_says_is_wrong_with_it_is_reported_on_every_machine(vox: Vox) -> None:
     with _up(vox) as (process, _):
         process.kill()
         process.wait(_PATIENCE_S)
@@ -110,30 +132,30 @@ def test_what_a_node_says_is_wrong_with_it_is_told_on_every_machine(vox: Vox) ->
     assert "service" not in found, "that is for a doctor there to ask"
 
 
-def test_an_address_that_nobody_could_reach_is_told(vox: Vox) -> None:
+def test_an_address_that_no_one_could_reach_is_reported(vox: Vox) -> None:
     vox("db", "init")
     open_to_all = vox.having(VOX_MESH_CONTROL_ADDR="http://10.0.0.7:7400")
     assert "reach" not in _found(open_to_all)
-    assert _found(open_to_all.having(VOX_MESH_TOKEN=""))["reach"][0] == "warn"
+    assert _found(open_to_all.having(VOX_MESH_TOKEN=""), 1)["reach"][0] == "fail"
     assert "reach" not in _found(vox.having(VOX_MESH_CONTROL_ADDR="http://127.0.0.1:7400", VOX_MESH_TOKEN=""))
 
 
-# --- what waits for somebody ---------------------------------------------------------------------
+# --- what waits for someone ---------------------------------------------------------------------
 
 
-def test_jobs_that_nobody_takes_or_that_failed_are_told(vox: Vox) -> None:
+def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: Vox) -> None:
     vox("job", "schedule", "--kind", "report.write")
     assert _found(vox)["jobs"] == ("ok", "1 pending, 0 running")
     _change(vox, "UPDATE jobs SET not_before_ms = not_before_ms - 100000, created_ms = created_ms - 100000")
     assert _found(vox)["jobs"] == ("warn", "no worker for report.write")
     assert vox("kind", "pause", "report.write").code == 0
-    assert _found(vox)["jobs"][0] == "ok", "somebody has decided that it waits"
+    assert _found(vox)["jobs"][0] == "ok", "someone has decided that it waits"
     vox("job", "schedule", "--max-attempts", "1", "--timeout", "10s", "--", "false")
     assert vox("up", "--once", "--worker-exec").code == 0
     assert _found(vox)["jobs"] == ("warn", "1 pending, 0 running, 1 failed")
 
 
-def test_messages_that_are_overdue_or_dead_are_told(vox: Vox) -> None:
+def test_messages_that_are_overdue_or_dead_are_reported(vox: Vox) -> None:
     vox("send", "reviewer", "please look", "--from", "coder")
     assert _found(vox)["messages"] == ("ok", "1 unread")
     _change(vox, "UPDATE a2a_messages SET ack_by_ms = 1")
@@ -142,7 +164,7 @@ def test_messages_that_are_overdue_or_dead_are_told(vox: Vox) -> None:
     assert _found(vox)["messages"] == ("warn", "1 dead letters")
 
 
-def test_conflicts_that_nobody_has_decided_on_are_told(vox: Vox) -> None:
+def test_conflicts_that_no_one_has_decided_on_are_reported(vox: Vox) -> None:
     vox("db", "init")
     assert _found(vox)["conflicts"] == ("ok", "none open")
     recorded(vox, "plan", content="theirs")

@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 60.0
 
 
 def scheduled(vox: Vox, *arguments: str) -> Any:
-    """Schedule a job; what is told of it."""
+    """Schedule a job; what the command shows of it."""
     return vox("job", "schedule", "--json", *arguments).document
 
 
@@ -101,13 +101,13 @@ def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: Vox) -> 
     assert (process.wait(), err, out.count('"is_new": false')) == (0, "", 2)
 
 
-def test_what_is_wrong_with_manifests_is_told_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
+def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
     path = vox.folder / "bad.yaml"
     path.write_text("kind: test.work\n---\nkind: Test\npriority: 9\n---\ncommand: [make]\ncolour: red\n")
     ended = vox("job", "schedule", "-f", "bad.yaml")
     assert (ended.code, ended.out) == (2, "")
-    told = [line.split(": ")[:2] for line in ended.err.splitlines()]
-    assert told == [
+    reported = [line.split(": ")[:2] for line in ended.err.splitlines()]
+    assert reported == [
         ["bad.yaml:3", "kind"],
         ["bad.yaml:4", "priority"],
         ["bad.yaml:6", "timeout"],
@@ -270,7 +270,12 @@ def test_all_of_a_job_is_shown_with_its_progress_and_what_it_left(vox: Vox) -> N
     lines = [line.split() for line in text.splitlines()]
     assert ["progress", "50%"] in lines
     assert ["claimer", shown["claimer"]] in lines
-    assert ["result", output["hash"], str(output["size"]), output["type"]] not in lines  # as it is, by name
+    assert [
+        "result",
+        output["hash"],
+        str(output["size"]),
+        output["type"],
+    ] not in lines  # the output itself, by name
     assert any("result" in line and output["hash"] in line for line in lines)
     assert "\x1b" not in text
     assert '"kind": "test.work"' in text
@@ -286,7 +291,7 @@ def test_commands_that_only_look_make_no_key(vox: Vox) -> None:
 
 
 def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is_over(vox: Vox) -> None:
-    good, bad, never = kind(vox), kind(vox, "test.fail"), kind(vox, "nobody.does.it")
+    good, bad, never = kind(vox), kind(vox, "test.fail"), kind(vox, "unknown.kind")
     done(good, bad)
     ended = vox("job", "wait", good, good[:8], "--json")
     assert (ended.code, [each["state"] for each in ended.document]) == (0, ["succeeded"])
@@ -299,7 +304,9 @@ def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is
 
 
 @pytest.mark.parametrize("home", ["file", "mesh"])
-def test_whoever_waits_is_told_when_the_job_ends(home: str, vox: Vox, request: pytest.FixtureRequest) -> None:
+def test_one_that_waits_is_notified_when_the_job_ends(
+    home: str, vox: Vox, request: pytest.FixtureRequest
+) -> None:
     there = {}
     if home == "mesh":
         server: Server = request.getfixturevalue("shared_server")

@@ -20,7 +20,7 @@ def snapshot(vox: Vox) -> Any:
     return vox("job", "list", "--json").document
 
 
-def test_jobs_are_aborted_by_name_and_those_that_had_ended_are_told(vox: Vox) -> None:
+def test_jobs_are_aborted_by_name_and_the_ones_that_had_ended_are_reported(vox: Vox) -> None:
     ended = kind(vox)
     done(ended)
     pending, running = kind(vox), kind(vox)
@@ -28,8 +28,8 @@ def test_jobs_are_aborted_by_name_and_those_that_had_ended_are_told(vox: Vox) ->
     taken(running)
     stopped = vox("job", "abort", pending, running, "--reason", "not\nneeded", "--json")
     assert stopped.code == 0
-    told = [(each["job_id"], each["state"], each["reason"], each["aborted"]) for each in stopped.document]
-    assert told == [(job, "aborted", "not\nneeded", True) for job in (pending, running)]
+    reported = [(each["job_id"], each["state"], each["reason"], each["aborted"]) for each in stopped.document]
+    assert reported == [(job, "aborted", "not\nneeded", True) for job in (pending, running)]
     assert vox("job", "show", after, "--json").document["state"] == "failed"
     again = vox("job", "abort", pending, ended)
     assert (again.code, again.out.splitlines()[-1]) == (1, "aborted 0 jobs")

@@ -49,15 +49,20 @@ def there(scene: Scene, vox: Vox) -> Scene:
 def faults(vox: Vox, job: str) -> list[str]:
     """What is wrong with the proof of a job."""
     ended = vox("job", "verify", job, "--json")
-    told: list[str] = ended.document["faults"]
-    assert (ended.code, ended.document["valid"]) == ((1, False) if told else (0, True))
-    return told
+    shown: list[str] = ended.document["faults"]
+    assert (ended.code, ended.document["valid"]) == ((1, False) if shown else (0, True))
+    return shown
 
 
 def test_a_proof_holds_and_names_its_job_and_worker(vox: Vox, there: Scene) -> None:
-    told = vox("job", "verify", there.command[:10], "--json").document
-    assert (told["job_id"], told["valid"], told["faults"], told["remarks"]) == (there.command, True, [], [])
-    trailers = told["trailers"]
+    shown = vox("job", "verify", there.command[:10], "--json").document
+    assert (shown["job_id"], shown["valid"], shown["faults"], shown["remarks"]) == (
+        there.command,
+        True,
+        [],
+        [],
+    )
+    trailers = shown["trailers"]
     assert trailers["Job-Id"] == f"blake3:{there.command}"
     assert {*trailers} == {"Job-Id", "Proof-Of-Execution", "Worker-Id", "Attest-Program", "Attest-Sig"}
     text = vox("job", "verify", there.large)
@@ -112,11 +117,13 @@ def test_what_was_not_done_by_a_worker_has_no_proof(vox: Vox) -> None:
         ("UPDATE job_artifacts SET body = 'AAAA' WHERE body IS NOT NULL", "was damaged in the database"),
     ],
 )
-def test_whatever_is_changed_in_the_database_is_told(vox: Vox, there: Scene, change: str, fault: str) -> None:
+def test_whatever_is_changed_in_the_database_is_reported(
+    vox: Vox, there: Scene, change: str, fault: str
+) -> None:
     with database(vox) as connection:
         assert connection.execute(f"{change}").rowcount > 0
-    told = faults(vox, there.command)
-    assert [each for each in told if fault in each], told
+    shown = faults(vox, there.command)
+    assert [each for each in shown if fault in each], shown
 
 
 @pytest.mark.parametrize(
@@ -138,9 +145,9 @@ def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vo
     assert "large: " in fault
     assert "was damaged" in fault
     file.unlink()
-    told = vox("job", "verify", there.large, "--json")
-    (remark,) = told.document["remarks"]
-    assert (told.code, "large: " in remark, f"({LARGE} bytes) is on node" in remark) == (
+    shown = vox("job", "verify", there.large, "--json")
+    (remark,) = shown.document["remarks"]
+    assert (shown.code, "large: " in remark, f"({LARGE} bytes) is on node" in remark) == (
         0,
         True,
         True,
@@ -154,6 +161,7 @@ def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene,
     done = vox("job", "bundle", there.command, "-o", "bundle.json", "--json").document
     assert (done["job_id"], done["bytes"]) == (there.command, len(printed))
     assert (vox.folder / "bundle.json").read_text() == printed
+    assert (vox.folder / "bundle.json").stat().st_mode & 0o777 == 0o600  # whatever the umask is
     assert json.loads(printed)["job_id"] == there.command
     again = vox("job", "bundle", there.command, "-o", "bundle.json")
     assert (again.code, "already exists" in again.error) == (1, True)

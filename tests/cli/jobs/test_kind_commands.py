@@ -1,4 +1,4 @@
-"""`vox-mesh kind`: kinds of job are paused, limited and audited, and all of it is told."""
+"""`vox-mesh kind`: kinds of job are paused, limited and audited, and all of it is reported."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _NOTHING: Final[dict[str, Any]] = {
 }
 
 
-def test_what_is_decided_of_a_kind_is_told_and_what_is_not_named_stays(shared: Vox) -> None:
+def test_what_is_decided_of_a_kind_is_reported_and_what_is_not_named_stays(shared: Vox) -> None:
     def decide(*arguments: str) -> Any:
         verb, *rest = arguments
         return shared("kind", verb, "a.b", *rest, "--json").document
 
     assert shared("kind", "list", "--json").document == []
-    told = {**_NOTHING, "is_paused": True}
-    assert decide("pause") == told
-    told |= {"max_running": 2}
-    assert decide("limit", "--running", "2") == told
-    told |= {"rate": 10, "rate_ms": 1_500, "lease_ms": 30_000}
-    assert decide("limit", "--rate", "10/1500ms", "--lease", "30s") == told
-    assert shared("kind", "list", "--json").document == [told]
-    told |= {"is_audited": True, "is_paused": False}
+    shown = {**_NOTHING, "is_paused": True}
+    assert decide("pause") == shown
+    shown |= {"max_running": 2}
+    assert decide("limit", "--running", "2") == shown
+    shown |= {"rate": 10, "rate_ms": 1_500, "lease_ms": 30_000}
+    assert decide("limit", "--rate", "10/1500ms", "--lease", "30s") == shown
+    assert shared("kind", "list", "--json").document == [shown]
+    shown |= {"is_audited": True, "is_paused": False}
     decide("audit", "on")
-    assert decide("resume") == told
+    assert decide("resume") == shown
     heading, line = (each.split() for each in shared("kind", "list").out.splitlines())
     assert heading == ["kind", "paused", "running", "rate", "lease", "audited"]
     assert line == ["a.b", "no", "2", "10/1500ms", "30s", "yes"]
-    told |= {"rate": None, "rate_ms": None, "max_running": None}
-    assert decide("limit", "--rate", "none", "--running", "none") == told
+    shown |= {"rate": None, "rate_ms": None, "max_running": None}
+    assert decide("limit", "--rate", "none", "--running", "none") == shown
     decide("limit", "--lease", "none")
     assert decide("audit", "off") == _NOTHING
     assert shared("kind", "list").out == "none\n"

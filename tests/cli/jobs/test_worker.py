@@ -195,7 +195,7 @@ def test_an_object_that_can_be_awaited_when_called_is_async() -> None:
     assert not Handler("a", print).is_async
 
 
-def test_a_module_that_names_no_handlers_is_told_by_its_name(modules: Path) -> None:
+def test_a_module_that_names_no_handlers_is_reported_by_its_name(modules: Path) -> None:
     with pytest.raises(BadSettings, match="example:number"):
         load_handlers(["example:handlers", "example:number"])
 
@@ -213,21 +213,21 @@ def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: Vox) -> N
     with vox.running("worker", "run", "--exec", "--concurrency", "4") as process:
         node_id = _heard(process, "worker started: ").partition("node_id=")[2].split()[0]
         (listed,) = vox("worker", "list", "--json").document
-        told = {"node_id": node_id, "state": "alive", "kinds": ["exec"], "capacity": 4, "in_hand": 0}
-        assert listed == {**told, "draining": False}
+        shown = {"node_id": node_id, "state": "alive", "kinds": ["exec"], "capacity": 4, "in_hand": 0}
+        assert listed == {**shown, "draining": False}
         heading, line = (each.split() for each in vox("worker", "list").out.splitlines())
         assert heading == ["node_id", "state", "kinds", "capacity", "in_hand", "draining"]
         assert line == [node_id, "alive", "exec", "4", "0", "no"]
         for _ in range(2):
-            assert vox("worker", "drain", node_id, "--json").document == {**told, "draining": True}
-        refused = vox("worker", "drain", "nobody")
-        assert (refused.code, "node 'nobody' not found" in refused.error) == (1, True)
-        assert vox("worker", "drain", "nobody", "--undo").code == 1
-        assert vox("worker", "drain", node_id, "--undo", "--json").document == {**told, "draining": False}
+            assert vox("worker", "drain", node_id, "--json").document == {**shown, "draining": True}
+        refused = vox("worker", "drain", "unknown")
+        assert (refused.code, "node 'unknown' not found" in refused.error) == (1, True)
+        assert vox("worker", "drain", "unknown", "--undo").code == 1
+        assert vox("worker", "drain", node_id, "--undo", "--json").document == {**shown, "draining": False}
         vox("worker", "drain", node_id)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    (left,) = vox("worker", "list", "--json").document  # so that nobody forgets about it
+    (left,) = vox("worker", "list", "--json").document  # so that no one forgets about it
     assert (left["node_id"], left["state"], left["draining"]) == (node_id, "left", True)
     vox("worker", "drain", node_id, "--undo")
     assert vox("worker", "list", "--json").document == []

@@ -107,7 +107,7 @@ def test_the_first_commit_is_guarded_too(scene: Scene) -> None:
     scene.repository.stage("a.txt")
     refused = scene.repository.commit()
     assert (refused.returncode, scene.repository.commits) == (1, 0)
-    assert " shared " in refused.stderr  # whoever reads it does not want it changed either
+    assert " shared " in refused.stderr  # a reader does not want it changed either
 
 
 def test_renames_deletions_and_odd_names_are_seen_by_both_names(guarded: Scene) -> None:
@@ -157,6 +157,8 @@ def test_the_hook_goes_where_git_looks_for_it_even_from_a_subfolder(scene: Scene
         "VOX_MESH_ENABLED=1\nVOX_MESH_HOME=../.vox\nVOX_DB_PATH=../.vox/cache/db/local.db\n"
     )
     at_sub = Vox(folder / "sub", **GIT_SETTINGS)
+    assert at_sub("guard", "install").code == 2  # what is in a folder counts only with the user's approval
+    assert at_sub("trust").code == 0
     record = at_sub("guard", "install", "--json").document
     assert Path(record["hook"]) == folder / "hooks of ours/pre-commit"
     scene.hold("file:sub/file")
@@ -193,7 +195,7 @@ def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
     assert lenient.stderr.startswith("vox-mesh: warning: locks not checked: ")
 
 
-def test_a_server_that_lets_nobody_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
+def test_a_server_that_lets_no_one_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
     checked = guarded.vox.at(shared_server, token="wrong")("guard", "check", "notes.txt")
     assert (checked.code, checked.out) == (3, "")
     assert checked.err.startswith("vox-mesh: locks not checked: ")
@@ -239,7 +241,7 @@ def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
     assert (off.returncode, "locks not checked" in off.stderr) == (0, True)
 
 
-# --- beside other hooks --------------------------------------------------------------------------
+# --- next to other hooks --------------------------------------------------------------------------
 
 
 def test_a_hook_that_was_there_is_called_first_and_what_it_stages_is_checked(scene: Scene) -> None:
@@ -294,7 +296,7 @@ def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: Sc
     assert (free.code, free.out, free.err) == (0, "", "")
 
 
-def test_nobody_in_particular_is_the_node_and_many_holds_are_not_all_shown(guarded: Scene) -> None:
+def test_no_one_in_particular_is_the_node_and_many_holds_are_not_all_shown(guarded: Scene) -> None:
     guarded.hold("file:**", node="here", agent="here")
     names = [f"f{number:02}" for number in range(30)]
     assert guarded.vox.having(VOX_MESH_NODE_ID="here")("guard", "check", *names).code == 0

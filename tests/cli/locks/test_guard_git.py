@@ -49,7 +49,7 @@ def test_in_the_first_commit_everything_staged_counts_and_nothing_else(repositor
 
 
 @pytest.mark.parametrize("quotepath", ["true", "false"])
-def test_every_name_comes_as_it_is(repository: Repository, quotepath: str) -> None:
+def test_every_name_comes_unchanged(repository: Repository, quotepath: str) -> None:
     repository.git("config", "core.quotepath", quotepath)
     repository.stage(*_ODD_NAMES)
     assert staged() == sorted(_ODD_NAMES)
@@ -74,7 +74,7 @@ def test_of_a_rename_both_names_count_and_deletions_and_modes_too(repository: Re
     assert staged() == ["gone", "new name", "old", "run"]
 
 
-def test_a_staged_submodule_counts_even_if_git_is_told_to_ignore_it(repository: Repository) -> None:
+def test_a_staged_submodule_counts_even_if_git_is_asked_to_ignore_it(repository: Repository) -> None:
     repository.settle("a")
     commit = repository.git("rev-parse", "HEAD").strip()
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},module")
@@ -238,7 +238,7 @@ def test_an_installation_that_was_cut_short_can_be_finished(tmp_path: Path) -> N
     assert git._CALL_KEPT in installed(tmp_path, force=True)
 
 
-def test_a_local_hook_of_somebody_elses_is_not_called_and_not_moved(tmp_path: Path) -> None:
+def test_a_local_hook_of_anothers_is_not_called_and_not_moved(tmp_path: Path) -> None:
     (tmp_path / KEPT).write_text("for another purpose")
     assert KEPT not in installed(tmp_path)
     assert uninstall_hook(tmp_path)
@@ -250,7 +250,7 @@ def test_the_hook_knows_the_mesh_but_no_secret(tmp_path: Path) -> None:
         tmp_path,
         VOX_DB_URL="libsql://it's.example.org",
         VOX_DB_TOKEN="secret",
-        VOX_MESH_TOKEN="secret",
+        VOX_MESH_TOKEN="a-secret-that-no-hook-may-keep",
         TURSO_AUTH_TOKEN="secret",
         VOX_AGENT_ID="planner",
     )

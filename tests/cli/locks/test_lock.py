@@ -33,7 +33,7 @@ def coder(vox: Vox) -> Vox:
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def told(process: Process) -> Any:
+def shown(process: Process) -> Any:
     """The next document that a watch prints."""
     return json.loads(line_of(process))
 
@@ -106,18 +106,18 @@ def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: Vox, s
         coder.running("lock", "list", "--watch") as plain,
     ):
         held = coder("lock", "acquire", "k", "--json").document
-        first = told(watch)
+        first = shown(watch)
         assert (first["state"], first["fence_token"], first["waiting"]) == ("held", held["fence_token"], 0)
         assert line_of(plain).split()[1:3] == ["held", "k"]
         with coder.running("lock", "acquire", "k", "--agent", "next", "--wait", "60s", "--json") as waiting:
-            assert told(watch)["waiting"] == 1
+            assert shown(watch)["waiting"] == 1
             assert coder("lock", "release", "k", "--token", str(held["fence_token"])).code == 0
             out, _ = waiting.communicate(timeout=_PATIENCE_S)
         handed_over = json.loads(out)
         assert handed_over["fence_token"] > held["fence_token"]
-        over = told(watch)
+        over = shown(watch)
         assert (over["state"], over["holder_agent"]) == ("over", "coder")
-        assert told(watch)["holder_agent"] == "next"
+        assert shown(watch)["holder_agent"] == "next"
         assert interrupted(watch)[0] == 130
         while "next" not in (line := line_of(plain)):
             assert line.split()[2] == "k"

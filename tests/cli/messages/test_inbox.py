@@ -24,7 +24,7 @@ def coder(vox: Vox) -> Vox:
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def told(process: Process) -> Any:
+def shown(process: Process) -> Any:
     """The next message that a command prints."""
     return json.loads(line_of(process))
 
@@ -48,7 +48,7 @@ def test_looking_claims_nothing_and_goes_on_after_a_position(coder: Vox) -> None
     heading, *lines = coder("inbox", "b").out.splitlines()
     assert heading.split()[:4] == ["position", "message_uuid", "from", "to"]
     assert lines[1].endswith("f?our")
-    assert coder("inbox", "nobody").out == "none\n"
+    assert coder("inbox", "unknown").out == "none\n"
 
 
 def test_what_was_printed_is_acknowledged(coder: Vox) -> None:
@@ -76,12 +76,12 @@ def test_following_shows_each_message_once_until_ctrl_c(coder: Vox, server: Serv
     coder = coder.at(server)
     sent(coder, "b", "before")
     with coder.running("inbox", "b", "--follow", "--json") as following:
-        assert told(following)["payload"] == "before"
+        assert shown(following)["payload"] == "before"
         sent(coder, "b", '{"after": 1}')
         sent(coder, "c", "not ours")
-        assert told(following)["payload"] == {"after": 1}
+        assert shown(following)["payload"] == {"after": 1}
         sent(coder, "b", "last")
-        assert told(following)["payload"] == "last"
+        assert shown(following)["payload"] == "last"
         assert interrupted(following) == (130, "")
     assert {*states(coder)} == {"stored"}
 
@@ -93,9 +93,9 @@ def test_following_acknowledges_in_order_and_leaves_nothing_claimed(
     for index in range(5):
         sent(coder, "b", str(index))
     with coder.running("inbox", "b", "--follow", "--ack", "--json") as following:
-        assert [told(following)["payload"] for _ in range(5)] == [str(index) for index in range(5)]
+        assert [shown(following)["payload"] for _ in range(5)] == [str(index) for index in range(5)]
         sent(coder, "b", "new")
-        assert told(following)["payload"] == "new"
+        assert shown(following)["payload"] == "new"
         following.send_signal(number)
         following.communicate(timeout=_PATIENCE_S)
         assert following.returncode == 128 + number
@@ -108,11 +108,11 @@ def test_following_claims_a_senders_next_message_when_the_last_is_settled(coder:
     sent(coder, "b", "two")
     sent(coder, "b", "of another", "--from", "other")
     with coder.running("inbox", "b", "--follow", "--claim", "--json", "--limit", "3") as following:
-        first, others = told(following), told(following)
+        first, others = shown(following), shown(following)
         assert (first["payload"], others["payload"]) == ("one", "of another")
         assert claimed(coder, "b") == []
         coder("messages", "ack", first["message_uuid"], "--claim", first["claim_owner"])
-        assert told(following)["payload"] == "two"
+        assert shown(following)["payload"] == "two"
         following.communicate(timeout=_PATIENCE_S)
         assert following.returncode == 0
     assert states(coder) == ["acked", "delivered", "delivered"]
@@ -125,7 +125,7 @@ def test_a_command_gets_the_body_and_the_fields_of_each_message_in_turn(coder: V
     one = sent(coder, "role:r", "text\nas it is", "--thread", "t")
     two = sent(coder, "b", '{"b": [1], "a": null}', "--from", "other", "--priority", "2")
     script = 'cat; echo "|$VOX_MSG_MESSAGE_UUID|$VOX_MSG_SENDER_AGENT|$VOX_MSG_THREAD_ID|$VOX_AGENT_ID"'
-    inherited = coder.having(VOX_MSG_THREAD_ID="of somebody else")
+    inherited = coder.having(VOX_MSG_THREAD_ID="of another")
     ended = inherited("inbox", "b", "--role", "r", "--exec", script)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (

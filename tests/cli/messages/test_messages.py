@@ -69,16 +69,16 @@ def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> No
         assert (ended.code, "not found" in ended.error) == (1, True)
 
 
-def test_a_claim_is_settled_by_whoever_knows_its_name_and_by_nobody_else(coder: Vox) -> None:
+def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(coder: Vox) -> None:
     one, two = sent(coder, "b", "one"), sent(coder, "b", "two")
     held = claimed(coder, "b")
     assert [each["message_uuid"] for each in held] == [one["message_uuid"], two["message_uuid"]]
     owner = held[0]["claim_owner"]
     assert owner.startswith(f"{one['sender_node']}/cli:")
     assert claimed(coder, "b") == []  # also after the first command has ended
-    for nobody in ("somebody else", f"arrival:{one['message_uuid']}"):
+    for stranger in ("another", f"arrival:{one['message_uuid']}"):
         for verb in ("ack", "nack"):
-            refused = coder("messages", verb, one["message_uuid"], "--claim", nobody)
+            refused = coder("messages", verb, one["message_uuid"], "--claim", stranger)
             assert (refused.code, "not held under this claim" in refused.error) == (1, True)
     (acked,) = coder("messages", "ack", one["message_uuid"], "--claim", owner, "--json").document
     assert (acked["state"], acked["acknowledged"]) == ("acked", True)

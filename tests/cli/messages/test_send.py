@@ -86,7 +86,7 @@ def test_only_json_objects_and_arrays_are_sent_as_such(
     assert coder("send", "b", *words, "--json").document["payload"] == payload
 
 
-def test_a_body_from_stdin_is_taken_as_it_is_or_refused_in_one_line(coder: Vox) -> None:
+def test_a_body_from_stdin_is_taken_unchanged_or_refused_in_one_line(coder: Vox) -> None:
     text = "two\nlines, ünd\tmore\n"
     assert piped(coder, text.encode(), "send", "b", "-", "--json").document["payload"] == text
     spaced = b"[" + b" " * (MAX_PAYLOAD_BYTES + 1) + b"]"
@@ -133,7 +133,7 @@ async def test_it_waits_until_the_message_is_acknowledged_or_dead(
     assert sent.document["ack_by_ms"] is not None
 
 
-def test_it_ends_with_1_if_nobody_acknowledges_in_time(coder: Vox) -> None:
+def test_it_ends_with_1_if_no_one_acknowledges_in_time(coder: Vox) -> None:
     sent = coder("send", "b", "hello", "--wait-ack", "100ms", "--json")
     assert (sent.code, sent.document["acknowledged"]) == (1, False)
     assert [each["payload"] for each in coder("messages", "overdue", "--json").document] == ["hello"]
@@ -193,7 +193,7 @@ def _assert_all_end(vox: Vox, commands: tuple[str, ...], code: int, fault: str) 
         assert (ended.code, fault in ended.error) == (code, True), command
 
 
-def test_on_the_memory_home_messages_would_reach_nobody(memory: Vox) -> None:
+def test_on_the_memory_home_messages_would_reach_no_one(memory: Vox) -> None:
     _assert_all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
 
 

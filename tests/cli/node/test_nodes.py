@@ -1,4 +1,4 @@
-"""`vox-mesh nodes`, beside nodes that run."""
+"""`vox-mesh nodes`, next to nodes that run."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(
             "UPDATE mesh_heartbeats SET kinds = ?, activity = '' WHERE node_id = ?",
             (json.dumps(["build", "te\x1b[31mst"]), second.node_id),
         )
-    told = {each["node_id"]: each for each in vox("nodes", "--all", "--json").document}
-    assert sorted(each["role"] for each in told.values()) == ["owner", "worker"]
-    assert told[second.node_id]["kinds"] == ["build", "te\x1b[31mst"]
+    reported = {each["node_id"]: each for each in vox("nodes", "--all", "--json").document}
+    assert sorted(each["role"] for each in reported.values()) == ["owner", "worker"]
+    assert reported[second.node_id]["kinds"] == ["build", "te\x1b[31mst"]
     shown = vox("nodes", "--all").out
     assert "build, te?[31mst" in shown
     assert "\x1b" not in shown
@@ -108,7 +108,7 @@ def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: Vox, server:
         assert [interrupted(plain)[0], interrupted(documents)[0]] == [130, 130]
 
 
-def test_a_watch_in_a_terminal_draws_the_list_anew(vox: Vox) -> None:
+def test_a_watch_in_a_terminal_draws_the_list_again(vox: Vox) -> None:
     vox("db", "init")
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -160,14 +160,14 @@ def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: Vox) -> No
     assert vox("oplog", "verify").code == 0
 
 
-def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_told(vox: Vox) -> None:
+def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: Vox) -> None:
     with running_node(vox) as owner:
         garbage = vox("nodes", "rekey", owner.node_id, "--key", "ed25519:xyz")
         assert (garbage.code, "public key must be" in garbage.error) == (2, True)
         unasked = vox("nodes", "rekey", owner.node_id)
         assert (unasked.code, "--key" in unasked.error) == (1, True)
-        unknown = vox("nodes", "rekey", "nobody", "--key", temporary_identity("n").key.public)
-        assert (unknown.code, "nobody" in unknown.error) == (1, True)
+        unknown = vox("nodes", "rekey", "stranger", "--key", temporary_identity("n").key.public)
+        assert (unknown.code, "stranger" in unknown.error) == (1, True)
 
 
 def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, str]]:
@@ -180,7 +180,7 @@ def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, 
     return ended
 
 
-def test_on_the_memory_home_there_is_nobody_to_see(memory: Vox) -> None:
+def test_on_the_memory_home_there_is_no_one_to_see(memory: Vox) -> None:
     for command, (code, out, err) in _together(memory, _SHARED_COMMANDS).items():
         assert (code, out) == (2, ""), command
         assert "VOX_MESH_ENABLED=1" in err, command

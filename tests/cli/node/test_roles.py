@@ -12,7 +12,7 @@ def test_a_mesh_without_nodes_has_no_owner(vox: Vox) -> None:
     assert not (vox.folder / ".vox/slots").exists()  # looking makes no key
 
 
-def test_the_owner_designates_a_coordinator_and_its_drift_is_told(vox: Vox) -> None:
+def test_the_owner_designates_a_coordinator_and_its_drift_is_reported(vox: Vox) -> None:
     with running_node(vox) as owner, running_node(vox) as other:
         done = vox("roles", "designate-coordinator", other.node_id, "--json").document
         shown = vox("roles", "show", "--json").document
@@ -32,7 +32,7 @@ def test_the_owner_designates_a_coordinator_and_its_drift_is_told(vox: Vox) -> N
     assert vox("oplog", "verify").code == 0
 
 
-def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) -> None:
+def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vox) -> None:
     with running_node(vox) as owner:
         stranger = vox.having(VOX_MESH_NODE_ID="stranger")
         ended = stranger("roles", "designate-coordinator", owner.node_id)
@@ -42,6 +42,6 @@ def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) ->
         assert (entry["node_id"], entry["accepted"]) == ("stranger/cli", False)
         assert entry["reason"] == "not_the_owner"
         assert vox("roles", "show", "--json").document["coordinator"] is None
-        unknown = vox("roles", "designate-coordinator", "nobody")
+        unknown = vox("roles", "designate-coordinator", "unknown")
         assert (unknown.code, "nodes --all" in unknown.error) == (1, True)
     assert vox("oplog", "verify").code == 0

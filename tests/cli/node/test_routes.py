@@ -27,7 +27,7 @@ def test_the_owner_sets_lists_and_clears_routes(shared: Vox) -> None:
     assert len(kinds) == 5
 
 
-def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) -> None:
+def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vox) -> None:
     with running_node(vox) as owner:
         assert vox("route", "set", "a.b", owner.node_id).code == 0
         stranger = vox.having(VOX_MESH_NODE_ID="stranger")
@@ -37,8 +37,8 @@ def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) ->
             assert f"the owner of the mesh is {owner.node_id}: run this there" in refused.error
         entries = vox("oplog", "tail", "--kind", "RouteKind", "--json").document
         assert [entry["accepted"] for entry in entries] == [True, False, False]
-        unknown = vox("route", "set", "a.b", "nobody")
-        assert (unknown.code, "node 'nobody' not found" in unknown.error) == (1, True)
+        unknown = vox("route", "set", "a.b", "unknown")
+        assert (unknown.code, "node 'unknown' not found" in unknown.error) == (1, True)
         for pattern in ("a*", "a.*.b", "A", ".a", "a.", "a..*", "", "a b", "a.**", "x" * 129):
             wrong = vox("route", "set", pattern, owner.node_id)
             assert (wrong.code, "a kind must be" in wrong.error) == (2, True), pattern
@@ -46,7 +46,7 @@ def test_whoever_is_not_the_owner_is_refused_told_who_is_and_logged(vox: Vox) ->
 
 
 @pytest.mark.parametrize("command", ["set a b", "clear a", "list"])
-def test_on_the_memory_home_there_is_nobody_to_route_to(
+def test_on_the_memory_home_there_is_no_one_to_route_to(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_wrong_usage(f"route {command}", "needs a shared database: the memory backend", capsys)

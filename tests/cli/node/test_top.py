@@ -36,7 +36,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 class View:
-    """The view as whoever sits before it sees it."""
+    """The view as a person in front of it sees it."""
 
     def __init__(self, app: Seen, pilot: Pilot[None]) -> None:
         self._app = app
@@ -191,8 +191,8 @@ async def test_a_lock_is_broken_for_a_reason(made: Scene) -> None:
         await view.press(*"hangs", "enter")
         await view.shows("task:release broken, held by critic")
     assert await node.locks.holders("task:release") == []
-    (told,) = await node.oplog.tail(kind="BreakLock")
-    assert '"reason":"hangs"' in told.payload
+    (shown,) = await node.oplog.tail(kind="BreakLock")
+    assert '"reason":"hangs"' in shown.payload
 
 
 async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene) -> None:
@@ -288,9 +288,9 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
         async with Mesh.open(settings) as node, Mesh.open_command(settings) as mesh:
             await node.roles.designate_coordinator(node.identity.node_id)
             lookout = OverviewReader(mesh)
-            await lookout.look()
+            await lookout.read()
             before = gateway.messages
-            seen = await lookout.look()
+            seen = await lookout.read()
             assert [each.role for each in seen.nodes] == ["owner+coordinator"]
             assert gateway.messages - before == 1
 

@@ -51,7 +51,7 @@ def test_the_rate_is_that_of_the_last_seconds_and_each_second_has_its_bar() -> N
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "told"),
+    ("milliseconds", "shown"),
     [
         (0, "0.0s"),
         (9_940, "9.9s"),
@@ -61,5 +61,5 @@ def test_the_rate_is_that_of_the_last_seconds_and_each_second_has_its_bar() -> N
         (864_000_000, "10d"),
     ],
 )
-def test_lengths_of_time_are_short(milliseconds: int, told: str) -> None:
-    assert span(milliseconds) == told
+def test_lengths_of_time_are_short(milliseconds: int, shown: str) -> None:
+    assert span(milliseconds) == shown

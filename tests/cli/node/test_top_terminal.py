@@ -29,7 +29,7 @@ from vox_mesh.cli.app import run
 from vox_mesh.top.app import TopApp
 
 def explain(self):
-    secret = "a value nobody is to see"
+    secret = "a value no one is to see"
     return 1 / 0
 
 TopApp.action_explain = explain
@@ -50,7 +50,7 @@ async def _prepared(vox: Vox) -> None:
     async with Mesh.open_command(settings) as mesh:
         await mesh.jobs.schedule("site.deploy")
         await mesh.locks.acquire("task:1", agent="coder")
-        # None of ours writes such a name, but whoever has the database's token can.
+        # None of ours writes such a name, but every client with the database's token can.
         await write(mesh, "UPDATE distributed_locks SET lock_key = ?3 WHERE ?1 <> 'x' AND ?2 <> ''", _EVIL)
 
 
@@ -101,7 +101,7 @@ def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy:
             "vox-mesh: internal error: ZeroDivisionError: division by zero; "
             "run it with VOX_DEBUG=1 and report the output as a bug"
         ]
-        assert b"nobody is to see" not in screen.shown
+        assert b"no one is to see" not in screen.shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -139,12 +139,12 @@ def test_a_dumb_terminal_is_given_text(busy: Vox) -> None:
 
 
 def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: Vox) -> None:
-    told = busy("top")
-    assert (told.code, told.err) == (0, "")
-    assert "jobs: 1 pending\n  job " in told.out
-    assert "locks: 1 held\n  key " in told.out
-    assert "conflicts: none\n" in told.out
-    assert "\x1b" not in told.out
+    reported = busy("top")
+    assert (reported.code, reported.err) == (0, "")
+    assert "jobs: 1 pending\n  job " in reported.out
+    assert "locks: 1 held\n  key " in reported.out
+    assert "conflicts: none\n" in reported.out
+    assert "\x1b" not in reported.out
     document = busy("top", "--json").document
     assert [job["kind"] for job in document["jobs"]] == ["site.deploy"]
     assert [lock["lock_key"] for lock in document["locks"]] == [_EVIL]
@@ -153,9 +153,9 @@ def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: Vox) -
 
 
 def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: Vox) -> None:
-    told = busy("top", "--once", python=("-X", "importtime"))
-    assert told.code == 0
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in told.err.splitlines()}
+    reported = busy("top", "--once", python=("-X", "importtime"))
+    assert reported.code == 0
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in reported.err.splitlines()}
     assert "vox_mesh" in loaded
     assert not loaded & {"textual", "rich", "aiohttp"}
 

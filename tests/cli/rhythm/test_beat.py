@@ -31,23 +31,25 @@ def fast(vox: Vox) -> Vox:
     return vox.having(VOX_MESH_TEMPO_POLICY="tempo.yaml")
 
 
-def assert_fits(told: dict[str, Any]) -> None:
+def assert_fits(reported: dict[str, Any]) -> None:
     """The beat is what its own times say."""
-    epoch_ms, next_ms = milliseconds_at(told["beat_epoch"]), milliseconds_at(told["next_downbeat_at"])
-    assert told["beat_index"] == 1 + epoch_ms // 100 % 5
-    assert milliseconds_at(told["deadline_at"]) == epoch_ms + 100
-    assert next_ms == epoch_ms + (6 - told["beat_index"]) * 100
-    assert told["window"] == window_id("east", next_ms - 500)
-    assert told["phase"] == PHASES[told["beat_index"] - 1]
-    assert told["downbeat"] is (told["beat_index"] == 1)
+    epoch_ms, next_ms = milliseconds_at(reported["beat_epoch"]), milliseconds_at(reported["next_downbeat_at"])
+    assert reported["beat_index"] == 1 + epoch_ms // 100 % 5
+    assert milliseconds_at(reported["deadline_at"]) == epoch_ms + 100
+    assert next_ms == epoch_ms + (6 - reported["beat_index"]) * 100
+    assert reported["window"] == window_id("east", next_ms - 500)
+    assert reported["phase"] == PHASES[reported["beat_index"] - 1]
+    assert reported["downbeat"] is (reported["beat_index"] == 1)
 
 
 def test_the_beat_of_now_is_one_line_or_one_document(fast: Vox) -> None:
-    told = fast("beat", "--json").document
-    assert {field.name for field in fields(BeatFrame)} | {"window", "next_downbeat_at", "leader"} == {*told}
-    assert (told["cluster_id"], told["tempo_bpm"], told["source"]) == ("east", 600.0, "policy")
-    assert told["leader"] is None
-    assert_fits(told)
+    reported = fast("beat", "--json").document
+    assert {field.name for field in fields(BeatFrame)} | {"window", "next_downbeat_at", "leader"} == {
+        *reported
+    }
+    assert (reported["cluster_id"], reported["tempo_bpm"], reported["source"]) == ("east", 600.0, "policy")
+    assert reported["leader"] is None
+    assert_fits(reported)
     (line,) = fast("beat").out.splitlines()
     strip, place, phase, *rest = line.split()
     index = int(place.removesuffix("/5"))
@@ -63,16 +65,16 @@ def test_it_needs_no_database_and_makes_no_key(memory: Vox, fast: Vox) -> None:
 
 def test_followed_it_tells_each_beat_when_it_begins_until_ctrl_c(fast: Vox) -> None:
     with fast.running("beat", "--follow", "--json") as documents, fast.running("beat", "--follow") as lines:
-        told = [json.loads(documents.stdout.readline()) for _ in range(12)]
+        reported = [json.loads(documents.stdout.readline()) for _ in range(12)]
         drawn = [lines.stdout.readline().split()[0] for _ in range(12)]
         for process in (documents, lines):
             process.send_signal(signal.SIGINT)
         assert [process.wait(60) for process in (documents, lines)] == [130, 130]
-    for each in told:
+    for each in reported:
         assert_fits(each)
-    epochs = [milliseconds_at(each["beat_epoch"]) for each in told]
+    epochs = [milliseconds_at(each["beat_epoch"]) for each in reported]
     assert [later - earlier for earlier, later in pairwise(epochs)] == [100] * 11
-    assert all(earlier["hlc"] < later["hlc"] for earlier, later in pairwise(told))
+    assert all(earlier["hlc"] < later["hlc"] for earlier, later in pairwise(reported))
     first = STRIPS.index(drawn[0])
     assert drawn == [STRIPS[(first + beat) % 5] for beat in range(12)]
 

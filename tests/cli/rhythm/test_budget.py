@@ -1,4 +1,4 @@
-"""`vox-mesh budget`: budgets are set, shown and removed, and what was spent is told."""
+"""`vox-mesh budget`: budgets are set, shown and removed, and what was spent is reported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_budgets_are_set_shown_and_removed(shared: Vox) -> None:
         ["account:acme", "12", "hard_end bar+4, per_beat gpu_sec A100 1"],
         ["agent:ann", "2.5", "-"],
     ]
-    told = shared("budget", "report", "--json").document
-    assert [(each["subject"], each["bu"], each["verdict"]) for each in told] == [
+    shown = shared("budget", "report", "--json").document
+    assert [(each["subject"], each["bu"], each["verdict"]) for each in shown] == [
         ("account:acme", 0.0, "ok"),
         ("agent:ann", 0.0, "ok"),
     ]
@@ -40,21 +40,21 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
     assert vox("job", "schedule", "-f", "job.yaml").code == 0
     worker = vox.having(VOX_MESH_RATES="rates.yaml", VOX_AGENT_ID="ann")
     assert worker("worker", "run", "--exec", "--until-idle").code == 0
-    told = vox("budget", "report", "--json").document
-    assert [each["subject"] for each in told] == ["account:acme", "agent:ann"]
-    for each in told:
+    shown = vox("budget", "report", "--json").document
+    assert [each["subject"] for each in shown] == ["account:acme", "agent:ann"]
+    for each in shown:
         assert each["phrases"] == 1
         assert each["bu"] >= 0.01
         assert each["cost"] == pytest.approx(1000 * each["bu"])
         assert each["resources"]["cpu_sec"] >= 0
         assert (each["max_bu"], each["since_ms"], each["verdict"]) == (None, None, "ok")
-    assert vox("budget", "report", "account:acme", "--since", "1d", "--json").document == told[:1]
+    assert vox("budget", "report", "account:acme", "--since", "1d", "--json").document == shown[:1]
     heading, line = (each.split() for each in vox("budget", "report", "agent:ann").out.splitlines())
     assert heading == ["subject", "phrases", "beats", "of", "cost", "verdict", "used"]
     assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")
 
 
-def test_the_faults_of_a_file_are_told_line_by_line(vox: Vox) -> None:
+def test_the_faults_of_a_file_are_reported_line_by_line(vox: Vox) -> None:
     (vox.folder / "b.yaml").write_text("budget:\n  max_bu: -1\n  tokens: 5\n")
     ended = vox("budget", "set", "agent:ann", "b.yaml")
     assert (ended.code, ended.out) == (2, "")
@@ -64,7 +64,7 @@ def test_the_faults_of_a_file_are_told_line_by_line(vox: Vox) -> None:
     ]
 
 
-def test_a_file_of_rates_that_can_not_be_used_is_told_at_the_start(vox: Vox) -> None:
+def test_a_file_of_rates_that_can_not_be_used_is_reported_at_the_start(vox: Vox) -> None:
     for text, fault in ((None, "VOX_MESH_RATES: rates.yaml can't be read"), ("cpu_sec: x", "rates.yaml:1:")):
         if text is not None:
             (vox.folder / "rates.yaml").write_text(text)

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.cli.conftest import Vox, running_node
-from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, Hand, player
+from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from vox_mesh import Mesh, load_settings
 from vox_mesh.cli import app
 from vox_mesh.model.locks.records import iso_of
@@ -73,7 +73,7 @@ def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: Vox) -> None:
     assert shown["in_force"]["anchor_ms"] <= shown["now_ms"]
 
 
-def test_a_bad_policy_is_told_line_by_line_before_any_mesh_is_looked_at(
+def test_a_bad_policy_is_reported_line_by_line_before_any_mesh_is_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "tempo.yaml"
@@ -152,15 +152,15 @@ def test_every_bar_fits_in_eighty_columns_to_scale(
     assert "up to 16 phrases in all, each as long as the first" in " ".join(rows)
 
 
-def test_a_score_is_told_as_one_document_and_so_are_its_faults(
+def test_a_score_is_reported_as_one_document_and_so_are_its_faults(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert app.run(["score", "check", score_file(tmp_path), "--json"]) == 0
-    told = json.loads(capfdbinary.readouterr().out)
-    assert told["is_good"] is True
-    assert told["phrases"][1] == {"attempt": 2, "beats": 4, "phases": {"plan": 1, "work": 2, "review": 1}}
-    assert told["score"]["escalation"]["on_overrun"] == ["checkpoint", "defer:next-phrase"]
-    assert (told["ucxl"], told["budget"]) == ("ucxl://proj:any/*/task/ingest", {"max_bu": 12})
+    reported = json.loads(capfdbinary.readouterr().out)
+    assert reported["is_good"] is True
+    assert reported["phrases"][1] == {"attempt": 2, "beats": 4, "phases": {"plan": 1, "work": 2, "review": 1}}
+    assert reported["score"]["escalation"]["on_overrun"] == ["checkpoint", "defer:next-phrase"]
+    assert (reported["ucxl"], reported["budget"]) == ("ucxl://proj:any/*/task/ingest", {"max_bu": 12})
     file = score_file(tmp_path, "score: {bar_len: 2}\n")
     assert app.run(["score", "check", file, "--json"]) == 1
     fault = f"{file}:1: score.bar_len: must not be 2; allowed: an integer from 3 to 64"
@@ -172,9 +172,9 @@ def test_a_score_is_told_as_one_document_and_so_are_its_faults(
 
 
 async def _play() -> None:
-    """A bar with work, one in which everyone is silent, and ten at which nobody looks."""
+    """A bar with work, one in which everyone is silent, and ten at which no one looks."""
     async with Mesh.open(load_settings(_env_file=None, enabled=True, http=False, node_id="ann")) as node:
-        hand = Hand()
+        hand = MovableClock()
         ann = player(node, hand)
         hand.to(0, 2)
         await ann.say("ada", "write", "done", progress=1.0)

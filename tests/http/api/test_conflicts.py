@@ -31,7 +31,7 @@ def path_of(conflict_id: str) -> str:
     return f"/v1/conflicts/{conflict_id}/resolve"
 
 
-async def test_conflicts_are_told_as_the_command_tells_them(served: Served) -> None:
+async def test_conflicts_are_reported_as_the_command_tells_them(served: Served) -> None:
     recorded = [await conflict(served.node, new_key()) for _ in range(3)]
     listed = await served.all("/v1/conflicts", limit=1)
     assert [each["conflict_id"] for each in listed if each["conflict_id"] in recorded] == recorded

@@ -11,7 +11,7 @@ from tests.support.nodes.serving import Served
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_where_the_data_lives_is_told(served: Served) -> None:
+async def test_where_the_data_lives_is_reported(served: Served) -> None:
     document = await served.get("/v1/db")
     assert (document["home"], document["scope_id"]) == ("file", served.town.scope_id)
     assert (document["breaker"], document["waiting"], document["replica"]) == ("off", 0, None)

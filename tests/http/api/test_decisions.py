@@ -137,5 +137,5 @@ async def test_a_worker_is_drained_until_that_is_undone(served: Served) -> None:
         assert (body["node_id"], body["draining"]) == (node_id, draining)
         assert await served.all("/v1/workers") == ([body] if draining else [])
     for method in ("PUT", "DELETE"):
-        answer = await served.ask(method, "/v1/workers/nobody/drain")
+        answer = await served.ask(method, "/v1/workers/unknown/drain")
         assert_problem(answer, HTTPStatus.NOT_FOUND, "not_known")

@@ -30,7 +30,7 @@ def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
             yield path, method.upper(), described
 
 
-async def test_the_document_is_served_to_whoever_may_read(served: Served) -> None:
+async def test_the_document_is_served_to_anyone_who_may_read(served: Served) -> None:
     answer = await served.ask("GET", DOCUMENT, token=READ_TOKEN)
     assert answer.json() == orjson.loads(orjson.dumps(document_of(OPERATIONS)))
     known = {"If-None-Match": answer.headers["ETag"]}

@@ -117,7 +117,7 @@ async def test_all_that_failed_are_retried_and_nothing_else(served: Served, kind
     assert again["retry_of"] == aborted
 
 
-async def test_jobs_are_named_and_those_that_had_ended_are_told(served: Served) -> None:
+async def test_jobs_are_named_and_the_ones_that_had_ended_are_reported(served: Served) -> None:
     pending = (await job_in(served, JobState.PENDING)).job_id
     ended = (await job_in(served, JobState.SUCCEEDED)).job_id
     refused = await served.ask("POST", "/v1/jobs/retry", {"jobs": [ended, pending]})

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.jobs.job_desks import Desk
+from tests.support.jobs.job_desks import ControlledHandler
 from tests.support.jobs.staging import end, start
 from tests.support.messages.messaging import write
 from tests.support.messages.relaying import assert_problem
@@ -85,7 +85,7 @@ async def test_several_are_scheduled_together_and_wait_for_each_other(served: Se
         ([], "manifests[1]: a manifest is a map, not an array"),
     ],
 )
-async def test_what_is_wrong_with_a_manifest_is_told_by_its_place_and_none_is_scheduled(
+async def test_what_is_wrong_with_a_manifest_is_reported_by_its_place_and_none_is_scheduled(
     served: Served, kind: str, manifest: Any, fault: str
 ) -> None:
     answer = await served.ask("POST", "/v1/jobs", {"manifests": [{"kind": kind}, manifest]})
@@ -158,7 +158,9 @@ async def test_a_page_of_nothing_that_there_is_is_refused(served: Served, query:
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
 
 
-async def test_who_has_an_answer_already_is_told_that_it_is_still_the_same(served: Served, kind: str) -> None:
+async def test_who_has_an_answer_already_is_notified_that_it_is_still_the_same(
+    served: Served, kind: str
+) -> None:
     (document,) = await scheduled(served, {"kind": kind})
     path = f"/v1/jobs/{document['job_id']}"
     tag = (await served.ask("GET", path)).headers["ETag"]
@@ -170,7 +172,7 @@ async def test_who_has_an_answer_already_is_told_that_it_is_still_the_same(serve
 # --- while it runs -------------------------------------------------------------------------------
 
 
-async def test_who_waits_is_told_when_the_job_has_ended_or_the_time_is_over(
+async def test_who_waits_is_notified_when_the_job_has_ended_or_the_time_is_over(
     served: Served, kind: str
 ) -> None:
     (document,) = await scheduled(served, {"kind": kind})
@@ -188,7 +190,7 @@ async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(serve
     path = f"/v1/jobs/{document['job_id']}/logs"
     empty = await served.get(path)
     assert empty["items"] == []
-    desk = Desk(served.node, kind)
+    desk = ControlledHandler(served.node, kind)
     async with served.node.worker.running():
         context = await desk.next()
         waiting = asyncio.create_task(served.get(path, cursor=empty["next"], wait="59s"))

@@ -74,7 +74,7 @@ async def test_a_lock_may_be_until_the_bar_ends_or_for_a_time_and_not_both(serve
     assert await served.all("/v1/locks", key=key) == []
 
 
-async def test_whoever_comes_second_is_told_who_holds_it(served: Served, key: str) -> None:
+async def test_one_that_comes_second_is_notified_who_holds_it(served: Served, key: str) -> None:
     held = await acquired(served, key)
     refused = await wanted(served, key, agent="other")
     assert_problem(refused, HTTPStatus.CONFLICT, "lock_held")
@@ -96,7 +96,7 @@ async def test_locks_are_listed_and_let_go_by_commands_too(served: Served, key: 
     assert (await served.post("/v1/locks/release", hold(key, taken["fence_token"])))["lock_keys"] == [key]
 
 
-async def test_whoever_can_wait_gets_it_once_it_is_let_go(served: Served, key: str) -> None:
+async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: Served, key: str) -> None:
     held = await acquired(served, key)
     async with asyncio.timeout(PATIENCE_S):
         waiting = asyncio.create_task(acquired(served, key, agent="other", wait="30s"))
@@ -128,7 +128,7 @@ async def test_a_broken_lock_is_in_the_log(served: Served, key: str) -> None:
     assert_problem(absent, HTTPStatus.NOT_FOUND, "not_known")
 
 
-async def test_what_is_in_the_way_of_a_path_is_told_and_nothing_is_of_ones_own(served: Served) -> None:
+async def test_what_is_in_the_way_of_a_path_is_reported_and_nothing_is_of_ones_own(served: Served) -> None:
     folder = new_key()
     held = await acquired(served, f"file:{folder}/*.py")
     paths = [f"{folder}/a.py", f"{folder}/a.md"]
@@ -171,7 +171,7 @@ async def test_what_has_expired_is_swept_as_the_command_does(served: Served) -> 
         ({"agent": ""}, "bad_body"),
     ],
 )
-async def test_a_lock_that_nobody_can_have_is_refused(
+async def test_a_lock_that_no_one_can_have_is_refused(
     served: Served, more: dict[str, Any], code: str
 ) -> None:
     answer = await served.ask("POST", "/v1/locks", {"keys": ["a"], "agent": "coder", **more})

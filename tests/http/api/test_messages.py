@@ -101,12 +101,12 @@ async def test_what_commands_claimed_is_acknowledged_over_http(served: Served, a
     assert document["acknowledged"]
 
 
-async def test_only_whoever_has_a_message_says_what_became_of_it(served: Served, agent: str) -> None:
+async def test_only_one_who_has_a_message_says_what_became_of_it(served: Served, agent: str) -> None:
     await sent(served, agent)
     (message,) = await claimed(served, agent, lease="1m")
     path = f"/v1/messages/{message['message_uuid']}"
     for way in ("ack", "nack"):
-        wrong = await served.ask("POST", f"{path}/{way}", {"claim_owner": "somebody else"})
+        wrong = await served.ask("POST", f"{path}/{way}", {"claim_owner": "another"})
         assert_problem(wrong, HTTPStatus.CONFLICT, "not_holder")
     await lapse(served.node, await kept(served, message))
     (again,) = await claimed(served, agent)
@@ -131,14 +131,14 @@ async def test_a_message_that_is_given_back_too_often_is_dead_until_it_is_sent_a
     assert [each["message_uuid"] for each in await claimed(served, agent)] == [message["message_uuid"]]
 
 
-async def test_a_message_for_a_role_reaches_whoever_has_it(served: Served, agent: str) -> None:
+async def test_a_message_for_a_role_reaches_anyone_who_has_it(served: Served, agent: str) -> None:
     await sent(served, f"role:{agent}", "to a role")
     assert await served.all(f"/v1/inbox/{agent}") == []
     (waiting,) = await served.all(f"/v1/inbox/{agent}", roles=f"{agent},other")
     assert (await claimed(served, agent, roles=[agent]))[0]["message_uuid"] == waiting["message_uuid"]
 
 
-async def test_overdue_ones_are_told(served: Served, agent: str) -> None:
+async def test_overdue_ones_are_reported(served: Served, agent: str) -> None:
     message = await sent(served, agent, ack_within="1s")
     await change(served.node, [await kept(served, message)], ack_by_ms=1)
     (overdue,) = await served.get("/v1/messages/overdue")
@@ -164,7 +164,7 @@ async def test_pages_have_every_message_once_while_others_come(served: Served, a
 async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
     served: Served, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a server that answers with so much at the most; the file home has no such limit."""
+    """As of a server that answers with so much at most; the file home has no such limit."""
     read = MessageQueries._read
 
     async def read_a_few(self: MessageQueries, name: str, *values: Any) -> list[Message]:

@@ -14,14 +14,14 @@ from tests.support.nodes.town import come_and_go
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_the_live_ones_are_told_as_the_command_tells_them(served: Served) -> None:
+async def test_the_live_ones_are_reported_as_the_command_tells_them(served: Served) -> None:
     (document,) = await served.all("/v1/nodes")
     assert (document["node_id"], document["state"], document["role"]) == ("ann", "alive", "owner")
     assert timeless([document]) == timeless(await printed(served, "nodes"))
     assert timeless(await served.get("/v1/nodes/ann")) == timeless(document)
 
 
-async def test_those_that_have_left_are_told_if_they_are_asked_for(served: Served) -> None:
+async def test_the_ones_that_have_left_are_reported_if_they_are_asked_for(served: Served) -> None:
     for name in ("ben", "cas"):
         await come_and_go(served.town, name)
     assert [each["node_id"] for each in await served.all("/v1/nodes")] == ["ann"]
@@ -33,7 +33,7 @@ async def test_those_that_have_left_are_told_if_they_are_asked_for(served: Serve
 
 
 async def test_one_that_never_was_here_is_not_known(served: Served) -> None:
-    assert_problem(await served.ask("GET", "/v1/nodes/nobody"), HTTPStatus.NOT_FOUND, "not_known")
+    assert_problem(await served.ask("GET", "/v1/nodes/unknown"), HTTPStatus.NOT_FOUND, "not_known")
 
 
 @pytest.mark.parametrize("said", ["-1", "x", str(2**53 + 1), "1.5"])

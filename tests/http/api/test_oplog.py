@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem, until
 from tests.support.nodes.printing import commands_of, printed
-from tests.support.nodes.serving import READ_TOKEN, Served
+from tests.support.nodes.serving import Served
 from tests.support.oplog.exports import AWKWARD, exported, fill
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.oplog.export import verify_export
@@ -32,7 +32,7 @@ async def log(served: Served) -> None:
     await fill(served.node)
 
 
-async def test_entries_are_told_as_the_command_tells_them(served: Served) -> None:
+async def test_entries_are_reported_as_the_command_tells_them(served: Served) -> None:
     entries = await served.all("/v1/oplog", limit=3)
     assert [each["id"] for each in entries] == sorted({each["id"] for each in entries})
     assert entries == await printed(served, "oplog", "tail", "--limit", "1000")
@@ -40,7 +40,7 @@ async def test_entries_are_told_as_the_command_tells_them(served: Served) -> Non
     notes = [each for each in entries if each["kind"] == "note"]
     assert await served.all("/v1/oplog", kind="note", node="ann", limit=2) == notes
     assert notes[3]["payload"]["text"] == AWKWARD["text"]
-    assert await served.all("/v1/oplog", node="nobody") == []
+    assert await served.all("/v1/oplog", node="unknown") == []
     assert await served.get(f"/v1/oplog/{notes[0]['op_id']}") == notes[0]
     assert_problem(await served.ask("GET", f"/v1/oplog/{new_key()}"), HTTPStatus.NOT_FOUND, "not_known")
 
@@ -53,7 +53,7 @@ async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
     assert (len(set(seen)), seen[-1]) == (len(seen), new.key)
 
 
-async def test_how_ops_stand_is_told(served: Served) -> None:
+async def test_how_ops_stand_is_reported(served: Served) -> None:
     (waiting,) = await served.all("/v1/oplog/waiting")
     assert [waiting] == await printed(served, "oplog", "waiting")
     assert await served.get(f"/v1/oplog/{waiting['op_id']}/standing") == waiting
@@ -71,14 +71,14 @@ async def test_chains_are_anchored_and_verified(served: Served) -> None:
     assert chains == await printed(served, "oplog", "verify")
     assert [(each["node_id"], each["problem"]) for each in chains] == [("ann", None)]
     assert await served.get("/v1/oplog/verify", node="ann") == chains
-    absent = await served.ask("GET", "/v1/oplog/verify", params={"node": "nobody"})
+    absent = await served.ask("GET", "/v1/oplog/verify", params={"node": "unknown"})
     assert_problem(absent, HTTPStatus.NOT_FOUND, "not_known")
 
 
 async def test_the_export_is_what_the_command_writes_and_proves_itself(
     served: Served, tmp_path: Path
 ) -> None:
-    answer = await served.ask("GET", _EXPORT, token=READ_TOKEN)
+    answer = await served.ask("GET", _EXPORT, token=TOKEN)
     assert answer.headers["Content-Type"] == "application/jsonl"
     assert "Content-Length" not in answer.headers
     file = tmp_path / "log.jsonl"

@@ -16,7 +16,7 @@ from tests.support.messages.messaging import change
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.serving import READ_TOKEN, Served, serving_api
 from tests.support.nodes.town import Town
-from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, Hand, player
+from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from tools.homes import FILE
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import Job
@@ -42,7 +42,7 @@ async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[t
         yield served, Vox(folder, **variables)
 
 
-async def test_whoever_only_reads_sees_all_and_changes_nothing(served: Served) -> None:
+async def test_one_that_only_reads_sees_all_and_changes_nothing(served: Served) -> None:
     for path in ("rhythm/beat", "rhythm/policy", "rhythm/reports", "rhythm/promises", "budgets/report"):
         assert (await served.ask("GET", f"/v1/{path}", token=READ_TOKEN)).status_code == 200
     said = {"agent_id": "ada", "task_id": "t", "state": "planning"}
@@ -57,7 +57,7 @@ async def test_whoever_only_reads_sees_all_and_changes_nothing(served: Served) -
 # --- the policy ----------------------------------------------------------------------------------
 
 
-async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_told(served: Served) -> None:
+async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_reported(served: Served) -> None:
     bad = await served.ask(
         "PUT", "/v1/rhythm/policy", {"policy": "cluster_id: east\ninitial_bpm: fast\nx: 1"}
     )
@@ -82,7 +82,7 @@ async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_told(served: 
 
 async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, Vox]) -> None:
     served, vox = neighbour
-    hand = Hand()
+    hand = MovableClock()
     ann = player(served.node, hand)
     for bar in range(3):
         hand.to(bar, 2)
@@ -126,11 +126,11 @@ async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Se
     assert (said["window"], said["beat_index"], said["hlc"]) == (stamp.window, stamp.beat_index, now)
     result = {"agent_id": "bob", "task_id": "new", "state": "waiting", "wait_for": ["hmmm://thread/x"]}
     assert (await served.ask("POST", "/v1/rhythm/status", result)).json()["wait_for"] == ["hmmm://thread/x"]
-    assert rhythm.status.live == 0  # whoever says something over HTTP says also what comes next
+    assert rhythm.status.live == 0  # a client that sends a status over HTTP also sends the next one
     await rhythm.status.flush()
     rows = await served.node.store.read(
         "SELECT agent_id, state, progress FROM status_claims WHERE scope_id = ?1 ORDER BY agent_id",
-        served.node.store.tenant[:1],
+        served.node.store.writer_id[:1],
     )
     assert [tuple(row) for row in rows] == [("ada", "review", 1.0), ("bob", "waiting", None)]
 

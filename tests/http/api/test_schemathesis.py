@@ -33,7 +33,7 @@ _SEED: Final = 8
 _WAITS: Final = ("timeout", "wait")
 _REFUSED: Final = [str(status.value) for status in (*ALWAYS, *WITH_BODY)]
 _OF_SHAPE: Final = ("bad_path", "bad_query", "bad_body")
-"""What is told of something that the document does not allow."""
+"""The error for something that the document does not allow."""
 
 _RULED: Final = ("abort_jobs", "retry_jobs", "change_kind")
 """Where one field rules out another, or a value, which the document does not say."""
@@ -46,7 +46,7 @@ _config = SchemathesisConfig.from_dict(
             "no-shrink": True,
             "database": "none",
             "deterministic": True,
-            "with-security-parameters": False,  # whoever asks here has the token
+            "with-security-parameters": False,  # the client has the token
         },
         "checks": {
             "positive_data_acceptance": {"expected-statuses": ["2xx", *_REFUSED]},
@@ -75,7 +75,7 @@ class _Faults(logging.Handler):
 
 @dataclass
 class Running:
-    """A server, beside the test."""
+    """A server, next to the test."""
 
     url: str
     names: dict[str, str]
@@ -133,7 +133,7 @@ def named(case: Any, names: dict[str, str]) -> None:
 
 
 def hurried(case: Any) -> None:
-    """Have nobody wait for what does not come."""
+    """Have no one wait for what does not come."""
     if not _is_allowed(case):
         return
     for name in _WAITS:

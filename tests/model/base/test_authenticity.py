@@ -35,7 +35,7 @@ def test_an_entry_is_authentic_if_it_or_one_that_follows_it_is_signed() -> None:
     chain = log.chain(OWNER)
     for index, entry in enumerate(chain):
         assert is_authentic(entry, chain[index:], log.keys)
-    assert not is_authentic(chain[0], chain[:2], log.keys), "nobody signed these"
+    assert not is_authentic(chain[0], chain[:2], log.keys), "no one signed these"
     assert not is_authentic(chain[0], chain[1:], log.keys)
     assert not is_authentic(chain[0], [], log.keys)
     assert not is_authentic(chain[0], [chain[0], chain[2]], log.keys)
@@ -60,7 +60,7 @@ def test_an_entry_of_an_old_key_is_not_authentic_by_a_signature_of_the_new_one()
 
 
 @pytest.mark.parametrize("field", [field for field in LogEntry._fields if field not in VERDICT])
-def test_a_changed_field_makes_an_entry_nobodys(field: str) -> None:
+def test_a_changed_field_makes_an_entry_no_ones(field: str) -> None:
     log = request()
     for index in range(3):
         chain = log.chain(OWNER)[:3]
@@ -134,7 +134,7 @@ garbage = st.builds(LogEntry, *[anything for _ in LogEntry._fields])
 
 @few
 @given(st.lists(garbage, min_size=1, max_size=4))
-def test_rows_of_garbage_are_found_and_believed_by_nobody(rows: list[LogEntry]) -> None:
+def test_rows_of_garbage_are_found_and_believed_by_no_one(rows: list[LogEntry]) -> None:
     log = small_log()
     witness = ChainWitness(log.owner_key, log.keys)
     for row in rows:
@@ -146,7 +146,7 @@ def test_rows_of_garbage_are_found_and_believed_by_nobody(rows: list[LogEntry]) 
 
 
 heads = st.dictionaries(
-    st.sampled_from([OWNER, "node-b", "", "nobody"]),
+    st.sampled_from([OWNER, "node-b", "", "unknown"]),
     st.one_of(
         st.tuples(anything.filter(lambda value: type(value) is not bytes), st.text(max_size=4)).map(list),
         st.lists(st.integers(0, 9), max_size=3),

@@ -72,7 +72,7 @@ def test_a_signature_has_no_second_form() -> None:
         PUBLIC.replace("d7", "\u0661\u0662"),
     ],
 )
-def test_what_is_no_public_key_is_told_and_signs_nothing(text: str) -> None:
+def test_what_is_no_public_key_is_reported_and_signs_nothing(text: str) -> None:
     assert not is_public_key(text)
     assert not is_signed(b"", SIGNATURE, text)
 
@@ -88,7 +88,7 @@ def test_a_key_with_which_everyone_can_sign_is_none(point: str) -> None:
         assert not is_signed(b"%d" % number, f"ed25519:{point}" + "00" * 32, f"ed25519:{point}")
 
 
-def test_a_public_key_is_told() -> None:
+def test_a_public_key_is_reported() -> None:
     assert is_public_key(PUBLIC)
     assert is_public_key(KEY.public)
 

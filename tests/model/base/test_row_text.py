@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.base.canonical import is_canonical
-from vox_mesh.model.base.row_json import decode_row, row_of, row_text, show_row
+from vox_mesh.model.base.canonical import decode_row, is_canonical, row_of, row_text, show_row
 
 _VALUES = (
     st.none()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import many
-from vox_mesh.model.base.batch_signature import (
+from vox_mesh.model.base.keys import (
     MAX_LENGTH,
     MAX_TEXTS,
     join_signature,

@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused(milliseconds: int, chance: int) -> None:
         "0" * 25 + "\n",
     ],
 )
-def test_what_is_no_ulid_is_told(text: str) -> None:
+def test_what_is_no_ulid_is_reported(text: str) -> None:
     assert not is_ulid(text)
 
 

@@ -276,7 +276,7 @@ CASES: Final[dict[str, tuple[str | bytes, int, str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_told_with_its_field_and_line(case: str) -> None:
+def test_what_is_wrong_is_reported_with_its_field_and_line(case: str) -> None:
     text, line, field, part = CASES[case]
     with pytest.raises(BadManifest) as refused:
         parse_manifests(text, "job.yaml")
@@ -292,7 +292,7 @@ def test_the_cases_are_as_many_as_promised_and_different() -> None:
     assert len({text for text, *_ in CASES.values()}) == len(CASES)
 
 
-def test_all_faults_of_all_documents_are_told_in_their_order() -> None:
+def test_all_faults_of_all_documents_are_reported_in_their_order() -> None:
     text = "\n".join(
         (
             "kind: Demo",
@@ -325,7 +325,7 @@ def test_all_faults_of_all_documents_are_told_in_their_order() -> None:
     assert answer[-1].startswith("a.yaml:11: this is no YAML and no JSON")
 
 
-def test_of_very_many_faults_so_many_are_told_and_the_others_counted() -> None:
+def test_of_very_many_faults_this_many_are_reported_and_the_others_counted() -> None:
     lines = "\n".join(f"field{number}: 1" for number in range(MAX_FAULTS + 7))
     with pytest.raises(BadManifest) as refused:
         parse_manifests(handler(lines), "a")

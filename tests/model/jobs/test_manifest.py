@@ -242,7 +242,7 @@ def test_a_manifest_is_frozen() -> None:
         setattr(job(), "kind", "other")  # noqa: B010
 
 
-def test_options_are_told_in_milliseconds() -> None:
+def test_options_are_reported_in_milliseconds() -> None:
     manifest = only(WHOLE)
     assert manifest.timeout_ms == 90_000
     assert manifest.run_at_ms == 1_896_076_800_500

@@ -125,7 +125,7 @@ def test_a_proof_is_read_from_its_canonical_text_alone() -> None:
 
 @many
 @given(st.text(st.characters(), max_size=12), st.integers(0, 2 * MAX_ERROR))
-def test_there_is_no_error_that_can_not_be_told(text: str, times: int) -> None:
+def test_there_is_no_error_that_can_not_be_reported(text: str, times: int) -> None:
     proof = prove(ENVELOPE._replace(state="failed", exit=1, error=(text * times)), KEY)
     assert faults_of(proof, job_id=JOB) == []
     assert read_proof(proof.text) == proof
@@ -246,12 +246,12 @@ def test_every_changed_field_is_noticed(path: str, value: Any) -> None:
         ("state", "aborted", "succeeded or failed"),
     ],
 )
-def test_a_wrong_shape_is_told_even_if_it_is_signed(path: str, value: Any, answer: str) -> None:
+def test_a_wrong_shape_is_reported_even_if_it_is_signed(path: str, value: Any, answer: str) -> None:
     faults = faults_of(signed(changed(path, value).envelope), job_id=JOB)
     assert any(answer in fault for fault in faults), faults
 
 
-def test_all_that_is_missing_is_told() -> None:
+def test_all_that_is_missing_is_reported() -> None:
     faults = faults_of(signed({}), job_id=JOB)
     assert sum(fault.startswith("the envelope has no ") for fault in faults) == len(PROOF.envelope)
 
@@ -352,7 +352,7 @@ def entry(**changes: Any) -> Callable[[dict[str, Any]], Any]:
         (entry(body=""), "is not what the proof says"),
     ],
 )
-def test_what_is_wrong_with_a_bundle_is_told(change: Callable[[Any], Any], answer: str) -> None:
+def test_what_is_wrong_with_a_bundle_is_reported(change: Callable[[Any], Any], answer: str) -> None:
     document = orjson.loads(BUNDLE)
     change(document)
     faults = check_bundle(canonical(document)).faults

@@ -52,7 +52,7 @@ def test_nodes_get_parts_by_their_weights(seed: int) -> None:
 
 @few
 @given(_IDS, _IDS, _WEIGHTS)
-def test_the_ranks_are_a_row_without_gaps_whoever_works_them_out(
+def test_the_ranks_are_a_row_without_gaps_no_matter_who_works_them_out(
     job_id: str, seed: str, weights: dict[str, int]
 ) -> None:
     ranks = [Ranking(node, weights).place(job_id, seed) for node in weights]

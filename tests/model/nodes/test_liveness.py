@@ -1,4 +1,4 @@
-"""Liveness: what so many missed ticks mean, at the exact borders."""
+"""Liveness: what this many missed ticks mean, at the exact borders."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_longer_silence_is_never_better(tick_ms: int, silent_ms: int, more_ms: i
 @few
 @given(st.integers(1, 3_600_000), st.integers(0, 10**8))
 def test_dead_is_what_the_database_takes_for_dead(tick_ms: int, silent_ms: int) -> None:
-    """A place in use is refused as long as its last tick is later than so many ticks ago."""
+    """A place in use is refused as long as its last tick is later than this many ticks ago."""
     is_dead = state_of(silent_ms, tick_ms, has_left=False) is NodeState.DEAD
     assert is_dead is (not -silent_ms > -DEAD_AFTER_TICKS * tick_ms)
 

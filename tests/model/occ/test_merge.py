@@ -87,7 +87,7 @@ def test_merging_with_a_side_that_changed_nothing_gives_the_other(
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [*product((1, 2, 3), repeat=2)])
-def test_who_changed_a_column_is_told(ours: int, theirs: int) -> None:
+def test_who_changed_a_column_is_notified(ours: int, theirs: int) -> None:
     answer = change_of("a", {"a": 1}, {"a": ours}, {"a": theirs})
     match ours != 1, theirs != 1:
         case True, True:

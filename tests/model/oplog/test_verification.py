@@ -1,4 +1,4 @@
-"""Verification: a log of any shape that nobody changed is whole, and any change of one is found."""
+"""Verification: a log of any shape that no one changed is whole, and any change of one is found."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def found(log: Log, entries: list[LogEntry]) -> list[str]:
     return problems(entries, log.keys, log.owner_key)
 
 
-# --- logs that nobody changed ---------------------------------------------------------------------
+# --- logs that no one changed ---------------------------------------------------------------------
 
 
 @few
 @given(st.lists(requests, max_size=8))
-def test_a_log_that_nobody_changed_is_whole_whatever_its_shape(plan: list[Any]) -> None:
+def test_a_log_that_no_one_changed_is_whole_whatever_its_shape(plan: list[Any]) -> None:
     log = log_of(plan)
     assert found(log, log.entries) == []
 
@@ -249,12 +249,12 @@ def test_an_added_entry_that_fits_is_found_by_its_missing_signature() -> None:
     assert "not signed" in found(log, [*log.entries, unsigned])[0]
 
 
-# --- chains that were written anew ----------------------------------------------------------------
+# --- chains that were written again ----------------------------------------------------------------
 
 
 @few
 @given(logs, st.data())
-def test_a_chain_written_anew_with_another_key_is_found(log: Log, data: st.DataObject) -> None:
+def test_a_chain_written_again_with_another_key_is_found(log: Log, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(log.names))
     thief = key_named("thief")
     forged = rechained(log.chain(name), thief)
@@ -277,7 +277,7 @@ def rewritten(log: Log, name: str) -> list[LogEntry]:
     return rechained([chain[0]._replace(payload='"other"'), *chain[1:]], key_named(name))
 
 
-def test_a_chain_that_its_own_author_wrote_anew_is_found_after_an_anchor() -> None:
+def test_a_chain_that_its_own_author_wrote_again_is_found_after_an_anchor() -> None:
     log = small_log()
     others = [entry for entry in log.entries if entry.node_id != OWNER]
     assert found(log, rewritten(log, OWNER) + others)
@@ -288,7 +288,7 @@ def test_a_chain_that_its_own_author_wrote_anew_is_found_after_an_anchor() -> No
 
 
 @pytest.mark.parametrize("is_heard_first", [True, False])
-def test_whoever_writes_a_chain_anew_cannot_anchor_it_anew(is_heard_first: bool) -> None:
+def test_one_that_writes_a_chain_again_cannot_anchor_it_again(is_heard_first: bool) -> None:
     log = small_log()
     forged = rewritten(log, "node-b")
     heads = {"node-b": [forged[-1].seq, forged[-1].hash]}
@@ -314,7 +314,7 @@ def test_a_chain_of_which_nothing_is_left_is_reported() -> None:
         (name, "its entries are gone, but its key is known") for name in log.names
     ]
     assert [each.node_id for each in LogCheck(witness).finish("node-b")] == ["node-b"]
-    assert LogCheck(witness).finish("nobody") == []
+    assert LogCheck(witness).finish("unknown") == []
 
 
 def test_an_empty_log_is_whole() -> None:
@@ -331,7 +331,7 @@ def test_a_chain_without_a_key_is_found() -> None:
 
 
 def rekeyed(*, by: str, accepted: int = 1) -> Log:
-    """A log in which somebody says that node-b has another key from its third entry on."""
+    """A log in which someone says that node-b has another key from its third entry on."""
     log = Log(OWNER)
     log.write(OWNER, Said("note", {}))
     log.write("node-b", Said("note", {}), Said("note", {}))

@@ -122,7 +122,7 @@ async def test_who_wakes_while_its_successor_works_is_refused(tmp_path: Path) ->
         async with sleeper.paused(run.mesh.store):
             other = await run.start("other")
             await other.until(lambda _: bool(other.begun))
-        # It has a result to tell, and does not know yet that nobody wants it.
+        # It has a result to tell, and does not know yet that no one wants it.
         async with asyncio.timeout(_PATIENCE_S):
             async for entry in run.mesh.oplog.follow(0, kind=COMPLETE):
                 if (entry.node_id, entry.reason) == ("sleeper", "stale_claim"):

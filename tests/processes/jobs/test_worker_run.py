@@ -93,7 +93,7 @@ async def worker_run(settings: Settings, *arguments: str) -> AsyncIterator[Worke
 
 
 async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bool]) -> None:
-    """Wait until there are so many jobs of a kind in a state."""
+    """Wait until there are this many jobs of a kind in a state."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -103,7 +103,7 @@ async def _until(mesh: Mesh, condition: Callable[[dict[str, dict[str, int]]], bo
 
 
 def _command(pids: Path, rest: str = "") -> Manifest:
-    """A command that writes its own id and a child's, and goes on for ever."""
+    """A command that writes its own id and a child's, and goes on forever."""
     script = f'{rest} sleep 1000 & echo "$$ $!" >{pids}.new; mv {pids}.new {pids}; while :; do wait; done'
     return Manifest.of(command=["/bin/sh", "-c", script], timeout=1_000)
 
@@ -113,7 +113,7 @@ async def _found(mesh: Mesh, jobs: Sequence[Scheduled]) -> list[Job]:
 
 
 def _is_free(job: Job) -> bool:
-    """Whether a job waits, and nobody has it."""
+    """Whether a job waits, and no one has it."""
     return (job.state, job.claimer, job.lease_until_ms, job.failures) == ("pending", None, None, 0)
 
 

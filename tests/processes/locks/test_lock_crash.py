@@ -30,7 +30,7 @@ _ALIVE = "SELECT alive_until FROM lock_waiters WHERE scope_id = ? AND lock_key =
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """Homes where others' commits are told of."""
+    """Backends where the commits of others are reported."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     return case.settings(tmp_path, server)
@@ -45,7 +45,7 @@ async def start(tmp_path: Path) -> AsyncIterator[StartLocker]:
 
 async def _queued(mesh: Mesh, key: str, *names: str) -> None:
     """Wait until exactly these wait for a key, in this order."""
-    values = (mesh.store.tenant.scope_id, key)
+    values = (mesh.store.writer_id.scope_id, key)
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -57,7 +57,7 @@ async def _queued(mesh: Mesh, key: str, *names: str) -> None:
 
 async def _alive_until(mesh: Mesh, key: str, name: str, than: str = "") -> str:
     """Until when a waiter is believed in; wait until that is later than it was."""
-    values = (mesh.store.tenant.scope_id, key, name)
+    values = (mesh.store.writer_id.scope_id, key, name)
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -139,7 +139,9 @@ async def test_a_killed_waiter_is_passed_over_and_a_paused_one_is_served_later_a
 async def _left(mesh: Mesh) -> list[str]:
     """Who holds or waits for anything."""
     waiters = await mesh.store.read(
-        "SELECT holder_agent FROM lock_waiters WHERE scope_id = ?", (mesh.store.tenant.scope_id,), fresh=True
+        "SELECT holder_agent FROM lock_waiters WHERE scope_id = ?",
+        (mesh.store.writer_id.scope_id,),
+        fresh=True,
     )
     return [str(holder) for holder in await mesh.locks.holders()] + [row["holder_agent"] for row in waiters]
 
@@ -169,7 +171,7 @@ async def test_a_process_that_ends_leaves_no_lock_and_no_place_in_the_queue_behi
         assert await _left(mesh) == []
 
 
-async def test_whoever_waits_while_its_mesh_is_left_is_told_and_has_no_place_in_the_queue(
+async def test_one_that_waits_while_its_mesh_is_left_is_notified_and_has_no_place_in_the_queue(
     settings: Settings,
 ) -> None:
     async with Mesh.open_command(settings) as mesh:

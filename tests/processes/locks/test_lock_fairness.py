@@ -1,4 +1,4 @@
-"""Many agents want several of the same few keys at once: nobody waits for ever."""
+"""Many agents want several of the same few keys at once: no one waits forever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_32_agents_that_each_want_3_of_10_keys_are_all_served(
             print(f"{case}: {sum(served)} times served, each {min(served)} to {max(served)} times")
             print(f"{case}: the longest wait was {longest:.3f} s")
             assert len(agents) == _PROCESSES * _AGENTS
-            assert min(served) >= 1, "somebody was never served"
+            assert min(served) >= 1, "someone was never served"
             assert {each["step"] for each in written} == {"ok"}, "a lock was lost while it was held"
             assert await falling_writes(mesh.store, table) == []
             assert await mesh.locks.holders() == []

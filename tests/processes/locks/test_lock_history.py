@@ -1,4 +1,4 @@
-"""What was told of locks while holders slept, servers died and answers were lost makes sense, all of it."""
+"""The history of locks is consistent while holders sleep, servers die and answers are lost."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def _roamed(mesh: Mesh, table: str, *bugs: str) -> list[str]:
             goal = len(answer) + _BETWEEN_HARMS
             while len(answer) < goal:
                 await mesh.store.changed(mesh.store.change_count)
-            await mesh.store.write(Script(*(Statement(bug, (mesh.store.tenant.scope_id,)) for bug in bugs)))
+            await mesh.store.write(Script(*(Statement(bug, mesh.store.mesh_id[:1]) for bug in bugs)))
 
     harming = asyncio.create_task(harm()) if bugs else None
     recorders = [Recorder(mesh, f"agent-{n}", tell, table) for n in range(_PROCESSES)]

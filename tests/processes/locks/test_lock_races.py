@@ -40,14 +40,14 @@ async def start(tmp_path: Path) -> AsyncIterator[StartLocker]:
 
 @dataclass
 class _Race:
-    """Processes that race again and again, and somebody who sees to it that each race begins afresh."""
+    """Processes that race again and again, and a client that sees to it that each race begins afresh."""
 
     mesh: Mesh
     racers: list[Locker]
     tokens: list[int] = field(default_factory=list)
 
     async def run(self) -> Locker:
-        """One race: who won it. All others were told who that is."""
+        """One race: who won it. All others got its name."""
         answer = await asyncio.gather(*(racer.acquire(_KEY, ttl=_TTL_S) for racer in self.racers))
         winners = [racer for racer, each in zip(self.racers, answer, strict=True) if "token" in each]
         assert len(winners) == 1, f"{len(winners)} won: {answer}"
@@ -59,7 +59,7 @@ class _Race:
         return winners[0]
 
     def won(self, token: int) -> None:
-        """Somebody was given a token."""
+        """A client was given a token."""
         assert token > max(self.tokens, default=0), f"{token} after {self.tokens}"
         self.tokens.append(token)
 
@@ -70,7 +70,7 @@ class _Race:
             return
         if how != "kill":
             await winner.order("renew", key=_KEY, ttl=_SHORT_TTL_S)
-        # Whoever waits has it when it is over: so nobody need guess when that is.
+        # A waiter gets it when it is over, so its end need not be guessed.
         waited = await self.mesh.locks.acquire(_KEY, wait=_PATIENCE_S, ttl=_TTL_S)
         self.won(waited.fence_token)
         await self.mesh.locks.release(waited)

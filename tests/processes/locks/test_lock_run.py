@@ -67,7 +67,7 @@ async def test_kill_9_of_the_wrapper_at_any_moment_leaves_no_process(on_file: Se
             run.process.kill()
             assert run.process.stdout is not None
             async with asyncio.timeout(PATIENCE_S):
-                answer = await run.process.stdout.read()  # up to the end: nobody has it open any more
+                answer = await run.process.stdout.read()  # up to the end: no one has it open any more
             assert len(answer.split()) in (0, 2), f"seed {seed}, {number}, after {delay_s:.3f} s"
 
 
@@ -172,7 +172,7 @@ async def test_exit_codes_are_passed_on_and_every_way_out_releases(on_file: Sett
     async def ended(number: int, command: tuple[str, ...]) -> tuple[int, str, str]:
         async with lock_run(on_file, f"{KEY}:{number}", "--", *command) as run:
             code, said = await run.ended()
-            return code, said, await run.heard()  # nobody has its stdout any more
+            return code, said, await run.heard()  # no one has its stdout any more
 
     found = await asyncio.gather(*(ended(*each) for each in enumerate(ways)))
     for (command, code), (got, said, heard) in zip(ways.items(), found, strict=True):
@@ -230,7 +230,7 @@ async def test_in_a_terminal_the_command_has_the_keyboard_and_ctrl_c(on_file: Se
             await asyncio.to_thread(_shown_until, ours, "got hello\r\n")
             run.group = os.tcgetpgrp(ours)
             assert run.group in members(run.group)
-            os.write(ours, b"\x1a")  # Ctrl-Z: whoever holds a lock goes on
+            os.write(ours, b"\x1a")  # Ctrl-Z: a lock holder goes on
             os.write(ours, b"again\n")
             await asyncio.to_thread(_shown_until, ours, "got again\r\n")
             os.write(ours, b"\x03")
@@ -254,12 +254,12 @@ def _shown_until(terminal: int, text: str) -> None:
 
 async def test_what_is_left_is_asked_to_end(tmp_path: Path) -> None:
     polite = "(trap 'echo bye >&3; exit' TERM; echo ready >&3; sleep 1000 & wait) & wait"
-    assert await _said_when_stopped(tmp_path / "told", polite) == "bye\n"
+    assert await _said_when_stopped(tmp_path / "reported", polite) == "bye\n"
 
 
 async def test_what_does_not_end_when_asked_to_is_killed(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; sleep 1000 & echo ready >&3; sleep 1000"
-    assert await _said_when_stopped(tmp_path / "told", stubborn, grace_s=0.2) == ""
+    assert await _said_when_stopped(tmp_path / "reported", stubborn, grace_s=0.2) == ""
 
 
 async def _said_when_stopped(path: Path, script: str, grace_s: float = GRACE_S) -> str:

@@ -1,4 +1,4 @@
-"""`inbox --exec`: a message is its command's while that runs, and nobody's when that is stopped."""
+"""`inbox --exec`: a message is its command's while that runs, and no one's when that is stopped."""
 
 from __future__ import annotations
 

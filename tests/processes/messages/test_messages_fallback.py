@@ -1,4 +1,4 @@
-"""Messages that nobody brings are found all the same; those of a consumer that is gone, by another."""
+"""Messages that no one brings are found all the same; those of a consumer that is gone, by another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.messages.message_runs import SENDER, Post, post
+from tests.support.messages.message_runs import SENDER, MessageRun, post
 from tests.support.running.lengths import SOAK, in_soak, only_at_full_length
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import free_port
@@ -46,7 +46,7 @@ async def test_without_the_relay_a_message_is_found_by_watch_or_by_asking(
 
 
 @pytest.fixture(params=[MESH_REPLICA, *in_soak(FILE)], ids=str)
-async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Post]:
+async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MessageRun]:
     """A run on both homes that processes share."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
@@ -55,7 +55,7 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[P
 
 
 async def test_of_a_consumer_paused_past_its_lease_the_messages_move_on_and_its_late_ack_is_refused(
-    run: Post,
+    run: MessageRun,
 ) -> None:
     sleeper = await run.receiver("sleeper", roles=("clerk",), lease=_LEASE_S, halts=(0,))
     await run.sender(messages=5, to="role:clerk")
@@ -71,7 +71,7 @@ async def test_of_a_consumer_paused_past_its_lease_the_messages_move_on_and_its_
     assert run.again == 1, "it wrote down what it had been working on"
 
 
-async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: Post, seed: int) -> None:
+async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: MessageRun, seed: int) -> None:
     random = Random(seed)
     await run.sender(messages=_INTERRUPTS * _MESSAGES)
     for _ in range(_INTERRUPTS):
@@ -85,7 +85,7 @@ async def test_ctrl_c_leaves_no_claim_behind_whenever_it_comes(run: Post, seed: 
 
 
 @only_at_full_length
-async def test_what_a_consumer_had_at_ctrl_c_is_another_ones_at_once(run: Post) -> None:
+async def test_what_a_consumer_had_at_ctrl_c_is_another_ones_at_once(run: MessageRun) -> None:
     reader = await run.receiver("reader", roles=("clerk",), halts=(0,))
     sender = await run.sender(messages=20, to="role:clerk")
     await sender.until_told("sent_all")

@@ -1,4 +1,4 @@
-"""Messages between processes: whoever dies, and whatever is cut, each is dealt with once, and in order."""
+"""Messages between processes: each is handled once and in order, whatever dies or is cut."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 import pytest
 
 from proof.chaos.proxy import Fault, Proxy
-from tests.support.messages.message_runs import SENDER, Correspondent, Post, post
+from tests.support.messages.message_runs import SENDER, MessageProcess, MessageRun, post
 from tests.support.running.lengths import SOAK, only_at_full_length
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server, free_port
-from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.model.base.backends import ReplicaChoice
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
 
@@ -28,14 +28,14 @@ _PACE: Final = 10
 
 
 @pytest.fixture
-async def run(tmp_path: Path, shared_server: Server) -> AsyncIterator[Post]:
+async def run(tmp_path: Path, shared_server: Server) -> AsyncIterator[MessageRun]:
     """A run on the mesh."""
     async with post(MESH_REPLICA.settings(tmp_path, shared_server, http=True), tmp_path) as run:
         yield run
 
 
 @asynccontextmanager
-async def _behind_proxy(run: Post) -> AsyncIterator[tuple[Correspondent, Proxy]]:
+async def _behind_proxy(run: MessageRun) -> AsyncIterator[tuple[MessageProcess, Proxy]]:
     """A receiver whose service others reach through a proxy."""
     port = free_port()
     async with Proxy(port) as proxy:
@@ -46,7 +46,7 @@ async def _behind_proxy(run: Post) -> AsyncIterator[tuple[Correspondent, Proxy]]
 # --- the relay -----------------------------------------------------------------------------------
 
 
-async def test_with_the_relay_up_each_message_is_dealt_with_once_and_in_order(run: Post) -> None:
+async def test_with_the_relay_up_each_message_is_dealt_with_once_and_in_order(run: MessageRun) -> None:
     async with _behind_proxy(run) as (_, proxy):
         proxy.spoil(Fault.HOLD_ANSWER, after=1)  # to see that it is used at all
         await run.sender(messages=_MESSAGES, pace=_PACE)
@@ -59,10 +59,10 @@ async def test_with_the_relay_up_each_message_is_dealt_with_once_and_in_order(ru
 @only_at_full_length
 @pytest.mark.parametrize("is_served", [True, False])
 async def test_with_the_relay_down_each_message_is_dealt_with_once_and_in_order(
-    run: Post, is_served: bool
+    run: MessageRun, is_served: bool
 ) -> None:
-    nobody = {"control_addr": f"http://127.0.0.1:{free_port()}", "bind": f"127.0.0.1:{free_port()}"}
-    settings = run.settings_of("node-of-reader", http=is_served, **nobody)
+    stranger = {"control_addr": f"http://127.0.0.1:{free_port()}", "bind": f"127.0.0.1:{free_port()}"}
+    settings = run.settings_of("node-of-reader", http=is_served, **stranger)
     await run.receiver(settings=settings)
     await run.sender(messages=_MESSAGES, pace=_PACE)
     await run.assert_all_arrived((SENDER,), _MESSAGES)
@@ -70,7 +70,7 @@ async def test_with_the_relay_down_each_message_is_dealt_with_once_and_in_order(
 
 
 async def test_with_the_relay_flapping_each_message_is_dealt_with_once_and_in_order(
-    run: Post, seed: int
+    run: MessageRun, seed: int
 ) -> None:
     random = Random(seed)
     async with _behind_proxy(run) as (receiver, proxy):
@@ -88,7 +88,7 @@ async def test_with_the_relay_flapping_each_message_is_dealt_with_once_and_in_or
 
 
 async def test_whenever_the_receiver_is_restarted_nothing_is_lost_doubled_or_out_of_order(
-    run: Post,
+    run: MessageRun,
     seed: int,
 ) -> None:
     random = Random(seed)
@@ -112,7 +112,7 @@ async def test_whenever_the_receiver_is_restarted_nothing_is_lost_doubled_or_out
 
 
 async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_message(
-    run: Post, shared_server: Server, seed: int
+    run: MessageRun, shared_server: Server, seed: int
 ) -> None:
     random = Random(seed)
     async with Proxy(shared_server.port) as database, _behind_proxy(run) as (_, relay):
@@ -120,7 +120,7 @@ async def test_wherever_the_sender_is_killed_what_it_sends_again_is_the_same_mes
         quiet = {"db_replica": ReplicaChoice.OFF, "tick": 600.0}
         settings = run.settings_of("node-of-writer", db_url=database.url, **quiet)
         faults = [
-            (database, Fault.HOLD_ANSWER),  # its row is written, and it is not told
+            (database, Fault.HOLD_ANSWER),  # its row is written, and it gets no answer
             (relay, Fault.CUT_REQUEST),
             (relay, Fault.HOLD_ANSWER),
         ] * _KILLS

@@ -1,4 +1,4 @@
-"""A node that is told to end does so, also when there is no database to say so to; and says what is left."""
+"""A node that is asked to end does so, also when there is no database to say so to; and says what is left."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from vox_mesh.nodes.key_file import new_key
 _WORK: Final = ("--handlers", "my_handlers:handlers")
 _ALL: Final = 10**6
 _TICKS_TO_TELL: Final = 3
-"""The one that fails, and those that do while we look."""
+"""A check that fails, and checks that fail meanwhile."""
 
 
 _NO_ROOM: Final = ("disk is full", "No space left", "disk I/O error", "File too large")
@@ -51,7 +51,7 @@ async def _schedule(node: UpNode, kind: str, payload: str) -> str:
 
 
 async def _works(node: UpNode) -> None:
-    """It takes what it is told over HTTP, and works on it."""
+    """It takes jobs over HTTP, and works on them."""
     job_id = await _schedule(node, "example.echo", "hello")
     ended = await node.client.get(f"/v1/jobs/{job_id}/wait")
     assert ended.json()["state"] == "succeeded", ended.text
@@ -62,7 +62,7 @@ def _failed_ticks(node: UpNode) -> int:
 
 
 async def _until_told(settings: Settings, node: UpNode, words: str) -> None:
-    """Wait until others are told so by the roster, which comes with the next tick."""
+    """Wait until others see it in the roster, which comes with the next tick."""
     async with asyncio.timeout(60):
         while True:
             _, (there,) = await ask(settings, "nodes")
@@ -71,7 +71,7 @@ async def _until_told(settings: Settings, node: UpNode, words: str) -> None:
                 return
 
 
-async def test_a_replica_that_is_cut_off_is_told_here_and_to_all_and_it_heals(
+async def test_a_replica_that_is_cut_off_is_reported_here_and_to_all_and_it_heals(
     tmp_path: Path, here: Machines, server: Server
 ) -> None:
     elsewhere = node_settings(MESH_REPLICA, tmp_path, server, "elsewhere")
@@ -95,7 +95,7 @@ async def test_a_replica_that_is_cut_off_is_told_here_and_to_all_and_it_heals(
         await _works(node)
 
 
-async def test_a_server_that_hangs_is_told_within_a_tick_and_it_goes_on_when_that_does(
+async def test_a_server_that_hangs_is_reported_within_a_tick_and_it_goes_on_when_that_does(
     tmp_path: Path, here: Machines, server: Server
 ) -> None:
     node = await here.ready(node_settings(MESH_REPLICA, tmp_path, server, "ann"), *_WORK)
@@ -112,7 +112,7 @@ async def test_a_server_that_hangs_is_told_within_a_tick_and_it_goes_on_when_tha
     await _works(node)
 
 
-async def test_a_token_that_was_revoked_is_told_within_a_tick_and_it_goes_on_when_it_is_good_again(
+async def test_a_token_that_was_revoked_is_reported_within_a_tick_and_it_goes_on_when_it_is_good_again(
     tmp_path: Path, here: Machines, server: Server
 ) -> None:
     node = await here.ready(node_settings(MESH_REPLICA, tmp_path, server, "ann"), *_WORK)
@@ -137,7 +137,7 @@ def _restart(server: Server, key: SigningKey) -> None:
 
 
 @pytest.mark.parametrize(("case", "check"), [(FILE, "database"), (MESH_REPLICA, "replica")], ids=str)
-async def test_a_full_disk_is_told_within_a_tick_and_it_goes_on_when_there_is_room(
+async def test_a_full_disk_is_reported_within_a_tick_and_it_goes_on_when_there_is_room(
     here: Machines, disk: Disk, case: HomeCase, check: str, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue("shared_server") if case.needs_server else None

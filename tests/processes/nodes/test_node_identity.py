@@ -1,4 +1,4 @@
-"""Who a process is: several in one folder, one of a name at a time, and commands beside them."""
+"""Who a process is: several in one folder, one of a name at a time, and commands next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a node: what crashes or hangs is told by `/readyz`, and begun again where it can be."""
+"""The parts of a node: what crashes or hangs is reported by `/readyz`, and begun again where it can be."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch
 
-_TOKEN: Final = "a-token-of-one-node"
+_TOKEN: Final = "a-token-of-one-node-and-of-no-other"
 _PATIENCE_S: Final = 30.0
 _LONG_S: Final = 1_000.0
 _STEP_S: Final = 0.01
 
 
-class Asked:
+class PolledNode:
     """A node in this process, asked over HTTP."""
 
     def __init__(self, node: MeshNode, settings: Settings, client: httpx.AsyncClient) -> None:
@@ -66,7 +66,7 @@ class Asked:
 
 
 @pytest.fixture
-async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
+async def asked(tmp_path: Path) -> AsyncIterator[PolledNode]:
     """A node that is ready."""
     settings = FILE.settings(tmp_path, None, http=True, token=_TOKEN, tick="50ms", db_deadline="1s")
     hasty = Dependencies(chance=lambda: 0.0)  # it pauses as shortly as it may
@@ -77,13 +77,13 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
         async with httpx.AsyncClient(
             base_url=url, headers=headers, timeout=_PATIENCE_S, trust_env=False
         ) as client:
-            asked = Asked(node, settings, client)
+            asked = PolledNode(node, settings, client)
             await asked.until_ready()
             yield asked
 
 
-async def test_a_part_that_crashes_is_told_begun_again_and_counted(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_a_part_that_crashes_is_reported_begun_again_and_counted(
+    asked: PolledNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed, keeper = asyncio.Event(), asked.node._message_maintenance
 
@@ -92,18 +92,20 @@ async def test_a_part_that_crashes_is_told_begun_again_and_counted(
         crashed.set()
         raise ZeroDivisionError("a bug of ours")
 
-    assert await asked.restarts("keeper") == 0
+    assert await asked.restarts("message-maintenance") == 0
     monkeypatch.setattr(keeper, "run_once", crash)
     async with asyncio.timeout(_PATIENCE_S):
         await crashed.wait()
-        assert await asked.faults() == {"parts": "keeper crashed: ZeroDivisionError: a bug of ours"}
+        assert await asked.faults() == {
+            "parts": "message-maintenance crashed: ZeroDivisionError: a bug of ours"
+        }
     await asked.until_ready()
-    assert await asked.restarts("keeper") == 1
+    assert await asked.restarts("message-maintenance") == 1
     assert await asked.restarts("heartbeat") == 0
 
 
 async def test_a_worker_whose_parts_crash_is_begun_again_and_takes_jobs(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: PolledNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = asked.node
 
@@ -123,8 +125,8 @@ async def test_a_worker_whose_parts_crash_is_begun_again_and_takes_jobs(
     assert (await node.jobs.wait(job, timeout=_PATIENCE_S)).state == "succeeded"
 
 
-async def test_a_worker_that_does_not_look_for_jobs_is_told_until_it_does(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_does_not_look_for_jobs_is_reported_until_it_does(
+    asked: PolledNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, stuck, go_on = asked.node, asyncio.Event(), asyncio.Event()
 
@@ -149,8 +151,8 @@ async def test_a_worker_that_does_not_look_for_jobs_is_told_until_it_does(
     await asked.until_ready()
 
 
-async def test_a_request_that_is_under_way_for_too_long_is_told_until_it_ends(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_a_request_that_is_under_way_for_too_long_is_reported_until_it_ends(
+    asked: PolledNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, stuck, go_on = asked.node.store, asyncio.Event(), asyncio.Event()
     run = store._engine.run
@@ -174,7 +176,7 @@ async def test_a_request_that_is_under_way_for_too_long_is_told_until_it_ends(
     await asked.until_ready()
 
 
-async def test_a_handler_of_a_loaded_set_runs_no_more_jobs_at_a_time_than_it_may(asked: Asked) -> None:
+async def test_a_handler_of_a_loaded_set_runs_no_more_jobs_at_a_time_than_it_may(asked: PolledNode) -> None:
     loaded, running, most = HandlerSet(), 0, 0
 
     @loaded.handles("narrow", concurrency=1)

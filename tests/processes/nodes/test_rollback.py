@@ -89,7 +89,7 @@ async def _ticked(node: UpNode, times: int) -> None:
 
 
 async def _rejoined(node: UpNode) -> None:
-    """Wait until a node has noticed: it is another process, and nobody tells."""
+    """Wait until a node has noticed: it is another process, which sends no event."""
     await node._until(lambda: node.metric("vox_store_rollbacks_total"), "it did not notice")
 
 

@@ -38,18 +38,18 @@ _MORE_BYTES: Final = 40 * 2**20
 _MORE_FILES: Final = 24
 
 
-class Footing(NamedTuple):
+class ResourceUse(NamedTuple):
     """What a process takes of its machine."""
 
     bytes: int
     files: int
 
 
-def _footing(node: UpNode) -> Footing:
+def _footing(node: UpNode) -> ResourceUse:
     pid = node.process.pid
     result = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     folder = Path(f"/proc/{pid}/fd")
-    return Footing(int(result.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
+    return ResourceUse(int(result.stdout) * 1_024, len(list(folder.iterdir())) if folder.exists() else 0)
 
 
 class Truth:
@@ -81,7 +81,7 @@ class Truth:
             await asyncio.sleep(_LOOK_S)
 
     async def _hold_to(self, node: UpNode) -> None:
-        """It said that it is ready: then it writes what it is told, unless it was told to end meanwhile."""
+        """It reported that it is ready: then it writes as asked, unless it was asked to end."""
         self.asked_for += 1
         wanted = {"keys": [f"truth:{node.name}:{self.asked_for}"], "agent": node.name, "ttl": "1s"}
         try:
@@ -97,7 +97,7 @@ class Truth:
 
 
 async def _replaced(here: Machines, settings: Settings, number: int) -> UpNode:
-    """End a node and begin it again; in between nobody answers for it."""
+    """End a node and begin it again; in between no one answers for it."""
     assert settings.node_id is not None
     node = here.nodes[settings.node_id]
     code = await node.stop(number)

@@ -1,4 +1,4 @@
-"""Many nodes append at once: nobody hears of the others, and all see one log in one order."""
+"""Many nodes append at once: no one hears of the others, and all see one log in one order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_many_nodes_append_at_once_and_all_of_them_see_the_same_log_in_the
     digests = {reports[-1]["digest"] for reports in ends}
     reports = [each for author in authors for each in author.reports if "op" in each]
     wrong = [each for each in reports if each["outcome"] != FAILURES.get(each["way"], "applied")]
-    assert not wrong, f"told something else than was due: {wrong}"
+    assert not wrong, f"reported something else than was due: {wrong}"
     assert len(reports) == _NODES * _OPS
     assert sum(each["way"] in FAILURES for each in reports) == _NODES * _OPS // 10
     async with Mesh.open_command(settings) as mesh:

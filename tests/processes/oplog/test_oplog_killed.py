@@ -1,4 +1,4 @@
-"""A node is killed while it appends: its chain goes on where it ended, and nothing it was told is untrue."""
+"""A node is killed while it appends: its chain goes on where it ended, and its answers were true."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_what_one_incarnation_kept_the_next_one_appends_in_order_and_in_it
         assert [chain.problem for chain in await mesh.oplog.verify()] == [None]
 
 
-async def test_after_an_op_of_unknown_fate_a_write_without_one_is_told_the_truth(
+async def test_after_an_op_of_unknown_fate_a_write_without_one_is_given_the_truth(
     tmp_path: Path, server: Server
 ) -> None:
     async with Proxy(server.port) as proxy:
@@ -141,7 +141,7 @@ async def test_after_an_op_of_unknown_fate_a_write_without_one_is_told_the_truth
             assert [chain.entries for chain in await mesh.oplog.verify()] == [3]  # the first made it owner
 
 
-async def test_a_chain_that_could_only_be_read_in_part_at_first_is_sealed_as_it_is(tmp_path: Path) -> None:
+async def test_a_chain_that_could_only_be_read_in_part_at_first_is_sealed_unchanged(tmp_path: Path) -> None:
     settings = FILE.settings(tmp_path, None)
     with suppress(ZeroDivisionError):  # a command that ends like this vouches for nothing
         async with Mesh.open_command(settings) as mesh:

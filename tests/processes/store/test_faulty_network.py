@@ -21,7 +21,7 @@ from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Outcome, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Unreachable
-from vox_mesh.model.base.homes import Driver
+from vox_mesh.model.base.backends import Driver
 
 _PATIENT_S = 60.0
 
@@ -114,7 +114,7 @@ async def test_a_refused_connection_has_no_effect_and_is_reported_as_such(store:
     assert (await counter.raised()).rows.value == 1
 
 
-async def test_a_caller_is_never_told_that_nothing_was_sent_when_the_answers_are_lost(
+async def test_a_caller_is_never_notified_that_nothing_was_sent_when_the_answers_are_lost(
     store: Store, proxy: Proxy
 ) -> None:
     counter = await Counter.make(store)
@@ -149,7 +149,7 @@ async def test_what_was_reported_as_not_sent_is_not_sent_later_with_its_neighbou
 
 
 @pytest.mark.soak
-async def test_concurrent_callers_are_told_the_truth_through_all_faults(
+async def test_concurrent_callers_are_given_the_truth_through_all_faults(
     store: Store, proxy: Proxy, seed: int
 ) -> None:
     random = Random(seed)

@@ -1,4 +1,4 @@
-"""Many processes write at once: every script once or not at all, and nobody hears of the crowd."""
+"""Many processes write at once: every script once or not at all, and no one hears of the crowd."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_good_scripts_are_applied_once_and_failing_ones_not_at_all(
         for writer in writers:
             reports = await writer.finish()
             wrong = [each for each in reports if each["outcome"] != FAILURES.get(each["kind"], "applied")]
-            assert not wrong, f"told something else than was due: {wrong}"
+            assert not wrong, f"reported something else than was due: {wrong}"
             assert len(reports) == count
             good = {(0, each["n"]) for each in reports if each["kind"] == "good"}
             assert await applied(store, table, writer.job.writer) == good

@@ -76,7 +76,7 @@ async def test_it_is_its_primary_byte_for_byte_though(
 
 
 @pytest.mark.soak
-async def test_it_catches_up_when_its_line_falls_silent_for_ever(
+async def test_it_catches_up_when_its_line_falls_silent_forever(
     tmp_path: Path, server: Server, seed: int
 ) -> None:
     async with scene(tmp_path, server, Random(seed)) as stage:

@@ -16,7 +16,7 @@ from tests.support.replica.replica_processes import (
     COMPACTING_FLAGS,
     PUSHED,
     PUSHED_HTTP,
-    Crew,
+    ReplicaProcesses,
     crew,
     node_settings,
 )
@@ -43,10 +43,10 @@ def compacting_server() -> Iterator[Server]:
         yield server
 
 
-class Cast:
+class CounterProcesses:
     """Processes that write and read counters, each of them killed and started again at times."""
 
-    def __init__(self, crew: Crew, table: str, settings: dict[str, Settings]) -> None:
+    def __init__(self, crew: ReplicaProcesses, table: str, settings: dict[str, Settings]) -> None:
         self.settings = settings
         self.reports: dict[str, list[Report]] = {name: [] for name in settings}
         self._crew = crew
@@ -97,7 +97,7 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
         table = await make_table(store, COUNTERS)
     async with Proxy(server.port) as proxy, crew(tmp_path) as members:
         names = [f"actor{number}" for number in range(_ACTORS)]
-        cast = Cast(
+        cast = CounterProcesses(
             members,
             table,
             {

@@ -53,7 +53,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_applied_twice(
             assert {each["outcome"] for each in patient} == {"applied"}
             assert {each["outcome"] for each in reports if each.get("resent")} <= {"applied"}
             given_up = [each for each in reports if each["outcome"] != "applied" or each.get("resent")]
-            print(f"{writer.job.writer}: {len(reports)} told, {len(given_up)} had given up in between")
+            print(f"{writer.job.writer}: {len(reports)} reported, {len(given_up)} had given up in between")
             assert given_up, "the server was never killed while a script was under way"
             assert_accounted_for(reports, await applied(store, table, writer.job.writer))
 
@@ -70,7 +70,7 @@ async def test_a_script_of_unknown_outcome_sent_again_has_one_effect_and_a_defin
             proxy.spoil(Fault.HOLD_ANSWER)
             writing = asyncio.create_task(store.write(script, timeout=2.0))
             await proxy.spoiled.acquire()
-            server.kill()  # it has applied the script, and nobody was told
+            server.kill()  # it has applied the script, and no caller got the answer
             with pytest.raises(OutcomeUnknown) as unknown:
                 await writing
             assert unknown.value.key == script.key

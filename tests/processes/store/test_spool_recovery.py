@@ -1,4 +1,4 @@
-"""What was kept in the spool arrives once and in order, whoever dies in between."""
+"""Spooled writes arrive once and in order, whatever dies in between."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_process_killed_again_and_again_while_it_replays_doubles_nothing
             proxy.spoil(Fault.HOLD_ANSWER, after=6 + kill % 2)
             writer = await start_writer(settings, Job("drain"))
             await asyncio.wait_for(proxy.spoiled.acquire(), 60)
-            await writer.kill()  # the database has rows of which this process was never told
+            await writer.kill()  # the database has rows whose answers never came
             proxy.release()
             async with await open_store(settings, Role.COMMAND) as store:
                 arrived.append(len(await _numbers(store, job)))
@@ -129,7 +129,7 @@ async def test_a_write_of_unknown_fate_that_lands_in_the_spool_is_applied_once(
             proxy.spoil(Fault.HOLD_ANSWER)
             writing = asyncio.create_task(store.write(_row(job, 1), timeout=1.0))
             await proxy.spoiled.acquire()
-            server.kill()  # it has applied the row, and nobody was told
+            server.kill()  # it has applied the row, and no caller got the answer
             assert (await writing).spooled
             assert (await store.write(_row(job, 2))).spooled
             proxy.release()

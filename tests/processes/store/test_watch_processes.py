@@ -19,8 +19,7 @@ from tests.support.store.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, open_store
 from vox_mesh.runtime import open_store as opening
-from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listeners import FileEvents, NoEvents, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, Inotify, NoEvents, WalListener
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 200
@@ -54,7 +53,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 
 async def _write_all(settings: Settings, table: str, start_writer: StartWriter) -> None:
-    """Have another process commit so many rows, one after another."""
+    """Have another process commit this many rows, one after another."""
     writer = await start_writer(settings, Job("spool", table, "w", scripts=_ROWS))
     await writer.finish()
 

@@ -23,7 +23,7 @@ _SOON_S = 10.0
 
 
 @pytest.mark.soak
-async def test_a_killed_writer_blocks_nobody_and_leaves_no_half_script(
+async def test_a_killed_writer_blocks_no_one_and_leaves_no_half_script(
     tmp_path: Path, start_writer: StartWriter
 ) -> None:
     settings = FILE.settings(tmp_path, None)

@@ -21,7 +21,7 @@ from tools.homes import FILE
 pytestmark = pytest.mark.timeout(30)
 
 
-class Playbill(list[Event]):
+class EventLog(list[Event]):
     """What the stage notes."""
 
     @property
@@ -40,13 +40,13 @@ class Playbill(list[Event]):
 
 
 @pytest.fixture
-async def notes() -> Playbill:
+async def notes() -> EventLog:
     """All notes of the stage."""
-    return Playbill()
+    return EventLog()
 
 
 @pytest.fixture
-async def ann(tmp_path: Path, notes: Playbill) -> AsyncIterator[ClusterNode]:
+async def ann(tmp_path: Path, notes: EventLog) -> AsyncIterator[ClusterNode]:
     """A person whose part is read by an understudy."""
     spec = ProcessSpec("ann", 0, 1, ("ann",), str(tmp_path), str(tmp_path), 0.1)
     settings = FILE.settings(tmp_path, None, node_id="ann")
@@ -56,8 +56,8 @@ async def ann(tmp_path: Path, notes: Playbill) -> AsyncIterator[ClusterNode]:
     await node.close()
 
 
-async def test_whoever_is_killed_while_being_born_or_at_any_other_moment_is_gone_before_the_next_life(
-    ann: ClusterNode, notes: Playbill
+async def test_one_that_is_killed_while_being_born_or_at_any_other_moment_is_gone_before_the_next_life(
+    ann: ClusterNode, notes: EventLog
 ) -> None:
     for number in range(12):
         for _ in range(number):
@@ -72,8 +72,8 @@ async def test_whoever_is_killed_while_being_born_or_at_any_other_moment_is_gone
     assert notes.processes == ["began", "killed"] * (len(ann.processes) - 1) + ["began"]
 
 
-async def test_whoever_dies_by_itself_just_when_it_is_killed_dies_once(
-    ann: ClusterNode, notes: Playbill
+async def test_one_that_dies_by_itself_just_when_it_is_killed_dies_once(
+    ann: ClusterNode, notes: EventLog
 ) -> None:
     await ann.until(UP)
     ann.order("die")
@@ -83,7 +83,7 @@ async def test_whoever_dies_by_itself_just_when_it_is_killed_dies_once(
     assert notes.processes == ["began", "killed", "began"]
 
 
-async def test_whoever_is_stopped_can_be_killed_and_lives_again(ann: ClusterNode, notes: Playbill) -> None:
+async def test_one_that_is_stopped_can_be_killed_and_lives_again(ann: ClusterNode, notes: EventLog) -> None:
     await ann.until(UP)
     ann.pause()
     async with ann.kept_down():
@@ -93,7 +93,7 @@ async def test_whoever_is_stopped_can_be_killed_and_lives_again(ann: ClusterNode
     assert notes.processes == ["began", "killed", "began"]
 
 
-async def test_who_breaks_is_begun_again_and_who_leaves_is_not(ann: ClusterNode, notes: Playbill) -> None:
+async def test_who_breaks_is_begun_again_and_who_leaves_is_not(ann: ClusterNode, notes: EventLog) -> None:
     await ann.until(UP)
     ann.order("fail")
     first = ann.process
@@ -109,7 +109,7 @@ async def test_who_breaks_is_begun_again_and_who_leaves_is_not(ann: ClusterNode,
     assert notes.processes == ["began", "broke", "began", "left"]
 
 
-async def test_who_was_removed_stays_away(ann: ClusterNode, notes: Playbill) -> None:
+async def test_who_was_removed_stays_away(ann: ClusterNode, notes: EventLog) -> None:
     await ann.until(UP)
     await ann.remove()
     await ann.leave()
@@ -118,7 +118,7 @@ async def test_who_was_removed_stays_away(ann: ClusterNode, notes: Playbill) -> 
 
 
 async def test_the_clock_is_set_when_every_process_has_joined_and_none_starts_until_that_is_noticed(
-    ann: ClusterNode, notes: Playbill, tmp_path: Path
+    ann: ClusterNode, notes: EventLog, tmp_path: Path
 ) -> None:
     clock = clock_in(tmp_path)
     await ann.until(UP)

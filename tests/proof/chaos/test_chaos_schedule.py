@@ -63,7 +63,7 @@ def test_faults_come_in_storms_as_often_as_they_should_and_end_in_time(store: St
 
 
 @pytest.mark.parametrize("store", StoreKind)
-def test_one_fault_at_a_time_befalls_a_player_its_link_or_the_database_and_somebody_always_acts(
+def test_one_fault_at_a_time_befalls_a_player_its_link_or_the_database_and_someone_always_acts(
     store: StoreKind,
 ) -> None:
     for seed in range(20):

@@ -23,7 +23,7 @@ def test_what_a_spool_has_kept_outlives_a_write_that_was_cut_off(tmp_path: Path)
     kept = Script(Statement("SELECT 1"), appendable=True)
     spool.keep([kept])
     killed = tmp_path / "killed"
-    shutil.copytree(tmp_path / "slots", killed / "slots")  # as it lies there while nobody has closed it
+    shutil.copytree(tmp_path / "slots", killed / "slots")  # as it lies there while no one has closed it
     spool.close()
     for seed in range(5):
         (torn,) = tear_spools(killed, random.Random(seed))

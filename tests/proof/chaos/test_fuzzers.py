@@ -46,7 +46,7 @@ def test_a_call_that_is_obeyed_or_leaves_a_row_is_found() -> None:
     assert faults(FUZZER_CHECKS, "refused-changes-nothing", left) == ["2 rows of jobs are by a stranger"]
 
 
-def test_a_storm_counts_what_was_done_and_perhaps_what_nobody_knows() -> None:
+def test_a_storm_counts_what_was_done_and_perhaps_what_no_one_knows() -> None:
     wrote = [{"name": "a", "done": 5, "unknown": 2}]
     for n in (5, 6, 7):
         assert faults(FUZZER_CHECKS, "storms-counted", _story(storm_wrote=wrote, **_rows(n))) == []
@@ -71,7 +71,9 @@ async def test_a_node_refuses_all_that_strangers_can_say(tmp_path: Path) -> None
             everything.set()
 
     recorder = Recorder("stage", 1, lambda: 0.0, hear)
-    async with Mesh.open(FILE.settings(tmp_path, None, node_id="ann", http=True, token="secret")) as ann:
+    async with Mesh.open(
+        FILE.settings(tmp_path, None, node_id="ann", http=True, token="a-token-that-no-stranger-knows")
+    ) as ann:
         url = ann.presence.activity.control_addr
         assert url is not None
         fuzzers = FuzzingClients({"ann": url}, "secret", random.Random(1), recorder, rest_s=0.0)

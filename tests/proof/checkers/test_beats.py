@@ -24,7 +24,7 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
     story = _with_beats((1_000, 1_000), (2_000, 2_000), (3_000, 3_100), (9_000, 9_100), (4_000, 4_100))
     beats = story.events
     del beats[3]
-    beats[-1].data.update(epoch_ms=2_000, now_ms=2_050)  # by more than a bar: beats are told anew
+    beats[-1].data.update(epoch_ms=2_000, now_ms=2_050)  # by more than a bar: beats are reported again
     again = {"epoch_ms": 2_000, "now_ms": 2_000, "bar_ms": _BAR_MS, "policy": "p", "is_set": True}
     story.node("ada", incarnation=2).note("beat.down", **again)
     assert faults(BEAT_CHECKS, "downbeats-once", story) == []
@@ -38,7 +38,7 @@ def test_beats_of_two_lives_and_of_a_clock_that_was_set_back_are_all_right() -> 
         ((2_500, 2_000), "came 2500"),
     ],
 )
-def test_a_downbeat_that_is_told_twice_left_out_or_no_downbeat_is_found(
+def test_a_downbeat_that_is_reported_twice_left_out_or_no_downbeat_is_found(
     second: tuple[int, int], fault: str
 ) -> None:
     assert fault in faults(BEAT_CHECKS, "downbeats-once", _with_beats((1_000, 1_000), second))[0]

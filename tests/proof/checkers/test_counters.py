@@ -61,7 +61,7 @@ POSSIBLE = {
         *(_added("ada", (1, 2), _NEW), _added("bob", (3, 4), _BY_ADA), _read(5, [2, "bob", None])),
         _end([2, "bob", None]),
     ],
-    "one that lost, and was told": [
+    "one that lost, and was reported": [
         *(_added("ada", (1, 3), _NEW), _added("bob", (2, 4), _NEW, Step.NO, row=_BY_ADA)),
     ],
     "one that was cut off, and shows later": [
@@ -85,7 +85,7 @@ POSSIBLE = {
         _wrote("bob", (3, math.inf), _NEW, {"agent_id": "bob"}, strategy="Merge"),
         _read(6, [1, "ada", "bob"]),
     ],
-    "one that overwrote another, and was told": [
+    "one that overwrote another, and was reported": [
         _added("ada", (1, 2), _NEW),
         _wrote("bob", (3, 4), _NEW, {"content": "bob"}, strategy="TakeLeft", over=_BY_ADA),
         _read(5, [1, "bob", None]),
@@ -112,17 +112,19 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("name", POSSIBLE)
-def test_what_can_have_been_told_of_a_row_passes(name: str) -> None:
+def test_what_can_have_been_reported_of_a_row_passes(name: str) -> None:
     assert faults(COUNTER_CHECKS, "counters-linearizable", *POSSIBLE[name]) == []
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_can_not_have_been_told_of_a_row_is_found(name: str) -> None:
+def test_what_can_not_have_been_reported_of_a_row_is_found(name: str) -> None:
     assert faults(COUNTER_CHECKS, "counters-linearizable", *IMPOSSIBLE[name])
 
 
 @pytest.mark.parametrize(("count", "is_possible"), [(0, False), (1, True), (2, True), (3, False)])
-def test_a_counter_counts_what_was_told_and_at_most_what_may_have_been(count: int, is_possible: bool) -> None:
+def test_a_counter_counts_what_was_reported_and_at_most_what_may_have_been(
+    count: int, is_possible: bool
+) -> None:
     text = [_added("ada", (1, 2), _NEW), _updated("bob", (3, math.inf), Step.UNKNOWN)]
     refused = _added("cyd", (5, 6), _NEW, Step.NO, row=_BY_ADA)
     found = faults(COUNTER_CHECKS, "no-lost-update", *text, refused, _end([count, "", None]))

@@ -86,7 +86,7 @@ def test_a_life_that_registered_before_the_lost_window_repeats_nothing() -> None
         ([_tried(Step.UNKNOWN), _tried(Step.NO, 5.0, incarnation=2)], True, True),
     ],
 )
-def test_an_effect_is_there_if_and_only_if_that_was_told(
+def test_an_effect_is_there_if_and_only_if_that_was_reported(
     tries: list[Lines], is_there: bool, is_possible: bool
 ) -> None:
     found = faults(EFFECT_CHECKS, "effect-none-lost", *tries, _there(*((1, 2) if is_there else ())))
@@ -94,7 +94,7 @@ def test_an_effect_is_there_if_and_only_if_that_was_told(
 
 
 @pytest.mark.parametrize(("last", "is_possible"), [((1, 2), True), ((2, 1), True), ((1, 1), False)])
-def test_the_last_write_that_was_told_is_there_or_a_later_one(
+def test_the_last_write_that_was_reported_is_there_or_a_later_one(
     last: tuple[int, int], is_possible: bool
 ) -> None:
     wrote: list[dict[str, Any]] = [{"number": 1}, {"number": 2}]

@@ -69,7 +69,7 @@ def test_a_message_may_come_to_another_when_its_lease_is_over_or_its_consumer_de
     assert faults(HANDOUT_CHECKS, "handed-to-one", lost, _handed("ada", 2.0), _handed("bob", 4.0)) == []
 
 
-def test_an_acknowledgement_that_two_were_told_of_is_found() -> None:
+def test_an_acknowledgement_that_two_were_notified_of_is_found() -> None:
     assert faults(HANDOUT_CHECKS, "acked-once", _acked("ada", 2.0), _acked("bob", 4.0))
     unsure = _acked("ada", 2.0, spooled=True), _acked("bob", 4.0), _acked("cleo", 5.0, Step.UNKNOWN)
     assert faults(HANDOUT_CHECKS, "acked-once", *unsure) == []

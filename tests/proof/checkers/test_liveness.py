@@ -52,7 +52,7 @@ def test_a_node_that_writes_may_be_late(state: str) -> None:
     assert faults(LIVENESS_CHECKS, "live-never-dead", *_SCENE, *seen) == []
 
 
-def test_a_node_that_writes_and_is_told_as_dead_is_found() -> None:
+def test_a_node_that_writes_and_is_reported_as_dead_is_found() -> None:
     seen = [_life("bob", 0.0), _wrote("bob", *_ALL_THE_TIME), _saw("ada", 30.5, "dead")]
     assert faults(LIVENESS_CHECKS, "live-never-dead", *_SCENE, *seen)
 
@@ -67,7 +67,7 @@ def test_a_node_that_writes_and_is_told_as_dead_is_found() -> None:
         ],
     }.values(),
 )
-def test_a_node_that_could_not_be_heard_may_be_told_as_dead(lines: list[Lines]) -> None:
+def test_a_node_that_could_not_be_heard_may_be_reported_as_dead(lines: list[Lines]) -> None:
     good = [_life("cyd", 0.0), _wrote("cyd", *_ALL_THE_TIME)]
     looked = noted("ada", "nodes.seen", 40.5, since=40.5, states={"node-cyd": "alive"})
     context = [*_SCENE, *good, looked, _life("bob", 0.0)]
@@ -88,17 +88,17 @@ def _ended(how: str) -> list[Lines]:
 
 
 @pytest.mark.parametrize(("how", "state"), [("killed", "dead"), ("left", "left"), ("left", "dead")])
-def test_a_node_that_has_ended_is_told_as_such(how: str, state: str) -> None:
+def test_a_node_that_has_ended_is_reported_as_such(how: str, state: str) -> None:
     early = _saw("ada", 15.5, "warn")
     assert faults(LIVENESS_CHECKS, "dead-told", *_ended(how), early, _saw("ada", 40.5, state)) == []
 
 
 @pytest.mark.parametrize(("how", "state"), [("killed", "critical"), ("killed", "left"), ("left", "alive")])
-def test_a_node_that_has_ended_and_is_told_otherwise_is_found(how: str, state: str) -> None:
+def test_a_node_that_has_ended_and_is_reported_otherwise_is_found(how: str, state: str) -> None:
     assert faults(LIVENESS_CHECKS, "dead-told", *_ended(how), _saw("ada", 40.5, state))
 
 
-def test_a_node_that_is_late_and_told_as_alive_is_found() -> None:
+def test_a_node_that_is_late_and_reported_as_alive_is_found() -> None:
     assert faults(LIVENESS_CHECKS, "dead-told", *_ended("killed"), _saw("ada", 15.5, "alive"))
 
 
@@ -123,19 +123,19 @@ _END = noted("stage", "drained", 60.0, player="bob")
 
 
 @pytest.mark.parametrize(("at", "is_soon"), [(21.0, True), (34.0, True), (36.0, False), (19.0, False)])
-def test_whoever_lives_writes_within_the_bound_after_all_has_healed(at: float, is_soon: bool) -> None:
+def test_one_that_lives_writes_within_the_bound_after_all_has_healed(at: float, is_soon: bool) -> None:
     bob = (_life("bob", 0.0), _wrote("bob", at), _tried("bob", 20.5), _tried("bob", 33.0))
     found = faults(PROGRESS_CHECKS, "progress", _PACE, *bob, _HEALED, _END)
     assert (found == []) is is_soon
 
 
-def test_whoever_does_not_try_any_more_need_not_write() -> None:
+def test_one_that_does_not_try_any_more_need_not_write() -> None:
     bob = (_life("bob", 0.0), _tried("bob", 20.5))
     ada = (_life("ada", 0.0), _wrote("ada", 21.0), noted("stage", "drained", 60.0, player="ada"))
     assert faults(PROGRESS_CHECKS, "progress", _PACE, *bob, *ada, _HEALED, _END) == []
 
 
-def test_whoever_dies_is_disturbed_again_or_comes_up_later_need_not() -> None:
+def test_one_that_dies_is_disturbed_again_or_comes_up_later_need_not() -> None:
     killed = [_life("cyd", 0.0, 22.0)]
     late = [_life("eve", 30.0), _wrote("eve", 40.0)]
     calm = noted("stage", "calm.began", 5.0) + noted("stage", "storm.began", 9.0)
@@ -157,13 +157,13 @@ def test_a_node_that_was_begun_again_before_it_came_up_need_not() -> None:
     assert faults(PROGRESS_CHECKS, "progress", _PACE, began, _HEALED, ended, _END)
 
 
-def test_what_nobody_foresaw_is_found() -> None:
+def test_what_no_one_foresaw_is_found() -> None:
     assert faults(PROGRESS_CHECKS, "nothing-unexpected", _life("bob", 0.0)) == []
     unexpected = noted("stage", "unexpected", 3.0, player="bob", error="KeyError('x')")
     assert faults(PROGRESS_CHECKS, "nothing-unexpected", _life("bob", 0.0), unexpected)
 
 
-def test_a_calm_run_is_seen_by_all_as_it_is(tmp_path: Path) -> None:
+def test_a_calm_run_is_seen_by_all_unchanged(tmp_path: Path) -> None:
     history = run_calmly(tmp_path, WRITES, LOOKS, seconds=200.0)
     said = evaluate_all(history)
     assert [str(each) for each in said if not each.holds] == []

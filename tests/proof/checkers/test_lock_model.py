@@ -31,19 +31,19 @@ _POSSIBLE = {
     "released while another asks": [_HELD, _did(Kind.RELEASE, 0.2, 0.6, 5), _acquired(6, 0.3, 0.4)],
     "taken at its end": [_HELD, _acquired(6, 0.9, 1.05)],
     "renewed, then taken at its end": [_HELD, _did(Kind.RENEW, 0.5, 0.6, 5), _acquired(6, 1.0, 1.6)],
-    "a renewal that nobody knows of": [
+    "a renewal that no one knows of": [
         *(_HELD, _did(Kind.RENEW, 0.5, math.inf, 5, Step.UNKNOWN)),
         _did(Kind.WRITE, 1.4, 1.45, 5),
     ],
-    "renewals that nobody knows of, one of which came late": [
+    "renewals that no one knows of, one of which came late": [
         *(_HELD, *(_did(Kind.RENEW, 0.1 + n / 100, math.inf, 5, Step.UNKNOWN) for n in range(40))),
         *(_did(Kind.WRITE, 1.05 + n / 2, 1.1 + n / 2, 5) for n in range(8)),
     ],
-    "a release that nobody knows of": [
+    "a release that no one knows of": [
         *(_HELD, _did(Kind.RELEASE, 0.5, math.inf, 5, Step.UNKNOWN)),
         _acquired(6, 0.6, 0.7),
     ],
-    "too late, and told so": [_HELD, _acquired(6, 1.2, 1.3), _did(Kind.WRITE, 1.4, 1.5, 5, Step.NO)],
+    "too late, and notified": [_HELD, _acquired(6, 1.2, 1.3), _did(Kind.WRITE, 1.4, 1.5, 5, Step.NO)],
     "a write that took until after the end": [_HELD, _did(Kind.WRITE, 0.5, 3.0, 5), _acquired(6, 1.2, 1.3)],
     "seen while it was held, and after": [
         *(_HELD, _did(Kind.LOOK, 0.5, 0.6, 5)),
@@ -66,8 +66,8 @@ _IMPOSSIBLE = {
     "written after its end": [_HELD, _did(Kind.WRITE, 1.2, 1.3, 5)],
     "written after a newer holder came": [_HELD, _acquired(6, 1.0, 1.2), _did(Kind.WRITE, 1.3, 1.4, 5)],
     "renewed after its end": [_HELD, _did(Kind.RENEW, 1.2, 1.3, 5)],
-    "told that it is over while it is not": [_HELD, _did(Kind.RENEW, 0.4, 0.5, 5, Step.NO)],
-    "seen by nobody while it was held": [_HELD, _did(Kind.LOOK, 0.4, 0.5, None)],
+    "reported that it is over while it is not": [_HELD, _did(Kind.RENEW, 0.4, 0.5, 5, Step.NO)],
+    "seen by no one while it was held": [_HELD, _did(Kind.LOOK, 0.4, 0.5, None)],
     "seen after its release": [_HELD, _did(Kind.RELEASE, 0.2, 0.3, 5), _did(Kind.LOOK, 0.4, 0.5, 5)],
     "held by one who never asked": [_HELD, _did(Kind.LOOK, 4.5, 4.6, 6)],
     "back after it was seen to be over": [
@@ -80,7 +80,7 @@ _IMPOSSIBLE = {
 
 @st.composite
 def _histories(draw: st.DrawFn) -> list[LockAction]:
-    """A few holds, and some that was done to them, much of which nobody knows of."""
+    """A few holds, and some that was done to them, much of which no one knows of."""
     moments = st.integers(0, 40).map(lambda tenths: tenths / 10)
     done = [_HELD]
     for _ in range(draw(st.integers(1, 7))):

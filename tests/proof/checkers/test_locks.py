@@ -101,7 +101,7 @@ def test_the_outside_may_take_the_newest_and_refuse_who_is_late() -> None:
             _put("ada", 1.5, 5),
         ],
         "a token that it saw to be older": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 5, 6)],
-        "a token of nobody": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 7)],
+        "a token of no one": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.2, 7)],
         "the token of another": [_took("ada", 0.0, 0.1, 5), _put("bob", 0.2, 5)],
         "not who holds it": [_took("ada", 0.0, 0.1, 5), _put("ada", 0.5, 5, 6, is_taken=False)],
     }.values(),
@@ -123,7 +123,7 @@ POSSIBLE = {
         *(_took("ada", 0.0, 0.1, 5), _released("ada", 0.2, math.inf, 5)),
         _took("bob", 0.3, 0.4, 6),
     ],
-    "a grant that nobody was told of": [
+    "a grant that no caller got an answer for": [
         *(_asked_in_vain("ada", 0.0, Step.UNKNOWN), _looked(0.2, 4)),
         _took("bob", 1.1, 1.3, 5),
     ],
@@ -173,12 +173,12 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("name", POSSIBLE)
-def test_what_can_have_been_told_of_a_lock_passes(name: str) -> None:
+def test_what_can_have_been_reported_of_a_lock_passes(name: str) -> None:
     assert _found("locks-linearizable", *POSSIBLE[name]) == []
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_can_not_have_been_told_of_a_lock_is_found(name: str) -> None:
+def test_what_can_not_have_been_reported_of_a_lock_is_found(name: str) -> None:
     assert _found("locks-linearizable", *IMPOSSIBLE[name])
 
 
@@ -206,7 +206,7 @@ def test_a_long_history_of_one_lock_is_judged_and_a_fault_at_its_end_is_found() 
     assert lock_fault([*actions, LockAction(Kind.WRITE, Step.OK, last + 0.1, last + 0.2, 500)])
 
 
-def test_a_history_that_is_too_much_to_be_explained_is_told_as_a_fault() -> None:
+def test_a_history_that_is_too_much_to_be_explained_is_reported_as_a_fault() -> None:
     unknown = [
         LockAction(Kind.RENEW, Step.UNKNOWN, 0.2 + n / 1_000, math.inf, 5, 100.0 + n) for n in range(30)
     ]
@@ -223,7 +223,7 @@ def _row(token: int, node: str = "ada") -> dict[str, Any]:
     return {"cell": _KEY, "token": token, "player": node}
 
 
-def test_what_was_written_under_a_lock_is_compared_with_what_was_told() -> None:
+def test_what_was_written_under_a_lock_is_compared_with_what_was_reported() -> None:
     wrote = [_wrote("ada", 0.1, 5), _wrote("ada", 0.3, 5, Step.UNKNOWN), _wrote("ada", 2.0, 5, Step.NO)]
     there = final(tables.GUARDED, _row(5))
     assert _found("guarded-in-order", *wrote, there) == []

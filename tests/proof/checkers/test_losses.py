@@ -70,7 +70,7 @@ def test_two_who_hold_a_lock_at_once_are_found_before_and_after_a_rollback() -> 
 @pytest.mark.parametrize(
     ("at", "is_fault"), [(8.0, True), (9.95, False), (12.0, False), (14.5, False), (15.1, True)]
 )
-def test_an_effect_that_is_gone_is_a_fault_unless_it_was_told_in_the_window(
+def test_an_effect_that_is_gone_is_a_fault_unless_it_was_reported_in_the_window(
     at: float, is_fault: bool
 ) -> None:
     lines = did("ada", "effect", (at, at + 0.1), {"key": "e", "number": 1}, spooled=False, repeated=False)

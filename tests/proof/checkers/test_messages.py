@@ -38,7 +38,7 @@ def _acked(story: Story, key: str, step: Step = Step.OK) -> None:
 
 
 def _good() -> Story:
-    """Acknowledged, expired and dead ones; one that nobody knows of, and one whose answer never came."""
+    """Acknowledged, expired and dead ones; one that no one knows of, and one whose answer never came."""
     story = Story()
     for key in ("1", "2", "3"):
         _sent(story, key)

@@ -105,10 +105,10 @@ async def test_the_monitor_notes_each_head_and_each_expired_message_once() -> No
         return heads if "agent_oplog" in sql else [{"message_uuid": "m"}]
 
     monitor = Monitor(ask, story.node("monitor"))
-    await monitor.look()
-    await monitor.look()
+    await monitor.observe()
+    await monitor.observe()
     heads[0] = {"node_id": "ada", "seq": 2, "hash": "b"}
-    await monitor.look()
+    await monitor.observe()
     history = story.history()
     assert [event.data["seq"] for event in history.notes("monitor.head")] == [1, 2]
     assert [event.data["key"] for event in history.notes("monitor.expired")] == ["m"]

@@ -251,12 +251,12 @@ def test_each_house_goes_by_its_own_clock(loop: SimulatedLoop) -> None:
     assert loop.run_until_complete(main()) == pytest.approx([20, 5], abs=0.01)
 
 
-def test_who_waits_for_nothing_is_told_so(loop: SimulatedLoop) -> None:
+def test_who_waits_for_nothing_is_notified(loop: SimulatedLoop) -> None:
     with pytest.raises(Stuck, match="nothing is left"):
         loop.run_until_complete(asyncio.Event().wait())
 
 
-def test_an_error_that_nobody_takes_is_told_with_its_house(loop: SimulatedLoop) -> None:
+def test_an_error_that_no_one_takes_is_reported_with_its_house(loop: SimulatedLoop) -> None:
     failures: list[tuple[str, str]] = []
     loop.failed = lambda process, error: failures.append((process.name, str(error)))
 

@@ -17,7 +17,7 @@ from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.script import Statement
 
 _TIMEOUT_S = 3.0
-_COUNT = Statement("SELECT count(*) FROM told")
+_COUNT = Statement("SELECT count(*) FROM reported")
 
 
 class Network:
@@ -26,14 +26,14 @@ class Network:
     def __init__(self, loop: SimulatedLoop, conditions: NetworkConditions) -> None:
         self.loop = loop
         self.database = Database(loop, SharedMemory(lambda: 0), random.Random(1))
-        self.database.memory.query_now(Statement("CREATE TABLE told (word TEXT)"))
+        self.database.memory.query_now(Statement("CREATE TABLE reported (word TEXT)"))
         self.process = SimulatedProcess("client")
         self.connection: DatabaseConnection = self.database.connect(self.process, _TIMEOUT_S)
         self.connection.channel.conditions = conditions
 
     async def tell(self, word: str = "hello") -> None:
         batch = Batch()
-        batch.add("INSERT INTO told VALUES (?)", (word,))
+        batch.add("INSERT INTO reported VALUES (?)", (word,))
         await self.loop.begin(self.process, self.connection.run(batch.seal()))
 
     @property
@@ -70,7 +70,7 @@ def test_on_a_fair_line_what_is_asked_is_done_and_answered() -> None:
     ],
     ids=["refused", "lost", "unanswered", "broken"],
 )
-def test_a_bad_line_is_told_as_it_is_and_no_better(
+def test_a_bad_line_is_reported_unchanged_and_no_better(
     conditions: NetworkConditions, error: type[Exception], words: int
 ) -> None:
     async def scenario(network: Network) -> None:

@@ -59,14 +59,14 @@ def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
     assert [verdict.looks for verdict in evaluate_all(read)] == [verdict.looks for verdict in trial.verdicts]
 
 
-def test_a_broken_promise_is_told_with_the_command_that_plays_it_again(
+def test_a_broken_promise_is_reported_with_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_lives(history: History) -> Iterator[str | int]:
         yield 1
         yield f"{len(history.notes('life.began')) > 0} lives were lived"
 
-    monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "nobody lives", no_lives),))
+    monkeypatch.setattr(suite, "CHECKS", (Check("lifeless", "no one lives", no_lives),))
     args = ["--first", "7", "--seeds", "5", "--seconds", "5", "--slow", "2", "--with", "looks"]
     assert _ended(monkeypatch, *args, "--until-broken") == 1
     answer = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Budgets: what follows from what was spent, when all has an end, and what the database tells of it."""
+"""Budgets: what follows from what was spent, when all has an end, and what the database has of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_a_bound_anything_may_be_spent() -> None:
 
 
 @given(st.data(), timelines(), st.integers(0, 12))
-def test_a_hard_end_is_the_end_of_the_bar_so_many_bars_on(
+def test_a_hard_end_is_the_end_of_the_bar_this_many_bars_on(
     data: st.DataObject, timeline: Timeline, bars: int
 ) -> None:
     since_ms = data.draw(near(timeline))
@@ -138,7 +138,7 @@ def test_a_budget_is_read_as_it_was_written() -> None:
         ("tokens: 3", "budget.tokens: is no field"),
     ],
 )
-def test_a_fault_is_told_with_its_line_and_field(line: str, fault: str) -> None:
+def test_a_fault_is_reported_with_its_line_and_field(line: str, fault: str) -> None:
     with pytest.raises(BadBudget) as raised:
         parse_budget(f"budget: # of three lines\n\n  {line}\n", "b.yaml")
     (amounts,) = raised.value.faults
@@ -164,7 +164,7 @@ async def node(there: Scene) -> AsyncIterator[MeshNode]:
 
 
 def ended(node: MeshNode, beats: float, *, agent: str = "ann", account: str = "", **used: float) -> PhraseEnd:
-    """A phrase that took so many beats until now."""
+    """A phrase that took this many beats until now."""
     now_ms = node.rhythm.times.now_ms
     return PhraseEnd(
         phrase_id=new_key(),
@@ -184,11 +184,11 @@ async def record(node: MeshNode, *ends: PhraseEnd) -> None:
     await node.store.write(Script(*(node.rhythm.budgets.record(each) for each in ends)))
 
 
-async def test_what_was_spent_is_told_by_agent_and_account(node: MeshNode) -> None:
+async def test_what_was_spent_is_reported_by_agent_and_account(node: MeshNode) -> None:
     budgets = node.rhythm.budgets
     end = ended(node, 2, account="acme", cpu_sec=1.5)
     await record(node, end, ended(node, 3), ended(node, 4, agent="bob", account="acme", cpu_sec=0.5))
-    await record(node, end)  # told twice, it counts once
+    await record(node, end)  # reported twice, it counts once
     found = {each.subject: each for each in await budgets.report()}
     assert {name: (each.phrases, each.bu, each.cost) for name, each in found.items()} == {
         "account:acme": (2, 6.0, 6.0),
@@ -210,7 +210,7 @@ async def test_devices_are_summed_by_class(node: MeshNode) -> None:
     assert found.resources == Resources(gpu_sec={"A100": 1.5, "a.b": 2.0})
 
 
-async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_anew(node: MeshNode) -> None:
+async def test_a_budget_that_is_spent_is_exhausted_until_it_is_raised_or_set_again(node: MeshNode) -> None:
     budgets = node.rhythm.budgets
     await budgets.set("account:acme", Budget(max_bu=5))
     since_ms = (await budgets.set("agent:ann", Budget(max_bu=100))).since_ms
@@ -249,8 +249,8 @@ async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended
     await node.rhythm.times.until(since_ms)
     end = ended(node, 5, account="acme")
     await record(node, end, ended(node, 2), replace(ended(node, 9), ended_ms=since_ms - 60_000))
-    await record(node, end)  # told twice, it counts once
-    await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.tenant[:1])))
+    await record(node, end)  # reported twice, it counts once
+    await store.write(Script(Statement("DELETE FROM phrase_ends WHERE scope_id = ?1", store.writer_id[:1])))
     assert await stand() == {"agent:ann": 7, "account:acme": 5}
     await budgets.set("agent:ann", Budget(max_bu=50))
     await budgets.set("account:acme", Budget(max_bu=50), anew=True)
@@ -264,7 +264,8 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
         for job, account, ago_ms in (("long-ago", "acme", 60_000), ("just-now", "", 6_000))
     ]
     lease = Statement(
-        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1", node.store.tenant[:1]
+        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1",
+        node.store.writer_id[:1],
     )
     await node.store.write(Script(*map(budgets.record_begin, begins), lease))
     amounts = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
@@ -347,8 +348,8 @@ async def test_only_agents_and_accounts_have_budgets(node: MeshNode, subject: st
 
 
 async def test_a_budget_that_is_not_set_can_not_be_shown_or_removed(node: MeshNode) -> None:
-    for asked in (node.rhythm.budgets.show("agent:nobody"), node.rhythm.budgets.remove("agent:nobody")):
-        with pytest.raises(NotKnown, match="agent:nobody has no budget"):
+    for asked in (node.rhythm.budgets.show("agent:unknown"), node.rhythm.budgets.remove("agent:unknown")):
+        with pytest.raises(NotKnown, match="agent:unknown has no budget"):
             await asked
     with pytest.raises(BadValue, match="charge_to"):
         await node.rhythm.budgets.set("agent:ann", Budget(charge_to="x"))

@@ -1,4 +1,4 @@
-"""What work costs: the formula, rates from a file, and resources of which not all is told."""
+"""What work costs: the formula, rates from a file, and resources of which not all is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_is_used_together_costs_as_much_as_one_after_the_other(
 
 
 @given(resources(), resources())
-def test_what_neither_told_is_not_told_by_their_sum_and_what_one_told_is(
+def test_what_neither_reported_is_not_reported_by_their_sum_and_what_one_reported_is(
     one: Resources, other: Resources
 ) -> None:
     total = one + other
@@ -114,7 +114,7 @@ def test_a_file_of_rates_says_it_all() -> None:
     assert parse_rates("role_rate_bu: 3").total({"anyone": 2}, Resources()) == 6
 
 
-def test_the_faults_of_a_file_are_told_with_their_lines() -> None:
+def test_the_faults_of_a_file_are_reported_with_their_lines() -> None:
     with pytest.raises(BadBudget) as raised:
         parse_rates("cpu_sec: -1\ngpu_sec:\n  A100: much\ntokens: 3\n", "rates.yaml")
     assert [fault.split(" ")[:3] for fault in raised.value.faults] == [

@@ -1,4 +1,4 @@
-"""Help: what was promised is kept, broken or expired, the asker knows which, and nobody waits for ever."""
+"""Help: what was promised is kept, broken or expired, the asker knows which, and no one waits forever."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Two:
         return thread, request
 
     async def advance(self, beats: float) -> None:
-        """Let so many beats pass."""
+        """Let this many beats pass."""
         await self.harness.clock.advance(f"{round(beats * BEAT_S * 1_000)}ms")
         for side in (self.asker, self.helper):
             side._context.times.notify_clock_set()
@@ -180,7 +180,7 @@ async def test_a_late_answer_breaks_the_promise_and_arrives_all_the_same(two: Tw
     assert await two.counts() == (0, 1, 0, 0)
 
 
-async def test_an_answer_that_nobody_had_promised_is_help_too(two: Two) -> None:
+async def test_an_answer_that_no_one_had_promised_is_help_too(two: Two) -> None:
     thread, request = await two.asked()
     await two.helper.answer(request, "at once")
     assert (await two.asker.wait(thread)).body == "at once"
@@ -188,7 +188,7 @@ async def test_an_answer_that_nobody_had_promised_is_help_too(two: Two) -> None:
     assert await two.counts() == (1, 0, 0, 0)
 
 
-async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(two: Two) -> None:
+async def test_a_promise_that_is_taken_back_is_broken_and_no_one_waits_for_it(two: Two) -> None:
     thread, request = await two.asked()
     with pytest.raises(NotHelper, match="no promise to withdraw"):
         await two.helper.withdraw(request)
@@ -206,7 +206,9 @@ async def test_a_promise_that_is_taken_back_is_broken_and_nobody_waits_for_it(tw
     assert await two.counts() == (0, 1, 0, 0)
 
 
-async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_what_to_do(two: Two) -> None:
+async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_notified_what_to_do(
+    two: Two,
+) -> None:
     thread, request = await two.asked(task="ucxl://a/b")
     await two.helper.promise(request, promise_beats=2, fail_after_beats=3, on_fail="plan-b")
     waiting = asyncio.create_task(two.asker.wait(thread))
@@ -237,7 +239,7 @@ async def test_a_promise_of_which_nothing_comes_expires_and_the_asker_is_told_wh
     assert await two.counts() == (0, 0, 1, 0)
 
 
-async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
+async def test_a_request_that_no_one_answers_closes_and_is_not_delivered_any_more(two: Two) -> None:
     thread = await two.asker.ask("helper", "?", within_beats=2)
     await two.advance(2)
     assert await two.helping.messages.poll_inbox_from_db("helper") == []
@@ -245,7 +247,7 @@ async def test_a_request_that_nobody_answers_closes_and_is_not_delivered_any_mor
         two.helper.answer(thread.thread_id, "too late"),
         two.helper.promise(thread, promise_beats=1, fail_after_beats=1),
     ):
-        with pytest.raises(ThreadClosed) as caught:  # though nobody has closed it yet
+        with pytest.raises(ThreadClosed) as caught:  # though no one has closed it yet
             await late
         assert caught.value.state == "unanswered"
     assert await two.state(thread) == "asked"
@@ -282,7 +284,7 @@ async def test_of_those_who_have_a_role_one_promises_and_only_that_one_answers(t
             await refused
     await two.helper.answer(request, 2, sender=helper)
     assert (await two.asker.wait(thread)).body == 2
-    assert len(await said_in(two, thread, PROMISE)) == 1, "who was refused has told nobody"
+    assert len(await said_in(two, thread, PROMISE)) == 1, "who was refused has notified no one"
 
 
 async def test_who_promises_has_acknowledged_the_request(two: Two) -> None:
@@ -311,8 +313,8 @@ async def test_what_is_no_thread_of_help_is_not_known(two: Two) -> None:
         with pytest.raises(NotKnown):
             await said
     thread, request = await two.asked()
-    with pytest.raises(BadValue, match="got somebody"):
-        await two.helper.answer(request._replace(sender_agent="somebody"), "for whom?")
+    with pytest.raises(BadValue, match="got someone"):
+        await two.helper.answer(request._replace(sender_agent="someone"), "for whom?")
     with pytest.raises(BadValue, match="help thread must be"):
         await two.asker.state("abc")
     assert await two.state(thread) == "asked"
@@ -322,7 +324,7 @@ async def test_the_message_and_what_is_written_with_it_are_both_there_or_neither
     thread, _ = await two.asked()
 
     def close(_: Message) -> list[Statement]:
-        return [Statement(named("help")["withdraw"], (*two.asking.store.tenant[:2], thread.thread_id))]
+        return [Statement(named("help")["withdraw"], (*two.asking.store.mesh_id, thread.thread_id))]
 
     with pytest.raises(MessageTaken):
         await two.asking.messages.send("other", "another one", key=thread.thread_id, statements=close)
@@ -374,7 +376,9 @@ async def test_who_waits_closes_no_thread_but_its_own(two: Two) -> None:
     await two.advance(1)
     with pytest.raises(ThreadClosed):
         await two.asker.wait(own)
-    assert await two.state(other) == "asked", "whoever waits for that one closes it, or the next bar does"
+    assert await two.state(other) == "asked", (
+        "the one that waits for that one closes it, or the next bar does"
+    )
 
 
 async def test_a_node_whose_clock_is_ahead_closes_nothing_before_its_time(two: Two) -> None:
@@ -424,12 +428,14 @@ async def test_on_a_server_too(shared_server: Server, tmp_path: Path) -> None:
         await helper.answer(request, "here")
         assert (await waiting).body == "here"
 
-        left = await asker.ask("nobody", "?", within_beats=1)
+        left = await asker.ask("unknown", "?", within_beats=1)
         with pytest.raises(ThreadClosed) as caught:
             await asker.wait(left)
         assert caught.value.state == "unanswered"
         await helping.store.synced()
         assert await helper.close_due() == 0
         assert await helper.counts(0, await database_ms(helping) + 1) == (1, 0, 0, 1)
-        assert len(await asking.messages.queries.listed(thread=left.thread_id)) == 2, "one of them is told"
+        assert len(await asking.messages.queries.listed(thread=left.thread_id)) == 2, (
+            "one of them is notified"
+        )
         await receiving.aclose()

@@ -1,4 +1,4 @@
-"""Locks and leases in beats: over with their phase or bar, unless renewed by whoever has beats left."""
+"""Locks and leases in beats: over with their phase or bar, unless renewed while beats are left."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ async def test_a_lock_is_held_until_the_phase_or_the_bar_ends_and_then_anybodys(
 ) -> None:
     one, two = await harness.node("one"), await harness.node("two")
     bar_ms = await _advance_into_bar(harness, into_ms)
-    lock = await one.rhythm.holds.acquire(_KEY, until)
+    lock = await one.rhythm.beat_locks.acquire(_KEY, until)
     assert (lock.until, lock.ends_ms) == (until, bar_ms + ends_ms)
     with pytest.raises(LockHeld):
         await two.locks.acquire(_KEY)
     await _advance_to(harness, bar_ms + ends_ms + 1_000)
     assert (await two.locks.acquire(_KEY)).fence_token > lock.fence_token
     with pytest.raises(StaleFence):
-        await one.rhythm.holds.renew(lock, beats_left=3)
+        await one.rhythm.beat_locks.renew(lock, beats_left=3)
 
 
 async def test_right_before_a_boundary_it_is_for_the_phase_that_comes(harness: MeshHarness) -> None:
-    holds = (await harness.node()).rhythm.holds
+    holds = (await harness.node()).rhythm.beat_locks
     assert holds.ends_ms("phase", _PLAN_MS - 100) == _PLAN_MS
     assert holds.ends_ms("phase", _PLAN_MS - 99) == _WORK_MS
     assert holds.ends_ms("bar", _BAR_MS - 1) == 2 * _BAR_MS
@@ -103,7 +103,7 @@ async def test_a_body_is_stopped_at_the_boundary_and_nothing_renews_its_lock(har
     inside, never = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
-        async with node.rhythm.holds.hold(_KEY, until="phase"):
+        async with node.rhythm.beat_locks.hold(_KEY, until="phase"):
             inside.set()
             await never.wait()
 
@@ -126,7 +126,7 @@ async def test_with_beats_left_it_goes_on_until_the_next_boundary_however_often_
     held: list[BeatLock] = []
 
     async def work() -> None:
-        async with node.rhythm.holds.hold(_KEY, until="phase") as lock:
+        async with node.rhythm.beat_locks.hold(_KEY, until="phase") as lock:
             held.append(lock)
             inside.set()
             await never.wait()
@@ -135,13 +135,13 @@ async def test_with_beats_left_it_goes_on_until_the_next_boundary_however_often_
     async with asyncio.timeout(_PATIENCE_S):
         await inside.wait()
         for _ in range(3):
-            await node.rhythm.holds.renew(held[0], beats_left=1)
+            await node.rhythm.beat_locks.renew(held[0], beats_left=1)
             assert held[0].ends_ms == bar_ms + _WORK_MS
         await _advance_to(harness, bar_ms + _PLAN_MS + 5_000)
         assert [each.fence_token for each in await node.locks.holders(_KEY)] == [held[0].fence_token]
         assert not working.done()
         with pytest.raises(BadValue, match="got 0"):
-            await node.rhythm.holds.renew(held[0], beats_left=0)
+            await node.rhythm.beat_locks.renew(held[0], beats_left=0)
         assert held[0].ends_ms == bar_ms + _WORK_MS
         await _advance_to(harness, bar_ms + _WORK_MS + 1_000)
         with pytest.raises(LockLost):
@@ -151,7 +151,9 @@ async def test_with_beats_left_it_goes_on_until_the_next_boundary_however_often_
 async def test_a_body_that_ends_before_the_boundary_lets_go_of_its_lock(harness: MeshHarness) -> None:
     node = await harness.node()
     await _advance_into_bar(harness, 0)
-    async with node.rhythm.holds.hold([_KEY, "task:43"], until="bar", agent="coder", shared=True) as lock:
+    async with node.rhythm.beat_locks.hold(
+        [_KEY, "task:43"], until="bar", agent="coder", shared=True
+    ) as lock:
         assert (lock.holder_agent, lock.is_shared) == ("coder", True)
         assert len(await node.locks.holders()) == 2
     assert await node.locks.holders() == []
@@ -163,7 +165,7 @@ async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_wa
     one, two = await harness.node("one"), await harness.node("two")
     bar_ms = await _advance_into_bar(harness, 0)
     first = await one.locks.acquire(_KEY, ttl=3_600)
-    waiting = asyncio.create_task(two.rhythm.holds.acquire(_KEY, "bar", wait=_PATIENCE_S))
+    waiting = asyncio.create_task(two.rhythm.beat_locks.acquire(_KEY, "bar", wait=_PATIENCE_S))
     async with asyncio.timeout(_PATIENCE_S):
         async with aclosing(one.locks.watch()) as changes:
             async for found in changes:
@@ -178,14 +180,14 @@ async def test_who_has_waited_holds_it_until_the_end_of_the_phase_in_which_it_wa
 
 async def test_only_phases_and_bars_end(harness: MeshHarness) -> None:
     with pytest.raises(BadValue, match="until must be phase or bar, got 'week'"):
-        await (await harness.node()).rhythm.holds.acquire(_KEY, "week")
+        await (await harness.node()).rhythm.beat_locks.acquire(_KEY, "week")
 
 
 async def test_the_phases_are_those_of_the_policy_in_force(harness: MeshHarness) -> None:
     node = await harness.node()
     said = {"cluster_id": "c", "initial_bpm": 12, "phases": {"work": 7, "rest": 1}}
     entry = await node.rhythm.policies.set(TempoPolicy.of_document(said))
-    holds = node.rhythm.holds
+    holds = node.rhythm.beat_locks
     assert holds.ends_ms("phase", entry.anchor_ms) == entry.anchor_ms + 35_000
     assert holds.ends_ms("phase", entry.anchor_ms - _BAR_MS) == entry.anchor_ms - _BAR_MS + _PLAN_MS
     assert tuple(node.rhythm.policy.phase_beats) == PHASES
@@ -242,7 +244,6 @@ async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_whi
     first_ms = await _lease_end(one, job_id)
     assert bar_ms + _PLAN_MS <= first_ms < bar_ms + _PLAN_MS + soon_ms
     await _advance_to(harness, bar_ms + 6_000)
-    one.worker._leases._wake.set()  # its timer does not follow the manual clock
     async with asyncio.timeout(_PATIENCE_S):
         seen = one.store.change_count
         while await _lease_end(one, job_id) == first_ms:
@@ -253,7 +254,7 @@ async def test_a_job_is_leased_until_its_boundary_and_renewed_until_the_next_whi
     await two.worker.start()
     await _advance_to(harness, bar_ms + _WORK_MS + soon_ms)
     async with asyncio.timeout(_PATIENCE_S):
-        assert await begun.get() == job_id, "nobody has renewed it"
+        assert await begun.get() == job_id, "no one has renewed it"
     await two.worker.stop(grace=0.0)
 
 

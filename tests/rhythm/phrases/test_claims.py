@@ -83,7 +83,7 @@ def test_what_every_claim_says_can_not_be_left_out(gone: str) -> None:
         StatusClaim.of_document(short)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(BadValue, match=r"agent_id.*state.*progress"):
         StatusClaim.of_document(document(agent_id="", state="?", progress=2))
     with pytest.raises(BadValue, match="must be an object"):

@@ -110,14 +110,14 @@ def test_a_phrase_may_wait_for_the_downbeat() -> None:
 # --- waiting -----------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_waits_for_ever_ends_with_its_fallback_its_status_and_its_cost() -> None:
+def test_an_agent_that_waits_forever_ends_with_its_fallback_its_status_and_its_cost() -> None:
     async def scenario(here: Stage) -> None:
         fallbacks = {"coarse-answer": lambda: asyncio.sleep(BEAT_MS / 1_000, "coarse")}
         waiting = asyncio.ensure_future(for_ever())
         phrase = here.phrase(score(escalation=FALLS_BACK), task=TASK, fallbacks=fallbacks)
         async with phrase, phrase.work():
             await phrase.wait_for(waiting, wait_for=["hmmm://thread/abc"])
-            raise AssertionError("it was waited in vain")
+            raise AssertionError("it was waited without success")
         assert waiting.cancelled()
         assert phrase.result == "coarse"
         end = await here.assert_recorded(phrase, "degraded", "done")
@@ -144,7 +144,7 @@ def test_while_it_waits_it_says_for_what_and_how_long() -> None:
     played(scenario)
 
 
-def test_without_a_function_the_caller_is_told_what_to_fall_back_on() -> None:
+def test_without_a_function_the_caller_is_notified_what_to_fall_back_on() -> None:
     async def scenario(here: Stage) -> None:
         with pytest.raises(WaitExhausted, match=r"wait budget io .* exhausted") as raised:
             async with here.phrase(score(escalation=FALLS_BACK), task=TASK) as phrase:
@@ -203,7 +203,7 @@ def test_waiting_ends_with_its_phase_and_that_is_no_overrun() -> None:
     played(scenario)
 
 
-def test_an_error_of_what_is_waited_for_is_raised_as_it_is() -> None:
+def test_an_error_of_what_is_waited_for_is_raised_unchanged() -> None:
     async def scenario(here: Stage) -> None:
         async def fails() -> None:
             raise LookupError("gone")
@@ -261,7 +261,7 @@ def test_an_agent_whose_helper_breaks_its_promise_ends_with_what_the_promise_nam
     played(scenario)
 
 
-def test_no_promise_by_the_end_of_the_bar_is_a_wait_in_vain() -> None:
+def test_no_promise_by_the_end_of_the_bar_is_a_wait_without_success() -> None:
     async def scenario(here: Stage) -> None:
         await here.beats(6.5)
         with pytest.raises(WaitExhausted) as raised:

@@ -72,7 +72,7 @@ def test_retries_shrink_and_end_with_the_first_that_is_not_deferred() -> None:
     played(scenario)
 
 
-def test_when_no_phrase_is_left_the_overrun_is_told() -> None:
+def test_when_no_phrase_is_left_the_overrun_is_reported() -> None:
     async def scenario(here: Stage) -> None:
         async def agent() -> None:
             async for phrase in here.phrases(score(), task=TASK):

@@ -103,7 +103,7 @@ def test_an_agent_cancelled_while_its_last_checkpoint_is_made_is_recorded() -> N
 # --- fallbacks ---------------------------------------------------------------------------------------
 
 
-def test_a_fallback_that_waits_in_vain_has_no_fallback_and_tells_nobody_again() -> None:
+def test_a_fallback_that_waits_without_success_has_no_fallback_and_tells_no_one_again() -> None:
     async def scenario(here: Stage) -> None:
         calls: list[Phrase] = []
 
@@ -124,7 +124,7 @@ def test_a_fallback_that_waits_in_vain_has_no_fallback_and_tells_nobody_again() 
     played(scenario)
 
 
-def test_what_is_waited_for_in_vain_again_is_told_once_by_budget_and_made_up_for_once() -> None:
+def test_what_is_waited_for_without_success_again_is_reported_once_by_budget_and_made_up_for_once() -> None:
     async def scenario(here: Stage) -> None:
         calls: list[str] = []
         fallbacks = {"coarse": lambda: calls.append("coarse")}
@@ -152,7 +152,9 @@ async def by_group(phrase: Phrase) -> None:
 
 
 @pytest.mark.parametrize("both", [by_gather, by_group])
-def test_two_that_wait_in_vain_at_once_have_one_fallback(both: Callable[[Phrase], Awaitable[None]]) -> None:
+def test_two_that_wait_without_success_at_once_have_one_fallback(
+    both: Callable[[Phrase], Awaitable[None]],
+) -> None:
     async def scenario(here: Stage) -> None:
         calls: list[int] = []
 
@@ -261,7 +263,7 @@ def test_what_will_not_be_cancelled_is_left_to_itself_soon_and_that_is_not_waiti
     played(scenario, tempo_policy=tmp_path / "tempo.yaml")
 
 
-def test_a_body_that_will_not_be_cut_off_is_degraded_and_told_how_late_it_was() -> None:
+def test_a_body_that_will_not_be_cut_off_is_degraded_and_notified_how_late_it_was() -> None:
     async def scenario(here: Stage) -> None:
         async with here.phrase(score(), task=TASK) as phrase:
             try:
@@ -314,7 +316,7 @@ def test_a_checkpoint_that_is_still_on_its_way_is_not_replaced_by_the_one_before
     played(scenario)
 
 
-def test_a_task_that_is_done_begins_anew_and_one_that_is_not_goes_on() -> None:
+def test_a_task_that_is_done_begins_again_and_one_that_is_not_goes_on() -> None:
     async def scenario(here: Stage) -> None:
         async def round_of(beats: float) -> Any:
             async with here.phrase(score(escalation=STAYS), task=TASK) as phrase:

@@ -25,7 +25,9 @@ score:
     on_wait_exhausted: ["emit:needs-attention", "fallback:coarse-answer"]
     on_overrun: [checkpoint, "defer:next-phrase"]
 """
-BESIDE: Final = f"ucxl: ucxl://proj:any/*/task/graph_ingest\n{ALONE}budget: {{max_bu: 12, hard_end: bar+3}}\n"
+NEXT_TO: Final = (
+    f"ucxl: ucxl://proj:any/*/task/graph_ingest\n{ALONE}budget: {{max_bu: 12, hard_end: bar+3}}\n"
+)
 
 BEATS = st.integers(1, 21)
 
@@ -93,7 +95,7 @@ def test_without_phases_the_bar_is_shared_out(bar: int) -> None:
 
 
 def test_a_score_is_read_alone_and_beside_its_address_and_budget() -> None:
-    alone, neighbour = parse_score(ALONE), parse_score(BESIDE)
+    alone, neighbour = parse_score(ALONE), parse_score(NEXT_TO)
     assert alone.score == neighbour.score
     assert (alone.ucxl, alone.budget) == (None, None)
     assert neighbour.ucxl == "ucxl://proj:any/*/task/graph_ingest"
@@ -132,7 +134,7 @@ FAULTS: Final[dict[str, tuple[str, int, str, str]]] = {
     "text": ("score", 1, "", "a score is a map, not text"),
     "none": ("budget: {}", 1, "score", "is missing; allowed: a map of tempo, bar_len, phases"),
     "empty": ("score:", 1, "score", "must not be empty or null; leave it out"),
-    "unknown beside": (
+    "unknown next to": (
         "score: {}\nnote: x",
         2,
         "note",
@@ -251,7 +253,9 @@ FAULTS: Final[dict[str, tuple[str, int, str, str]]] = {
 
 
 @pytest.mark.parametrize(("text", "line", "field", "wrong"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_is_wrong_is_told_with_its_line_and_field(text: str, line: int, field: str, wrong: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line_and_field(
+    text: str, line: int, field: str, wrong: str
+) -> None:
     with pytest.raises(BadScore) as caught:
         parse_score(text, "s.yaml")
     (fault,) = caught.value.faults

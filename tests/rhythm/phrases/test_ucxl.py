@@ -34,7 +34,7 @@ NOW_MS: Final = 1_000_000_000 * 40_000 + 2_300  # in the first beat of a bar
 
 
 def then(plan: Plan, bpm: float, bar_len: int, bars: int, phases: dict[str, int] | None = None) -> Plan:
-    """A plan with another tempo, so many bars after the last one began."""
+    """A plan with another tempo, this many bars after the last one began."""
     document = {"cluster_id": "home", "initial_bpm": bpm, "bar_len_beats": bar_len}
     policy = TempoPolicy.of_document(document if phases is None else {**document, "phases": phases})
     anchor_ms = plan.head.anchor_ms + bars * plan.head.tempo.bar_ms
@@ -99,7 +99,7 @@ def test_every_text_is_an_address_or_refused_at_a_place_in_it(text: str) -> None
     st.integers(110_000_000, 1_000_000_000),
     st.lists(st.tuples(st.floats(6, 60), st.integers(3, 16), st.integers(1, 5_000)), max_size=3),
 )
-def test_beats_between_now_and_what_an_address_means_are_those_that_it_says(
+def test_beats_between_now_and_what_an_address_means_are_the_ones_that_it_says(
     count: int, is_past: bool, now_ms: int, tempos: list[tuple[float, int, int]]
 ) -> None:
     plan = Plan(replace(FIRST, first_bar=7))
@@ -204,7 +204,7 @@ def test_phases_are_those_of_the_policy_that_holds_then() -> None:
         ("ucxl://" + "a" * MAX_LENGTH, MAX_LENGTH, f"at most {MAX_LENGTH} characters"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place_and_what_may_stand_there(
+def test_what_is_wrong_is_reported_with_its_place_and_what_may_stand_there(
     text: str, position: int, said: str
 ) -> None:
     bad = fault(text)

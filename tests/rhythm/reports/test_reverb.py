@@ -1,4 +1,4 @@
-"""Reverb: every bar is reported once, and what nobody saw is said to be missing."""
+"""Reverb: every bar is reported once, and what no one saw is said to be missing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.messages.messaging import Crowd, write
+from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import Scene
 from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, start, thread
-from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, Hand, Player, player
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, ClockedReporter, MovableClock, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
@@ -23,7 +23,7 @@ _DAY_BARS = 86_400_000 // BAR_MS
 # --- one bar -----------------------------------------------------------------------------------------
 
 
-async def test_a_bar_is_reported_with_all_that_was_in_it(crowd: Crowd, hand: Hand) -> None:
+async def test_a_bar_is_reported_with_all_that_was_in_it(crowd: NodeGroup, hand: MovableClock) -> None:
     one = player(await crowd.node("one"), hand)
     await one.bar_reporter.roll_up_due()
     one.status.claim("a", "t", "planning")
@@ -68,7 +68,9 @@ async def test_a_bar_is_reported_with_all_that_was_in_it(crowd: Crowd, hand: Han
     assert await one.bar_reporter.roll_up_due() == []
 
 
-async def test_who_had_something_to_do_and_fell_silent_is_missing(one: Player, hand: Hand) -> None:
+async def test_who_had_something_to_do_and_fell_silent_is_missing(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     await one.say("a", "t", "executing")
     await one.say("b", "u", "executing")
     await one.say("c", "v", "done")
@@ -86,7 +88,9 @@ async def test_who_had_something_to_do_and_fell_silent_is_missing(one: Player, h
     assert await one.bar_reporter.roll_up_due() == [], "that was said"
 
 
-async def test_a_mesh_at_work_is_reported_on_though_no_agent_speaks(one: Player, hand: Hand) -> None:
+async def test_a_mesh_at_work_is_reported_on_though_no_agent_speaks(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     await write(
         one.node,
         "UPDATE mesh_heartbeats SET load = 1, capacity = 4 WHERE scope_id = ?1 AND repository_id = ?2",
@@ -99,7 +103,9 @@ async def test_a_mesh_at_work_is_reported_on_though_no_agent_speaks(one: Player,
 # --- quiet and missing bars --------------------------------------------------------------------------
 
 
-async def test_a_fresh_mesh_begins_with_the_bar_in_which_it_first_looks(one: Player, hand: Hand) -> None:
+async def test_a_fresh_mesh_begins_with_the_bar_in_which_it_first_looks(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     for bar in range(1, 4):
         hand.to(bar, 2)
         assert await one.bar_reporter.roll_up_due() == []
@@ -109,7 +115,7 @@ async def test_a_fresh_mesh_begins_with_the_bar_in_which_it_first_looks(one: Pla
 
 
 async def test_nothing_is_written_of_quiet_bars_until_there_are_many(
-    there: Scene, one: Player, hand: Hand
+    there: Scene, one: ClockedReporter, hand: MovableClock
 ) -> None:
     written = len(there.gate.batches)
     for bar in range(1, QUIET_BARS):
@@ -121,7 +127,7 @@ async def test_nothing_is_written_of_quiet_bars_until_there_are_many(
 
 
 async def test_who_leaves_vouches_for_the_quiet_bars_that_it_saw(
-    there: Scene, one: Player, hand: Hand
+    there: Scene, one: ClockedReporter, hand: MovableClock
 ) -> None:
     for bar in (1, 2):
         hand.to(bar, 2)
@@ -136,7 +142,7 @@ async def test_who_leaves_vouches_for_the_quiet_bars_that_it_saw(
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["after-a-report", "before-the-first"])
 async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
-    one: Player, hand: Hand, is_told: bool
+    one: ClockedReporter, hand: MovableClock, is_told: bool
 ) -> None:
     if is_told:
         await one.say("a", "t", "done")
@@ -157,8 +163,8 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
     assert_tiled(await every(one))
 
 
-async def test_bars_that_one_has_missed_while_another_leads_are_told_by_who_has_seen_them(
-    there: Scene, one: Player, hand: Hand
+async def test_bars_that_one_has_missed_while_another_leads_are_reported_by_who_has_seen_them(
+    there: Scene, one: ClockedReporter, hand: MovableClock
 ) -> None:
     async with there.node("two") as node:
         two = player(node, hand)
@@ -176,11 +182,13 @@ async def test_bars_that_one_has_missed_while_another_leads_are_told_by_who_has_
         await two.say("a", "t", "done")
         hand.to(15, 2)
         made = await two.bar_reporter.roll_up_due(may_miss=False)
-        assert bars(made) == [(8, 6, "missing"), (14, 1, "reported")], "what came after is told by anybody"
+        assert bars(made) == [(8, 6, "missing"), (14, 1, "reported")], (
+            "what came after is reported by anybody"
+        )
 
 
-async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
-    one: Player, hand: Hand
+async def test_a_silent_bar_between_two_that_are_reported_at_once_is_no_quiet_one(
+    one: ClockedReporter, hand: MovableClock
 ) -> None:
     await one.say("a", "t", "executing")
     await one.say("b", "u", "done")
@@ -193,8 +201,8 @@ async def test_a_silent_bar_between_two_that_are_told_at_once_is_no_quiet_one(
     assert [alarm.name for alarm in made[1].alarms] == ["no_status_claims"]
 
 
-async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_told_late(
-    one: Player, hand: Hand
+async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_reported_late(
+    one: ClockedReporter, hand: MovableClock
 ) -> None:
     await one.say("a", "t", "done")
     hand.to(1, 2)
@@ -211,11 +219,13 @@ async def test_a_gap_is_one_report_however_long_and_bars_with_data_are_told_late
     ]
     reports = await every(one)
     assert_tiled(reports)
-    assert reports[2].standing.queue_depth is None, "nobody knows how it was then"
+    assert reports[2].standing.queue_depth is None, "no one knows how it was then"
     assert reports[4].phrases == {"done": 1}
 
 
-async def test_many_bars_that_were_left_behind_are_all_reported(one: Player, hand: Hand) -> None:
+async def test_many_bars_that_were_left_behind_are_all_reported(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     for bar in range(150):
         hand.to(bar)
         one.status.claim("a", "t", "done")
@@ -226,7 +236,7 @@ async def test_many_bars_that_were_left_behind_are_all_reported(one: Player, han
     assert await one.bar_reporter.roll_up_due() == []
 
 
-async def test_when_reports_are_not_wanted_there_are_none(there: Scene, hand: Hand) -> None:
+async def test_when_reports_are_not_wanted_there_are_none(there: Scene, hand: MovableClock) -> None:
     policy = TempoPolicy.of_document(
         {"cluster_id": "c", "initial_bpm": 12.0, "observability": {"emit_bar_reports": False}}
     )
@@ -240,7 +250,9 @@ async def test_when_reports_are_not_wanted_there_are_none(there: Scene, hand: Ha
 # --- several at once ---------------------------------------------------------------------------------
 
 
-async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(crowd: Crowd, hand: Hand) -> None:
+async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(
+    crowd: NodeGroup, hand: MovableClock
+) -> None:
     players = [player(await crowd.node(name), hand) for name in ("one", "two", "three")]
     await asyncio.gather(*(each.bar_reporter.roll_up_due() for each in players))
     made: list[BarReport] = []
@@ -266,7 +278,9 @@ async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(crowd: C
         assert await each.bar_reporter.reports(100) == newest[::-1], "they agree"
 
 
-async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(there: Scene, hand: Hand) -> None:
+async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(
+    there: Scene, hand: MovableClock
+) -> None:
     async with there.node("one") as node, there.node("two") as other:
         one, two = player(node, hand), player(other, hand)
         await one.bar_reporter.roll_up_due()
@@ -293,7 +307,7 @@ async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(there:
 
 
 async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
-    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    one: ClockedReporter, hand: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bar_reporter, "_PRUNE_BATCH_SIZE", 2)
     for bar in range(5):
@@ -314,7 +328,7 @@ async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
     assert last.end_ms == one.ground.timeline.window_at(hand.now_ms).start_ms
 
 
-async def test_a_report_is_the_same_for_whoever_reads_it(one: Player, hand: Hand) -> None:
+async def test_a_report_is_the_same_for_anyone_who_reads_it(one: ClockedReporter, hand: MovableClock) -> None:
     await one.say("a", "t", "done")
     hand.to(1, 2)
     (report,) = await one.bar_reporter.roll_up_due()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.messages.messaging import Crowd
+from tests.support.messages.messaging import NodeGroup
 from tests.support.oplog.authoring import Scene
 from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, start, thread
-from tests.support.rhythm.grounds import Hand, Player, player
+from tests.support.rhythm.grounds import ClockedReporter, MovableClock, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import Names
 from vox_mesh.rhythm import bar_reporter
 from vox_mesh.rhythm.bar_reporter import LATE_END_PERIOD_MS
 
 
-async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd, hand: Hand) -> None:
+async def test_claims_that_come_late_amend_the_report_of_their_bar(
+    crowd: NodeGroup, hand: MovableClock
+) -> None:
     one, two = player(await crowd.node("one"), hand), player(await crowd.node("two"), hand)
     await one.bar_reporter.roll_up_due()
     await one.say("a", "t", "done")
@@ -38,7 +40,9 @@ async def test_claims_that_come_late_amend_the_report_of_their_bar(crowd: Crowd,
     assert await two.bar_reporter.roll_up_due() == []
 
 
-async def test_a_gap_comes_apart_when_something_of_it_comes_late(one: Player, hand: Hand) -> None:
+async def test_a_gap_comes_apart_when_something_of_it_comes_late(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     await one.say("a", "t", "done")
     hand.to(1, 2)
     await one.bar_reporter.roll_up_due()
@@ -67,7 +71,9 @@ async def test_a_gap_comes_apart_when_something_of_it_comes_late(one: Player, ha
     assert reports[2].late == Names(1, ("b",))
 
 
-async def test_phrases_that_come_late_amend_the_report_of_their_bar_once(one: Player, hand: Hand) -> None:
+async def test_phrases_that_come_late_amend_the_report_of_their_bar_once(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     await phrase(one, "x", start(0) + 1)
     hand.to(1, 2)
     (first,) = await one.bar_reporter.roll_up_due()
@@ -78,7 +84,7 @@ async def test_phrases_that_come_late_amend_the_report_of_their_bar_once(one: Pl
     assert await one.bar_reporter.roll_up_due() == []
 
 
-async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: Hand) -> None:
+async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: MovableClock) -> None:
     slow = TempoPolicy.of_document({"cluster_id": "c", "initial_bpm": 1 / 60})
     async with there.node() as node:
         one = player(node, hand, slow)
@@ -97,7 +103,7 @@ async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: Hand)
 
 
 async def test_threads_that_are_closed_after_their_bar_was_reported_amend_it_once(
-    one: Player, hand: Hand
+    one: ClockedReporter, hand: MovableClock
 ) -> None:
     await thread(one, "kept", "kept", start(0) + 1)
     await one.say("a", "t", "done")
@@ -113,7 +119,7 @@ async def test_threads_that_are_closed_after_their_bar_was_reported_amend_it_onc
 
 
 async def test_quiet_and_missing_bars_come_apart_when_threads_of_theirs_are_closed(
-    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    one: ClockedReporter, hand: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bar_reporter, "_BATCH_SIZE", 2)
     for bar in range(1, 6):
@@ -133,7 +139,7 @@ async def test_quiet_and_missing_bars_come_apart_when_threads_of_theirs_are_clos
 
 
 async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_reported(
-    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    one: ClockedReporter, hand: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bar_reporter, "_BATCH_SIZE", 4)
     for number in range(9):
@@ -148,7 +154,7 @@ async def test_a_bar_in_which_more_threads_end_than_are_looked_at_at_once_is_rep
 
 
 async def test_what_comes_late_for_many_bars_is_taken_in_whole(
-    one: Player, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    one: ClockedReporter, hand: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bar_reporter, "_BATCH_SIZE", 4)
     late = player(one.node, hand)
@@ -168,7 +174,7 @@ async def test_what_comes_late_for_many_bars_is_taken_in_whole(
 
 
 async def test_claims_from_before_the_first_report_are_reported_and_leave_no_bar_out(
-    there: Scene, hand: Hand
+    there: Scene, hand: MovableClock
 ) -> None:
     async with there.node() as node, there.node("two") as other:
         one, two = player(node, hand), player(other, hand)

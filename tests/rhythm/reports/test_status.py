@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.messages.messaging import Crowd
+from tests.support.messages.messaging import NodeGroup
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import Scene
-from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Hand, Player, player
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, ClockedReporter, MovableClock, player
 from vox_mesh.errors import BadValue, DatabaseFault, StaleIncarnation, Unreachable
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import StatusClaim
@@ -32,7 +32,7 @@ def rest() -> Clock:
 
 
 @pytest.fixture
-async def one(there: Scene, hand: Hand, rest: Clock) -> AsyncIterator[Player]:
+async def one(there: Scene, hand: MovableClock, rest: Clock) -> AsyncIterator[ClockedReporter]:
     """One node on it, which finds at the first fault that the database is away."""
     async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S)) as node:
         await node.run_once()
@@ -50,7 +50,7 @@ def comes_back(rest: Clock) -> None:
 
 
 async def claims(
-    player: Player, columns: str = "agent_id, task_id, beat_index, state"
+    player: ClockedReporter, columns: str = "agent_id, task_id, beat_index, state"
 ) -> list[tuple[Any, ...]]:
     """What is written, in the order of the bars and beats."""
     sql = f"SELECT {columns} FROM status_claims WHERE scope_id = ? AND repository_id = ?"
@@ -69,7 +69,9 @@ def _puts(batch: Batch) -> bool:
     return any("INSERT INTO status_claims" in step.sql for step in batch.steps)
 
 
-async def test_the_last_claim_of_a_beat_is_written_with_all_that_it_says(crowd: Crowd, hand: Hand) -> None:
+async def test_the_last_claim_of_a_beat_is_written_with_all_that_it_says(
+    crowd: NodeGroup, hand: MovableClock
+) -> None:
     one = player(await crowd.node("one"), hand)
     one.status.claim("a", "t", "planning")
     hand.now_ms += 10
@@ -97,7 +99,7 @@ async def test_the_last_claim_of_a_beat_is_written_with_all_that_it_says(crowd: 
 
 
 async def test_a_task_that_goes_on_is_claimed_in_every_beat_until_it_is_over(
-    crowd: Crowd, hand: Hand
+    crowd: NodeGroup, hand: MovableClock
 ) -> None:
     one = player(await crowd.node("one"), hand)
     one.status.claim("a", "t", "executing", overran=True)
@@ -118,7 +120,9 @@ async def test_a_task_that_goes_on_is_claimed_in_every_beat_until_it_is_over(
     assert (one.status.live, one.status.waiting) == (0, 0)
 
 
-async def test_of_two_nodes_that_claim_for_one_task_the_later_stands(crowd: Crowd, hand: Hand) -> None:
+async def test_of_two_nodes_that_claim_for_one_task_the_later_stands(
+    crowd: NodeGroup, hand: MovableClock
+) -> None:
     one, two = player(await crowd.node("one"), hand), player(await crowd.node("two"), hand)
     two.status.claim("a", "t", "review")
     early = two.status
@@ -132,7 +136,7 @@ async def test_of_two_nodes_that_claim_for_one_task_the_later_stands(crowd: Crow
 
 
 async def test_a_hundred_agents_on_four_nodes_cost_one_write_for_each_node_and_beat(
-    there: Scene, hand: Hand
+    there: Scene, hand: MovableClock
 ) -> None:
     nodes = [there.node(name) for name in "pqrs"]
     players = [player(await node.__aenter__(), hand) for node in nodes]
@@ -155,7 +159,9 @@ async def test_a_hundred_agents_on_four_nodes_cost_one_write_for_each_node_and_b
             await node.__aexit__(None, None, None)
 
 
-async def test_who_has_nothing_to_say_writes_nothing(there: Scene, one: Player, hand: Hand) -> None:
+async def test_who_has_nothing_to_say_writes_nothing(
+    there: Scene, one: ClockedReporter, hand: MovableClock
+) -> None:
     for beat in (1, 2):
         hand.to(0, beat)
         await one.beat()
@@ -169,7 +175,7 @@ async def test_who_has_nothing_to_say_writes_nothing(there: Scene, one: Player, 
 
 
 async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
-    there: Scene, one: Player, hand: Hand
+    there: Scene, one: ClockedReporter, hand: MovableClock
 ) -> None:
     running = asyncio.create_task(one.status.run())
     try:
@@ -196,14 +202,14 @@ async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
 
 
 async def test_what_could_not_be_written_goes_with_the_next_beat_into_its_own(
-    there: Scene, one: Player, hand: Hand, rest: Clock
+    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock
 ) -> None:
     one.status.claim("a", "t", "executing")
     goes_away(there)
     for beat in (7, 8):
         hand.to(0, beat)
         await one.beat()
-    assert writes(there) == 1  # and then nobody tried
+    assert writes(there) == 1  # and then no one tried
     comes_back(rest)
     hand.to(1, 1)
     await one.beat()
@@ -214,7 +220,7 @@ async def test_what_could_not_be_written_goes_with_the_next_beat_into_its_own(
 
 
 async def test_claims_whose_answer_was_lost_are_written_once(
-    there: Scene, one: Player, hand: Hand, rest: Clock
+    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock
 ) -> None:
     one.status.claim("a", "t", "done")
     there.gate.after.append(Unreachable("lost"))
@@ -227,7 +233,7 @@ async def test_claims_whose_answer_was_lost_are_written_once(
     assert one.status.waiting == 0
 
 
-async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: Player) -> None:
+async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: ClockedReporter) -> None:
     async with there.node() as successor:
         await successor.run_once()
         one.status.claim("a", "t", "done")
@@ -235,7 +241,9 @@ async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: Player)
             await one.beat()
 
 
-async def test_claims_that_no_disk_takes_wait_for_room(there: Scene, one: Player, rest: Clock) -> None:
+async def test_claims_that_no_disk_takes_wait_for_room(
+    there: Scene, one: ClockedReporter, rest: Clock
+) -> None:
     one.status.claim("a", "t", "done")
     there.gate.before.append(DatabaseFault("the database failed: database or disk is full"))
     await one.beat()
@@ -245,8 +253,8 @@ async def test_claims_that_no_disk_takes_wait_for_room(there: Scene, one: Player
     assert await claims(one) == [("a", "t", 1, "done")]
 
 
-async def test_there_are_no_more_live_tasks_than_can_be_told_of(
-    one: Player, monkeypatch: pytest.MonkeyPatch
+async def test_there_are_no_more_live_tasks_than_can_be_reported(
+    one: ClockedReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "MAX_LIVE", 3)
     for number in range(5):
@@ -258,7 +266,7 @@ async def test_there_are_no_more_live_tasks_than_can_be_told_of(
 
 
 async def test_while_the_database_is_away_the_oldest_claims_give_way(
-    there: Scene, one: Player, hand: Hand, rest: Clock, monkeypatch: pytest.MonkeyPatch
+    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "MAX_WAITING", 3)
     one.status.claim("a", "t", "executing")
@@ -273,7 +281,7 @@ async def test_while_the_database_is_away_the_oldest_claims_give_way(
 
 
 async def test_long_notes_go_in_several_scripts(
-    there: Scene, one: Player, monkeypatch: pytest.MonkeyPatch
+    there: Scene, one: ClockedReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_MAX_SCRIPT_BYTES", 3_000)
     for number in range(6):
@@ -283,7 +291,7 @@ async def test_long_notes_go_in_several_scripts(
     assert writes(there) == 3
 
 
-async def test_what_is_left_is_written_when_the_node_closes(there: Scene, one: Player) -> None:
+async def test_what_is_left_is_written_when_the_node_closes(there: Scene, one: ClockedReporter) -> None:
     one.status.claim("a", "t", "executing")
     await one.status.close()
     assert len(await claims(one)) == 1
@@ -303,7 +311,9 @@ def spool(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def cut_off(there: Scene, hand: Hand, rest: Clock, spool: Path) -> AsyncIterator[Player]:
+async def cut_off(
+    there: Scene, hand: MovableClock, rest: Clock, spool: Path
+) -> AsyncIterator[ClockedReporter]:
     """A node with a spool, for which the database is away from now on."""
     async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S), spool=spool) as node:
         await node.run_once()
@@ -311,14 +321,14 @@ async def cut_off(there: Scene, hand: Hand, rest: Clock, spool: Path) -> AsyncIt
         yield player(node, hand)
 
 
-async def drained(player: Player) -> None:
+async def drained(player: ClockedReporter) -> None:
     """Wait until the spool is empty."""
     async with asyncio.timeout(_PATIENCE_S):
         await player.node.store.drained()
 
 
 async def test_what_was_said_while_the_database_was_away_outlives_the_node(
-    there: Scene, hand: Hand, rest: Clock, spool: Path
+    there: Scene, hand: MovableClock, rest: Clock, spool: Path
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
         one.status.claim("a", "t", "executing", notes='für "dich"')
@@ -341,7 +351,7 @@ async def test_what_was_said_while_the_database_was_away_outlives_the_node(
 
 
 async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_node_closes(
-    there: Scene, hand: Hand, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: Scene, hand: MovableClock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_CLOSE_TIMEOUT_S", 0.1)
     async with there.node(spool=spool) as node:
@@ -357,7 +367,7 @@ async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_no
 
 
 async def test_what_comes_from_the_spool_does_not_replace_what_was_said_later(
-    there: Scene, hand: Hand, rest: Clock, spool: Path
+    there: Scene, hand: MovableClock, rest: Clock, spool: Path
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
         one.status.claim("a", "t", "executing")
@@ -377,7 +387,7 @@ async def test_what_comes_from_the_spool_does_not_replace_what_was_said_later(
 
 
 async def test_claims_leave_room_in_the_spool_for_what_else_waits(
-    there: Scene, hand: Hand, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: Scene, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "MAX_WAITING", 3)
     async with cut_off(there, hand, rest, spool) as one:
@@ -397,10 +407,10 @@ async def test_claims_leave_room_in_the_spool_for_what_else_waits(
 
 
 async def test_claims_that_find_the_spool_full_wait_as_where_there_is_none(
-    there: Scene, hand: Hand, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: Scene, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
-        queue = one.node.store._agent_queue
+        queue = one.node.store._spool_queue
         assert queue is not None
         monkeypatch.setattr(queue._spool, "_max_bytes", 100)
         one.status.claim("a", "t", "done")
@@ -417,7 +427,9 @@ async def test_claims_that_find_the_spool_full_wait_as_where_there_is_none(
 # --- what is no claim of now ----------------------------------------------------------------------
 
 
-async def test_a_claim_made_elsewhere_lands_in_the_beat_of_its_time(one: Player, hand: Hand) -> None:
+async def test_a_claim_made_elsewhere_lands_in_the_beat_of_its_time(
+    one: ClockedReporter, hand: MovableClock
+) -> None:
     hand.to(2, 1)
     made_ms = BEGIN_MS + BAR_MS + 2 * BEAT_MS + 7
     claim = StatusClaim("a", "t", 1, "executing", (), None, None, "", str(Hlc(made_ms, 0, "b")))  # type: ignore[arg-type]
@@ -430,7 +442,7 @@ async def test_a_claim_made_elsewhere_lands_in_the_beat_of_its_time(one: Player,
         one.status.accept(ahead)
 
 
-def test_what_is_no_claim_is_refused_and_changes_nothing(one: Player) -> None:
+def test_what_is_no_claim_is_refused_and_changes_nothing(one: ClockedReporter) -> None:
     one.status.claim("a", "t", "executing")
     with pytest.raises(BadValue, match="state"):
         one.status.claim("a", "t", "dancing")

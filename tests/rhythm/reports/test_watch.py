@@ -1,4 +1,4 @@
-"""The watch: a bar was watched if somebody looked soon before and after it."""
+"""The watch: a bar was watched if someone looked soon before and after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
 ) -> None:
     watch = BarWatch()
     for bar in sorted(looks):
-        watch.look(_LINE, bar * _BAR_MS + 700)
+        watch.observe(_LINE, bar * _BAR_MS + 700)
     watched = {
         bar
         for bar in range(first, first + count)
@@ -36,12 +36,12 @@ def test_the_parts_are_the_bars_each_of_which_was_watched_or_not(
     assert watched == {bar for bar in range(first, first + count) if watch.covers(bar * _BAR_MS)}
 
 
-def test_what_is_told_is_forgotten_and_what_goes_on_is_not() -> None:
+def test_what_is_reported_is_forgotten_and_what_goes_on_is_not() -> None:
     watch = BarWatch()
     assert watch.begins_ms is None
     assert list(watch.parts(Window(0, _BAR_MS))) == [(Window(0, _BAR_MS), False)]
     for bar in (0, 1, 2, 10, 11, 20):
-        watch.look(_LINE, bar * _BAR_MS)
+        watch.observe(_LINE, bar * _BAR_MS)
     assert watch.begins_ms == 0
     watch.forget(10 * _BAR_MS)
     assert watch.begins_ms == 10 * _BAR_MS
@@ -52,7 +52,7 @@ def test_what_is_told_is_forgotten_and_what_goes_on_is_not() -> None:
 def test_of_a_time_before_which_the_clock_was_set_back_nothing_is_known() -> None:
     watch = BarWatch()
     for bar in (10, 11, 12, 20, 3):
-        watch.look(_LINE, bar * _BAR_MS)
+        watch.observe(_LINE, bar * _BAR_MS)
     assert watch.begins_ms == 3 * _BAR_MS
-    watch.look(_LINE, 20 * _BAR_MS)
+    watch.observe(_LINE, 20 * _BAR_MS)
     assert not watch.covers(11 * _BAR_MS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rhythm.orchestra import Orchestra, Player, orchestra
+from tests.rhythm.orchestra import SkewedNode, SkewedNodes, orchestra
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.plan import PlanEntry, TempoSource
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -32,7 +32,7 @@ def tempo_file(tmp_path: Path) -> Path:
     return path
 
 
-async def begun(town: Orchestra, *names: str) -> list[Player]:
+async def begun(town: SkewedNodes, *names: str) -> list[SkewedNode]:
     """Nodes that have seen their first bars."""
     for name in names:
         assert await town.begin(name)
@@ -41,7 +41,7 @@ async def begun(town: Orchestra, *names: str) -> list[Player]:
     return [town.players[name] for name in names]
 
 
-async def written(town: Orchestra, sql: str, *values: str | int | float) -> None:
+async def written(town: SkewedNodes, sql: str, *values: str | int | float) -> None:
     """Something in the database that no node of ours has written."""
     (player, *_) = town.living
     script = Script(Statement(sql, ("", "default", *values)))
@@ -94,7 +94,7 @@ async def test_the_policy_of_the_leaders_settings_becomes_that_of_all(
         assert town.players["b"].playing.rhythm.frame().tempo_bpm == 240
 
 
-async def test_where_nobody_leads_and_policies_differ_the_one_in_the_middle_is_followed_until_somebody_leads(
+async def test_where_no_one_leads_and_policies_differ_the_one_in_the_middle_is_followed_until_someone_leads(
     tmp_path: Path, tempo_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "vox_mesh.rhythm")
@@ -246,7 +246,7 @@ async def test_a_database_whose_clock_was_ahead_for_a_moment_stops_nothing(
         listening.cancel()
 
 
-async def test_where_bars_are_hours_long_somebody_leads_all_the_time(tmp_path: Path) -> None:
+async def test_where_bars_are_hours_long_someone_leads_all_the_time(tmp_path: Path) -> None:
     slow = tmp_path / "slow.yaml"
     slow.write_text("{cluster_id: east, initial_bpm: 0.5, bar_len_beats: 8}")
     async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=slow) as town:

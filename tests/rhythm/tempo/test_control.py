@@ -30,7 +30,7 @@ from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 
 HOUR = 60
-"""In minutes, as loads are told."""
+"""In minutes, as loads are reported."""
 
 TOLERANCE = 1e-9
 CALM = Readings(queue_depth=0, places=8, utilisation=0.5, overrun_rate=0.0, broken_rate=0.0)
@@ -386,7 +386,7 @@ def test_a_tempo_that_was_only_announced_is_not_judged_by_bars_of_the_one_before
     assert any(bar.decision.reason.startswith("settling") for bar in bars)
 
 
-def test_the_first_readings_after_somebody_has_set_the_tempo_do_not_make_it_jump() -> None:
+def test_the_first_readings_after_someone_has_set_the_tempo_do_not_make_it_jump() -> None:
     policy = policy_of()
     decision = decide(policy, ControlState.beginning(policy, 20.0), CALM, 0)
     assert decision.wanted_bpm == 20.0
@@ -424,7 +424,7 @@ def test_a_decision_that_its_inputs_do_not_lead_to_is_found(field: str, value: A
     assert {each.what for each in found} == what
 
 
-def test_what_was_refused_is_left_out_and_a_tempo_set_by_hand_begins_anew() -> None:
+def test_what_was_refused_is_left_out_and_a_tempo_set_by_hand_begins_again() -> None:
     policy = policy_of()
     bars = played(policy, [PRESSED] * 6)
     last, now_ms = bars[-1].decision.state, bars[-1].now_ms + 90_000

@@ -47,8 +47,8 @@ def policy_of(**changes: Any) -> TempoPolicy:
     return TempoPolicy.of_document(document | changes)
 
 
-class Player:
-    """A node that plays its part when it is told to."""
+class TempoNode:
+    """A node that plays its part when it is asked to."""
 
     def __init__(self, node: MeshNode, clock: Clock) -> None:
         self.node = node
@@ -70,7 +70,7 @@ class Player:
         """Let a bar pass, and learn on the downbeat what was announced."""
         beat = self.rhythm.context.beat()
         self._clock.now += (beat.window_ends_ms - self.rhythm.times.now_ms + A_FEW_MS) / 1_000
-        await self.rhythm.look()
+        await self.rhythm.refresh()
         await self.lead()
 
     async def bar(self, of: tuple[Figures, MeshStanding]) -> TempoDecision | None:
@@ -91,11 +91,11 @@ class Player:
         raise AssertionError("the tempo did not change")
 
     async def ops(self) -> list[LogEntry]:
-        """The decisions in the log, also those that were refused."""
+        """The decisions in the log, also the ones that were refused."""
         return await self.node.oplog.tail(1_000, kind=TEMPO_DECISION)
 
 
-class Hall:
+class TempoMesh:
     """Where players meet, by one clock that only the test turns."""
 
     def __init__(self, there: Scene, clock: Clock) -> None:
@@ -103,7 +103,7 @@ class Hall:
         self._clock = clock
 
     @asynccontextmanager
-    async def player(self, name: str = "a", breaker: Breaker | None = None) -> AsyncIterator[Player]:
+    async def player(self, name: str = "a", breaker: Breaker | None = None) -> AsyncIterator[TempoNode]:
         """One more."""
         dependencies = Dependencies(
             wall_ms=lambda: round(self._clock.now * 1_000),
@@ -112,21 +112,21 @@ class Hall:
             elapsed=self._clock,
         )
         async with self._there.node(name, dependencies, breaker=breaker) as node:
-            yield Player(node, self._clock)
+            yield TempoNode(node, self._clock)
 
 
 @pytest.fixture
-async def hall() -> AsyncIterator[Hall]:
+async def hall() -> AsyncIterator[TempoMesh]:
     """A mesh in memory."""
     clock = Clock(NOON_S)
     memory = SharedMemory(lambda: round(clock.now * 1_000))
     async with scene(memory) as there:
-        yield Hall(there, clock)
+        yield TempoMesh(there, clock)
     await memory.drop()
 
 
 @pytest.fixture
-async def leader(hall: Hall) -> AsyncIterator[Player]:
+async def leader(hall: TempoMesh) -> AsyncIterator[TempoNode]:
     """One who leads a mesh that adapts, in its first bar by that policy."""
     async with hall.player() as player:
         await player.rhythm.policies.set(policy_of())
@@ -135,7 +135,7 @@ async def leader(hall: Hall) -> AsyncIterator[Player]:
         yield player
 
 
-async def test_a_change_is_decided_and_announced_in_one_op(leader: Player) -> None:
+async def test_a_change_is_decided_and_announced_in_one_op(leader: TempoNode) -> None:
     decision = await leader.until_change(PRESSED)
     assert decision.bpm == 13.0
     op = (await leader.ops())[-1]
@@ -150,7 +150,7 @@ async def test_a_change_is_decided_and_announced_in_one_op(leader: Player) -> No
     assert leader.rhythm.context.entry.tempo.bpm == 13.0
 
 
-async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader: Player) -> None:
+async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader: TempoNode) -> None:
     for of, count in ((PRESSED, 25), (OVERRUN, 12), (ALARMING, 2), (PRESSED, 8)):
         await leader.bars(of, count)
     ops = await leader.ops()
@@ -163,7 +163,7 @@ async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader:
     assert all(later - earlier >= MINUTE_MS for earlier, later in pairwise(anchors))
 
 
-async def test_the_next_leader_goes_on_where_the_last_one_stopped(hall: Hall, leader: Player) -> None:
+async def test_the_next_leader_goes_on_where_the_last_one_stopped(hall: TempoMesh, leader: TempoNode) -> None:
     await leader.until_change(PRESSED)
     await leader.bars(PRESSED, 4)
     last = (await leader.ops())[-1]
@@ -173,12 +173,12 @@ async def test_the_next_leader_goes_on_where_the_last_one_stopped(hall: Hall, le
         op = (await other.ops())[-1]
         assert op.node_id == "b"
         assert parse(op.payload)["before"] == parse(last.payload)["after"]
-        await leader.rhythm.look()
+        await leader.rhythm.refresh()
         assert other.rhythm.timeline == leader.rhythm.timeline
         assert await other.controller.replayed() == []
 
 
-async def test_bars_that_are_all_alike_and_move_nothing_are_written_once(leader: Player) -> None:
+async def test_bars_that_are_all_alike_and_move_nothing_are_written_once(leader: TempoNode) -> None:
     await leader.bars(CALM, 20)
     before = await leader.ops()
     decisions = await leader.bars(CALM, 5)
@@ -186,7 +186,7 @@ async def test_bars_that_are_all_alike_and_move_nothing_are_written_once(leader:
     assert await leader.ops() == before
 
 
-async def test_an_alarm_freezes_the_tempo_and_the_log_says_so(leader: Player) -> None:
+async def test_an_alarm_freezes_the_tempo_and_the_log_says_so(leader: TempoNode) -> None:
     await leader.bars(PRESSED, 2)
     before = state_after(parse((await leader.ops())[-1].payload))
     decision = await leader.bar(ALARMING)
@@ -195,22 +195,22 @@ async def test_an_alarm_freezes_the_tempo_and_the_log_says_so(leader: Player) ->
     assert parse((await leader.ops())[-1].payload)["reason"] == decision.reason
 
 
-async def test_nothing_is_decided_where_the_policy_does_not_adapt(hall: Hall) -> None:
+async def test_nothing_is_decided_where_the_policy_does_not_adapt(hall: TempoMesh) -> None:
     async with hall.player() as player:
         assert await player.bars(PRESSED, 5) == []
         assert await player.ops() == []
 
 
-async def test_who_does_not_lead_decides_nothing(hall: Hall, leader: Player) -> None:
+async def test_who_does_not_lead_decides_nothing(hall: TempoMesh, leader: TempoNode) -> None:
     before = await leader.ops()
     async with hall.player("b") as other:
-        await other.rhythm.look()
+        await other.rhythm.refresh()
         assert not await other.rhythm.leadership.keep(TTL_S)
         assert await other.controller.decide(other.report(PRESSED)) is None
     assert await leader.ops() == before
 
 
-async def test_a_report_of_an_older_bar_decides_nothing(leader: Player) -> None:
+async def test_a_report_of_an_older_bar_decides_nothing(leader: TempoNode) -> None:
     report = leader.report(PRESSED)
     await leader.bar(CALM)
     assert await leader.controller.decide(report) is None
@@ -218,13 +218,13 @@ async def test_a_report_of_an_older_bar_decides_nothing(leader: Player) -> None:
 
 @pytest.mark.parametrize("changes", [{"revision": 2}, {"is_missing": True}])
 async def test_a_bar_that_is_amended_or_missing_decides_nothing(
-    leader: Player, changes: dict[str, Any]
+    leader: TempoNode, changes: dict[str, Any]
 ) -> None:
     assert await leader.controller.decide(replace(leader.report(PRESSED), **changes)) is None
     assert await leader.controller.decide(leader.report(PRESSED)) is not None
 
 
-async def test_who_has_lost_the_office_without_knowing_it_changes_nothing(leader: Player) -> None:
+async def test_who_has_lost_the_office_without_knowing_it_changes_nothing(leader: TempoNode) -> None:
     await leader.until_change(PRESSED)
     tempos = leader.rhythm.policies.announced.entries
     lock = leader.rhythm.leadership._lock
@@ -234,10 +234,10 @@ async def test_who_has_lost_the_office_without_knowing_it_changes_nothing(leader
         await leader.controller.decide(leader.report(OVERRUN))
     op = (await leader.ops())[-1]
     assert (op.accepted, op.reason) == (0, "stale_fence")
-    assert (await leader.rhythm.policies.look(fresh=True)).entries == tempos
+    assert (await leader.rhythm.policies.refresh(fresh=True)).entries == tempos
 
 
-async def test_a_tempo_that_was_set_by_hand_meanwhile_stands_and_is_gone_on_from(hall: Hall) -> None:
+async def test_a_tempo_that_was_set_by_hand_meanwhile_stands_and_is_gone_on_from(hall: TempoMesh) -> None:
     eager = {"enable": True, "hysteresis_pct": 0.0}  # it changes as soon as it wants to
     async with hall.player() as leader, hall.player("b") as other:
         await leader.rhythm.policies.set(policy_of(adaptation=eager))
@@ -254,7 +254,7 @@ async def test_a_tempo_that_was_set_by_hand_meanwhile_stands_and_is_gone_on_from
         assert await leader.controller.replayed() == []
 
 
-async def test_a_policy_that_is_set_again_begins_again_with_its_first_tempo(leader: Player) -> None:
+async def test_a_policy_that_is_set_again_begins_again_with_its_first_tempo(leader: TempoNode) -> None:
     await leader.until_change(PRESSED)
     await leader.rhythm.policies.set(policy_of())
     await leader.bars(CALM, 8)
@@ -262,7 +262,7 @@ async def test_a_policy_that_is_set_again_begins_again_with_its_first_tempo(lead
     assert parse((await leader.ops())[-1].payload)["before"]["bpm"] == 12
 
 
-async def test_while_the_breaker_is_open_the_tempo_is_frozen_and_nothing_is_written(hall: Hall) -> None:
+async def test_while_the_breaker_is_open_the_tempo_is_frozen_and_nothing_is_written(hall: TempoMesh) -> None:
     clock = Clock()
     breaker = Breaker(clock, faults=1, reset_timeout_s=1.0)
     async with hall.player(breaker=breaker) as player:

@@ -77,7 +77,7 @@ def test_of_two_with_one_anchor_the_later_by_its_hybrid_time_holds() -> None:
 
 
 @given(st.lists(st.integers(6, 24), min_size=1, max_size=7), st.randoms())
-def test_whoever_sees_the_same_policies_takes_the_same_one_in_the_middle(
+def test_one_that_sees_the_same_policies_takes_the_same_one_in_the_middle(
     bpms: list[int], chance: Random
 ) -> None:
     entries = [entry(bpm) for bpm in bpms]

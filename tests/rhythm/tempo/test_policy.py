@@ -275,7 +275,7 @@ FAULTS: Final[dict[str, tuple[str | bytes, int, str, str]]] = {
 
 
 @pytest.mark.parametrize(("text", "line", "field", "wrong"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_is_wrong_is_told_with_its_line_and_field(
+def test_what_is_wrong_is_reported_with_its_line_and_field(
     text: str | bytes, line: int, field: str, wrong: str
 ) -> None:
     with pytest.raises(BadPolicy) as caught:
@@ -286,7 +286,7 @@ def test_what_is_wrong_is_told_with_its_line_and_field(
     assert caught.value.code == "bad_policy"
 
 
-def test_all_faults_of_a_file_are_told_in_their_order() -> None:
+def test_all_faults_of_a_file_are_reported_in_their_order() -> None:
     with pytest.raises(BadPolicy) as caught:
         parse_policy("security: 1\nphases: {}\ncluster_id: c\nnothing: 1\ninitial_bpm:\n", "p.yaml")
     assert [fault.split(": ")[:2] for fault in caught.value.faults] == [

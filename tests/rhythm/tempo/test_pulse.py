@@ -1,4 +1,4 @@
-"""The pulse: beats come when they begin, to everyone who listens, and nobody waits for a slow listener."""
+"""The pulse: beats come when they begin, to everyone who listens, and no one waits for a slow listener."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_beats_follow_each_other_without_a_gap_for_everyone_who_listens(te
         assert [index for _, index in one] == [(one[0][1] - 1 + beat) % 4 + 1 for beat in range(9)]
 
 
-async def test_when_nobody_listens_any_more_nothing_beats(tempo_file: Path) -> None:
+async def test_when_no_one_listens_any_more_nothing_beats(tempo_file: Path) -> None:
     settings = load_settings(_env_file=None, tempo_policy=tempo_file)
     async with asyncio.timeout(PATIENCE_S), Mesh.open_command(settings) as mesh:
         beats = mesh.rhythm.beats()
@@ -77,7 +77,7 @@ async def test_with_the_node_its_beats_end(tempo_file: Path) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [2, 360], ids=["short", "more-bars-than-a-slow-listener-may-miss"])
-async def test_a_clock_that_jumps_has_the_downbeats_that_it_left_out_told(
+async def test_a_clock_that_jumps_has_the_downbeats_that_it_left_out_reported(
     tempo_file: Path, jump_s: int
 ) -> None:
     async with asyncio.timeout(PATIENCE_S), MeshHarness() as harness:

@@ -102,6 +102,6 @@ def test_in_one_tempo_the_distance_is_time_by_the_length_of_a_beat(
     assert timeline.delta_beats(now_ms, target_ms) == round((target_ms - now_ms) / timeline.last.beat_ms)
 
 
-def test_a_bar_has_the_same_name_wherever_it_is_told() -> None:
+def test_a_bar_has_the_same_name_wherever_it_is_reported() -> None:
     assert window_id("east", 0) == window_id("east", 0)
     assert len({window_id("east", 0), window_id("west", 0), window_id("east", 40_000)}) == 3

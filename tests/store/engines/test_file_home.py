@@ -1,4 +1,4 @@
-"""The file home: durable, private, fair to its neighbours, and never somebody else's file."""
+"""The file home: durable, private, fair to its neighbours, and never another's file."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_what_is_not_its_own_is_refused_and_left_alone(
     assert _names_in(tmp_path) == before
 
 
-async def test_a_path_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_a_path_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = load_settings(enabled=True, home_dir=tmp_path / "vox", db_path=tmp_path / "file" / "x.db")
     with pytest.raises(DatabaseFault, match="can't be opened") as fault:
@@ -124,7 +124,7 @@ async def test_a_path_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) 
     assert "\n" not in fault.value.line
 
 
-async def test_a_damaged_file_is_told_as_a_fault(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_reported_as_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (a)")
@@ -195,7 +195,7 @@ async def test_only_what_is_written_for_many_has_a_head_start(
     assert given == [True] * is_ahead
 
 
-async def test_the_head_start_is_over_when_somebody_else_has_the_turn(
+async def test_the_head_start_is_over_when_another_has_the_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = FILE.settings(tmp_path, None)

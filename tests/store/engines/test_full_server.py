@@ -1,4 +1,4 @@
-"""A server whose disk is full: what can wait waits in the spool, and nobody is taken for dead."""
+"""A server whose disk is full: what can wait waits in the spool, and no one is taken for dead."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ async def test_messages_wait_in_the_spool_and_no_node_is_dead_until_there_is_roo
         now_ms = node.clock.now_ms
         with monkeypatch.context() as later:
             later.setattr(MeshClock, "now_ms", property(lambda _: now_ms + 1_000 * _HOUR_S))
-            assert node.store.traffic.unwritable_since is not None
-            node.store.traffic.unwritable_since -= _HOUR_S
+            assert node.store.stats.unwritable_since is not None
+            node.store.stats.unwritable_since -= _HOUR_S
             assert [each.state for each in await node.nodes.all()] == [NodeState.ALIVE]
 
         disk.empty()

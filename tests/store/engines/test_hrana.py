@@ -27,12 +27,12 @@ from vox_mesh.errors import (
     Unreachable,
     UpgradeRefused,
 )
-from vox_mesh.model.base.homes import Driver, Home
+from vox_mesh.model.base.backends import Backend, Driver
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.ws import WsEngine
 
-AUTO = HomeCase(Home.MESH, Driver.AUTO)
+AUTO = HomeCase(Backend.SERVER, Driver.AUTO)
 WAYS = [MESH, MESH_HTTP, MESH_LIBSQL_CLIENT]
 each_way = pytest.mark.parametrize("case", WAYS, ids=str)
 
@@ -47,14 +47,14 @@ def settings_for(case: HomeCase, folder: Path, server: Server, **more: Any) -> S
 
 @each_way
 @pytest.mark.parametrize("kind", ["none", "garbage", "of another server"])
-async def test_a_token_that_is_not_accepted_is_told_at_once(
+async def test_a_token_that_is_not_accepted_is_reported_at_once(
     case: HomeCase, kind: str, tmp_path: Path, shared_server: Server
 ) -> None:
     token = {"none": None, "garbage": "x.y.z", "of another server": Server().token}[kind]
     settings = settings_for(case, tmp_path, shared_server, db_token=token)
     # That package may lose the server's reason when the connection closes behind it.
-    told = (Unauthorized, Unreachable) if case is MESH_LIBSQL_CLIENT else Unauthorized
-    with pytest.raises(told) as refused:
+    reported = (Unauthorized, Unreachable) if case is MESH_LIBSQL_CLIENT else Unauthorized
+    with pytest.raises(reported) as refused:
         await open_store(settings, Role.COMMAND)
     if isinstance(refused.value, Unauthorized):
         assert "VOX_DB_TOKEN" in refused.value.line
@@ -94,7 +94,7 @@ async def test_a_dead_port_is_unreachable_by_the_deadline(case: HomeCase, tmp_pa
             await store.write(Script(Statement("SELECT 1")))
 
 
-async def test_a_full_server_is_told_as_such_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_full_server_is_reported_as_such_with_what_to_do(tmp_path: Path) -> None:
     flags = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "2")
     with Server(flags=flags) as server:
         engines = [WsEngine(server.url, server.token, 2.0) for _ in range(3)]
@@ -232,7 +232,7 @@ async def test_a_gateway_in_trouble_is_no_answer_to_the_question_of_transport(
         assert set(gate.seen) == {"upgrade"}
 
 
-async def test_where_websocket_was_demanded_its_refusal_is_told(
+async def test_where_websocket_was_demanded_its_refusal_is_reported(
     tmp_path: Path, shared_server: Server
 ) -> None:
     async with gateway(shared_server) as gate:
@@ -242,7 +242,7 @@ async def test_where_websocket_was_demanded_its_refusal_is_told(
         assert "VOX_DB_DRIVER" in refused.value.hint
 
 
-async def test_what_is_no_database_server_is_told_as_such(shared_server: Server) -> None:
+async def test_what_is_no_database_server_is_reported_as_such(shared_server: Server) -> None:
     async with gateway(shared_server, paths=("/nothing/",)) as gate:
         engine = HttpEngine(gate.url, shared_server.token, 2.0)
         with pytest.raises(Unreachable, match="no libSQL server"):

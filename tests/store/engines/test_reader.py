@@ -78,7 +78,7 @@ def test_a_query_that_does_not_end_in_its_time_is_broken_off(reader: Reader, lim
     assert not reader.is_slow(short)
 
 
-def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
+def test_only_this_many_long_queries_are_remembered(reader: Reader) -> None:
     for number in range(1_100):
         with pytest.raises(TooLong):
             reader.query_inline(Statement(f"{ENDLESS} WHERE i <> {number}"), 0.0)
@@ -107,7 +107,7 @@ def test_only_so_many_long_queries_are_remembered(reader: Reader) -> None:
         "WITH c AS (SELECT * FROM clock) SELECT count(*) FROM c",
     ],
 )
-def test_the_time_is_not_told_by_this_machine(reader: Reader, sql: str) -> None:
+def test_the_time_is_not_reported_by_this_machine(reader: Reader, sql: str) -> None:
     statement = Statement(sql, ("now",) if "?" in sql else ())
     for read in (reader.query_inline, reader.query_inline, reader.query_in_thread):
         assert read(statement, LONG_S) is None
@@ -157,7 +157,7 @@ def test_a_query_about_the_values_of_a_list_is_answered_here(reader: Reader) -> 
     assert one(reader.query_in_thread(statement, LONG_S)) == "one"
 
 
-def test_after_forgetting_the_file_is_read_anew(reader: Reader, path: Path) -> None:
+def test_after_forgetting_the_file_is_read_again(reader: Reader, path: Path) -> None:
     counting = Statement("SELECT count(*) FROM t")
     assert one(reader.query_inline(counting, LONG_S)) == 3
     with sqlite3.connect(path) as connection:
@@ -203,7 +203,7 @@ def test_a_query_that_was_broken_off_costs_the_next_one_no_preparing(reader: Rea
     assert prepared == []
 
 
-def test_a_page_that_cannot_be_right_is_told(path: Path) -> None:
+def test_a_page_that_cannot_be_right_is_reported(path: Path) -> None:
     page = bytearray(path.read_bytes())
     page[4_096:4_196] = bytes(100)
     path.write_bytes(page)

@@ -1,4 +1,4 @@
-"""The thread beside the loop: one thing after another, and a head start where both have much to do."""
+"""The thread next to the loop: one thing after another, and a head start where both have much to do."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LONG_S = 30.0
 
 
 async def test_the_loop_stands_still_until_the_thread_is_off() -> None:
-    thread, start, told = SerialThread("test"), HeadStart(), list[str]()
+    thread, start, reported = SerialThread("test"), HeadStart(), list[str]()
 
     def work() -> None:
-        told.append("the thread has come to its long part")
+        reported.append("the thread has come to its long part")
         start.release()
 
     doing = thread.do(work)
     assert start.wait(_LONG_S)
-    assert told == ["the thread has come to its long part"]
+    assert reported == ["the thread has come to its long part"]
     await doing
     assert await thread.stop()
 

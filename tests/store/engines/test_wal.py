@@ -63,7 +63,7 @@ def _patient(settings: Settings, engine: FileEngine) -> CheckContext:
     return patient
 
 
-async def test_a_log_that_nobody_pins_is_none_to_be_warned_of(settings: Settings) -> None:
+async def test_a_log_that_no_one_pins_is_none_to_be_warned_of(settings: Settings) -> None:
     async with await open_store(settings) as store:
         engine = store._engine
         assert isinstance(engine, FileEngine)

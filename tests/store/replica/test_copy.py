@@ -190,7 +190,7 @@ async def test_a_snapshot_is_taken_whole_and_the_log_goes_on_behind_it(
     source.commit(*["INSERT INTO t VALUES (randomblob(3000))"] * 5)
     frames = source.snapshot()
     await copy.start_over(OTHER_LOG)
-    assert await copy.read(COUNT) is None, "nobody has said that it may be read"
+    assert await copy.read(COUNT) is None, "no one has said that it may be read"
     copy.expect()
     await copy.take_older(frames[:2])
     with pytest.raises(Incomplete):
@@ -220,7 +220,7 @@ async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
     await copy.take(_numbered(source.commit("CREATE TABLE u (a)", "INSERT INTO t VALUES (4)"), 7_000))
     last = copy.next_frame - 1
     before = (tmp_path / "copy").read_bytes()
-    changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame as it is
+    changed = source.commit("CREATE TABLE v (a)")  # which leaves the page of the last frame unchanged
     newest_first = [frame._replace(size_after=0) for frame in reversed(changed)]
     shown = WalFrame(last, source.path.stat().st_size // PAGE - 1, 0, memoryview(bytes(PAGE)), past or 0)
     page = source.path.read_bytes()[(shown.page_number - 1) * PAGE :][:PAGE]
@@ -243,7 +243,7 @@ async def test_a_snapshot_is_applied_only_to_a_copy_that_shares_its_past(
         assert (tmp_path / "copy").read_bytes() == before
 
 
-async def test_what_somebody_else_did_to_the_file_is_not_covered_up_by_applying(
+async def test_what_another_did_to_the_file_is_not_covered_up_by_applying(
     copy: Copy, source: Primary, tmp_path: Path
 ) -> None:
     with (tmp_path / "copy").open("r+b") as file:
@@ -307,7 +307,7 @@ async def test_a_query_that_never_ends_is_left_to_the_primary(
     assert await value(copy) == 4
 
 
-async def test_whoever_waited_to_read_looks_again_whether_it_may(
+async def test_one_that_waited_to_read_looks_again_whether_it_may(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy._reader, "query_in_thread", held := Held(copy._reader.query_in_thread))
@@ -379,7 +379,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_nobody_reads_while_pages_change_though_whoever_changes_them_has_gone(
+async def test_no_one_reads_while_pages_change_though_the_one_who_changes_them_has_gone(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr(copy._file, "apply", held := Held(copy._file.apply))

@@ -1,4 +1,4 @@
-"""The gate: readers and changes exclude each other, nobody waits for ever, giving up leaves no trace."""
+"""The gate: readers and changes exclude each other, no one waits forever, giving up leaves no trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import few
-from vox_mesh.store.replica.gate import Gate
+from vox_mesh.store.replica.copy import Gate
 
 _PATIENCE_S = 20.0
 _ROUNDS = 12
@@ -49,7 +49,7 @@ class Watched:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Change, and see that nobody else does anything."""
+        """Change, and see that no one else does anything."""
         async with self.gate.changing():
             self.changes += 1
             try:
@@ -176,7 +176,7 @@ async def test_an_error_inside_opens_it_again(way: Way) -> None:
 @each_way
 @pytest.mark.parametrize("holder", [Watched.reading, Watched.changing], ids=["read", "changed"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_whoever_is_cancelled_at_any_turn_leaves_it_usable(way: Way, holder: Way, times: int) -> None:
+async def test_one_that_is_cancelled_at_any_turn_leaves_it_usable(way: Way, holder: Way, times: int) -> None:
     for turns in range(_ROUNDS):
         watched, held, kept = Watched(), asyncio.Event(), asyncio.Event()
         holding = asyncio.create_task(stay(holder(watched), held))

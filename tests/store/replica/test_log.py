@@ -1,4 +1,4 @@
-"""Reading the primary's log: a real server's, and what is told when there is none to be had."""
+"""Reading the primary's log: a real server's, and what is reported when there is none to be had."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ async def test_the_log_is_read_from_any_frame_and_then_pushed(shared_server: Ser
 
 
 @pytest.mark.parametrize("token", [None, "x.y.z", Server().token], ids=["none", "garbage", "another's"])
-async def test_a_token_that_is_not_accepted_is_told_as_such(shared_server: Server, token: str | None) -> None:
+async def test_a_token_that_is_not_accepted_is_reported_as_such(
+    shared_server: Server, token: str | None
+) -> None:
     async with log_of(shared_server.url, token) as log:
         with pytest.raises(Unauthorized) as refused:
             await log.hello(5.0)
@@ -189,7 +191,7 @@ def page(status: int) -> Callable[[], web.Response]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         (page(200), SyncRefused),
         (page(404), SyncRefused),
@@ -215,16 +217,16 @@ def page(status: int) -> Callable[[], web.Response]:
         (grpc(body=bytes(200)), NoAnswer),
     ],
 )
-async def test_a_server_that_is_another_is_told_apart_from_one_in_trouble(
-    answer: Callable[[], web.StreamResponse], told: type[MeshError]
+async def test_a_server_that_is_another_is_distinguished_from_one_in_trouble(
+    answer: Callable[[], web.StreamResponse], reported: type[MeshError]
 ) -> None:
     async with answering(answer) as log:
-        with pytest.raises(told) as hello:
+        with pytest.raises(reported) as hello:
             await log.hello(5.0)
-        with pytest.raises((told, Interrupted)) as frames:
+        with pytest.raises((reported, Interrupted)) as frames:
             await ask(log)
     assert "token" not in str(hello.value).replace("refused the token", "")
-    assert type(hello.value) is told
+    assert type(hello.value) is reported
     assert str(frames.value)
 
 

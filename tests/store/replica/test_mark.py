@@ -47,11 +47,11 @@ def taken(path: Path, driver: str = DRIVER, primary: str = PRIMARY) -> Iterator[
 
 
 def test_a_file_that_is_not_marked_is_left_alone(path: Path) -> None:
-    path.write_bytes(b"somebody's data")
+    path.write_bytes(b"another's data")
     with pytest.raises(ReplicaOff, match="not marked as a replica") as refused:
         Mark.take(path, DRIVER, PRIMARY)
     assert "VOX_DB_PATH" in refused.value.hint
-    assert path.read_bytes() == b"somebody's data"
+    assert path.read_bytes() == b"another's data"
     assert list(path.parent.iterdir()) == [path]
 
 

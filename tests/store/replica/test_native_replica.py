@@ -16,11 +16,11 @@ from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.contrib.native import COMMAND, ReplicaSource, SyncProcess
 from vox_mesh.errors import ReplicaOff, Unreachable
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store.replica.replica import ReplicaState
 
 _HAS_PACKAGE: Final = importlib.util.find_spec("libsql") is not None
-_NATIVE: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.NATIVE)
+_NATIVE: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.NATIVE)
 
 
 def _syncs_from_sqld() -> bool:
@@ -111,7 +111,7 @@ async def test_where_a_server_does_not_push_and_the_package_is_missing_the_prima
 
 
 def _through(url: str, folder: Path, server: Server) -> Settings:
-    case = HomeCase(Home.MESH, Driver.AUTO, ReplicaChoice.AUTO)
+    case = HomeCase(Backend.SERVER, Driver.AUTO, ReplicaChoice.AUTO)
     return case.settings(folder, server, db_url=url)
 
 

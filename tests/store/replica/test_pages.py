@@ -164,7 +164,7 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
         os.umask(before)
 
 
-# --- somebody else at the file --------------------------------------------------------------------
+# --- another at the file --------------------------------------------------------------------
 
 
 def _write_a_byte(path: Path) -> None:
@@ -197,7 +197,7 @@ def _cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_write_a_byte, _write_the_same, _replace, _remove, _cut])
-def test_somebody_elses_change_is_noticed_until_all_is_fetched_again(
+def test_anothers_change_is_noticed_until_all_is_fetched_again(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     with owning(tmp_path) as owner:

@@ -1,4 +1,4 @@
-"""The floor: no copy is good enough that lacks what this process has been told, and any that has it is.
+"""The read watermark: a copy that lacks what this process has seen is refused, any other is good.
 
 The model is a server with several lives. Each life has a log of its own, whose frames count from 0 and whose
 first ones hold all that was committed before. Connections belong to the life in which they were opened.
@@ -21,7 +21,7 @@ _STEPS = 120
 
 
 @dataclass
-class Life:
+class ServerRun:
     """A life of the server: after how many frames there were how many commits."""
 
     log_id: str
@@ -39,7 +39,7 @@ class Line:
     """A connection, and the answers on their way: the frame named, and the commits it saw."""
 
     number: int
-    life: Life
+    life: ServerRun
     answers: deque[tuple[int | None, int]] = field(default_factory=deque)
 
 
@@ -53,9 +53,9 @@ class World:
         self.commits = 0
         self.seen = 0
         self.lines: list[Line] = []
-        self.life = Life("log 0", 0)
+        self.life = ServerRun("log 0", 0)
         self.lives = 1
-        self.asked: tuple[float, Life | None, int] | None = None
+        self.asked: tuple[float, ServerRun | None, int] | None = None
         self.copy = self.life
         self.next_frame = 0
         self.as_of = -1.0
@@ -73,7 +73,7 @@ class World:
 
     def restart(self) -> None:
         """A new life, whose log begins with everything."""
-        self.life = Life(f"log {self.lives}", self.commits)
+        self.life = ServerRun(f"log {self.lives}", self.commits)
         self.life.frames = [-1] * self.random.randint(0, 2) + [self.commits]
         self.lives += 1
 
@@ -159,7 +159,7 @@ class World:
         happening()
 
     def check(self) -> None:
-        """Nothing that was told is missing."""
+        """Nothing that was reported is missing."""
         if self.is_met:
             assert self.copy.commits_at(self.next_frame) >= self.seen
         elif (
@@ -168,7 +168,7 @@ class World:
             and self.copy is self.life
             and not any(line.life is not self.life for line in self.lines)
         ):
-            # It holds everything there is: only a hello can tell that, or has told already.
+            # It holds everything there is: only a hello can tell that, or has done so.
             assert self.floor.needs_hello(self.copy.log_id, self.as_of)
 
     def catch_up(self) -> None:
@@ -184,7 +184,7 @@ class World:
 @many
 @given(st.integers(0, 2**32))
 @example(35_129)  # answers of a dead server between two of the living one
-def test_what_was_told_is_never_missing_and_a_hello_later_all_is_well(seed: int) -> None:
+def test_what_was_reported_is_never_missing_and_a_hello_later_all_is_well(seed: int) -> None:
     world = World(Random(seed))
     world.connect()
     for _ in range(_STEPS):
@@ -221,7 +221,7 @@ def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> No
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
     floor.note(5, 1)
-    for as_of in (9.0, 10.0):  # of two things at the same moment nobody knows which came first
+    for as_of in (9.0, 10.0):  # of two things at the same moment no one knows which came first
         assert not floor.is_met_by("a", 1_000, as_of)
         assert floor.needs_hello("a", as_of)
     assert floor.is_met_by("a", 0, 10.1)

@@ -191,7 +191,7 @@ def test_cut_off_while_starting_over_it_is_the_old_one_or_empty_or_not_trusted(
 
 
 def test_a_file_that_can_not_be_made_again_harms_no_other(tmp_path: Path) -> None:
-    """Once closed, its descriptors are somebody else's."""
+    """Once closed, its descriptors are another's."""
     home = tmp_path / "home"
     home.mkdir()
     with owning(home) as owner:

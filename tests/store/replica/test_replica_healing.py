@@ -26,7 +26,7 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import WrongHome
-from vox_mesh.model.base.homes import ReplicaChoice
+from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import mark_of
 from vox_mesh.store.replica.replica import ReplicaState
@@ -77,7 +77,7 @@ class Witness:
         return rows.age_s
 
     async def from_replica(self, store: Store) -> None:
-        """Ask until the replica answers; whoever does so meanwhile must tell the truth."""
+        """Ask until the replica answers; every answer meanwhile must be true."""
         async with asyncio.timeout(_PATIENCE_S):
             while not await self.ask(store):
                 await store.synced()
@@ -146,7 +146,7 @@ def _name(damage: Damage) -> str:
 
 
 @pytest.mark.parametrize("damage", [*_TO_THE_FILE, *_TO_OTHERS, _garble_mark], ids=_name)
-async def test_damage_done_while_nobody_has_it_open_is_healed_on_opening(
+async def test_damage_done_while_no_one_has_it_open_is_healed_on_opening(
     damage: Damage, node: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await open_store(node) as store:
@@ -183,7 +183,7 @@ async def test_damage_done_under_a_reading_store_never_shows_and_is_healed(
         asking = asyncio.create_task(witness.ask_for_ever(store))
         for _ in range(_TIMES):
             damage(replica_file(node), witness.last)
-            await store.synced()  # whoever has it open need not mind that it lies elsewhere, until then
+            await store.synced()  # an open replica is not affected by the move until then
             await witness.from_replica(store)
             assert standing(store).state is ReplicaState.IN_TOUCH
             assert standing(store).error == ""
@@ -290,7 +290,7 @@ async def test_the_files_are_readable_by_their_owner_alone(node: Settings) -> No
     assert modes == dict.fromkeys((file.name, f"{file.name}.mark", f"{file.name}.redo"), 0o600)
 
 
-async def test_a_replica_of_another_primary_is_fetched_anew(node: Settings, server: Server) -> None:
+async def test_a_replica_of_another_primary_is_fetched_again(node: Settings, server: Server) -> None:
     async with await open_store(node) as store:
         witness = await Witness.make(store)
         await witness.from_replica(store)

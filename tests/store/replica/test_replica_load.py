@@ -1,4 +1,4 @@
-"""A replica under load: it blocks nobody, sends nobody away without need, and ends when it is told to."""
+"""A replica under load: it blocks no one, sends no one away without need, and ends when it is asked to."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ async def test_a_read_ends_by_its_deadline_whatever_the_replica_is_at(node: Stor
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_whoever_is_cancelled_while_closing_leaves_nothing_open(settings: Settings, turns: int) -> None:
+async def test_one_that_is_cancelled_while_closing_leaves_nothing_open(
+    settings: Settings, turns: int
+) -> None:
     before = descriptors()
     store = await open_store(settings)
     await until_in_touch(store)

@@ -21,7 +21,7 @@ from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Statement, Store, open_store
 from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store import Value
 from vox_mesh.store.engines.reader import Reader
 from vox_mesh.store.replica.mark import replica_path
@@ -70,7 +70,7 @@ async def test_fresh_asks_the_primary(node: Store) -> None:
 
 @pytest.mark.parametrize("driver", _DRIVERS, ids=str)
 async def test_own_writes_are_read_back_at_once(driver: Driver, tmp_path: Path, primary: Server) -> None:
-    case = HomeCase(Home.MESH, driver, ReplicaChoice.AUTO)
+    case = HomeCase(Backend.SERVER, driver, ReplicaChoice.AUTO)
     async with await open_store(case.settings(tmp_path, primary)) as store:
         table = await make_table(store)
         await until_in_touch(store)
@@ -87,7 +87,7 @@ async def test_own_writes_are_read_back_at_once(driver: Driver, tmp_path: Path, 
 async def test_what_a_fresh_read_showed_is_not_lost_again(
     driver: Driver, tmp_path: Path, primary: Server, node: Store
 ) -> None:
-    case = HomeCase(Home.MESH, driver, ReplicaChoice.AUTO)
+    case = HomeCase(Backend.SERVER, driver, ReplicaChoice.AUTO)
     table = await make_table(node)
     count = f"SELECT count(*) FROM {table}"
     async with await open_store(case.settings(tmp_path / "other", primary)) as store:
@@ -271,7 +271,7 @@ async def _answers_until(store: Store, moment: float) -> AsyncIterator[Rows]:
 async def test_own_writes_are_read_back_right_after_the_server_was_killed(
     driver: Driver, tmp_path: Path, server: Server
 ) -> None:
-    case = HomeCase(Home.MESH, driver, ReplicaChoice.AUTO)
+    case = HomeCase(Backend.SERVER, driver, ReplicaChoice.AUTO)
     async with await open_store(case.settings(tmp_path, server)) as store:
         table = await make_table(store)
         for n in range(1, 3):

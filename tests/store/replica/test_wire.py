@@ -94,7 +94,7 @@ def test_a_snapshot_comes_newest_first_and_only_its_last_page_has_the_size() -> 
 
 def test_trailers_tell_how_a_call_ended() -> None:
     assert parted(NEED_SNAPSHOT) == [Trailers(9, "NEED_SNAPSHOT")]
-    # Told at once, these stand in the headers instead, by the same names.
+    # Reported at once, these stand in the headers instead, by the same names.
     assert wire.trailers(memoryview(b"grpc-status:9\r\ngrpc-message:NO_HELLO")) == Trailers(9, "NO_HELLO")
 
 
@@ -152,7 +152,7 @@ _bytes = st.binary(max_size=300) | _spoiled
 
 
 def understood(message: memoryview) -> list[object]:
-    """What each reader makes of a message; those that refuse it leave nothing."""
+    """What each reader makes of a message; the ones that refuse it leave nothing."""
     found: list[object] = []
     for read in (wire.hello, wire.frame, wire.trailers):
         with suppress(BadWire):

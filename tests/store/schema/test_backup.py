@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0
 _LOST = 1_000 if SOAK else 3
 
 
-# By which way the server is reached, and whether somebody reads a replica of it, changes nothing in a backup.
+# By which way the server is reached, and whether someone reads a replica of it, changes nothing in a backup.
 @pytest.fixture(params=[MEMORY, FILE, MESH, *cases_in_soak(MESH_HTTP)], ids=str)
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """Each home in turn, with a database that no other test uses."""
@@ -137,7 +137,7 @@ async def _restored(engine: Engine, path: Path) -> Restored:
         return await restore(engine, backup, timeout=_TIMEOUT_S)
 
 
-class Meddler:
+class InterferingEngine:
     """A real engine in a world where things go wrong: `meddle` is called around every batch."""
 
     def __init__(self, engine: Engine, meddle: Callable[[int, bool], None]) -> None:
@@ -305,7 +305,7 @@ async def test_a_failed_backup_leaves_nothing_behind(server: Server, tmp_path: P
         await ensure_schema(engine)
         await _fill(engine)
         with pytest.raises(DatabaseUnavailable):
-            await back_up(Meddler(engine, kill_in_the_middle), folder / "b.db")
+            await back_up(InterferingEngine(engine, kill_in_the_middle), folder / "b.db")
     assert list(folder.iterdir()) == []
 
 
@@ -320,7 +320,9 @@ async def test_a_cancelled_backup_leaves_nothing_behind(own: Settings, tmp_path:
             if count == 10:
                 backing_up.cancel()
 
-        backing_up = asyncio.create_task(back_up(Meddler(engine, cancel_in_the_middle), folder / "b.db"))
+        backing_up = asyncio.create_task(
+            back_up(InterferingEngine(engine, cancel_in_the_middle), folder / "b.db")
+        )
         with pytest.raises(asyncio.CancelledError):
             await backing_up
         assert list(folder.iterdir()) == []
@@ -337,7 +339,7 @@ async def test_a_restore_brings_everything_back_and_raises_the_counters(empty: E
 
 
 async def test_a_restore_marks_the_count_of_heartbeats_with_its_time(empty: Engine, backup: Path) -> None:
-    """So that two restores of one backup, which raise the incarnations alike, can be told apart."""
+    """So that two restores of one backup, which raise the incarnations alike, can be distinguished."""
     before = (await empty.query(Statement("SELECT unixepoch('now', '-1 second') * 1000 << 10"))).value
     await _restored(empty, backup)
     assert (await empty.query(Statement("SELECT min(beats) FROM node_incarnations"))).value > before
@@ -371,7 +373,7 @@ async def test_an_interrupted_restore_is_recognised_and_can_be_finished(
 
     async with _engine(settings) as engine:
         with pytest.raises(_Cut):
-            await _restored(Meddler(engine, cut), backup)
+            await _restored(InterferingEngine(engine, cut), backup)
         is_begun = (await engine.query(Statement("SELECT max(version) FROM mesh_schema"))).value > VERSION
         is_complete = not is_begun and (at, applied) != (2, False)
         if is_begun:
@@ -403,7 +405,7 @@ async def test_an_interrupted_restore_is_not_finished_with_another_backup(
 
     async with _engine(FILE.settings(tmp_path / "target", None)) as engine:
         with pytest.raises(_Cut):
-            await _restored(Meddler(engine, cut), backup)
+            await _restored(InterferingEngine(engine, cut), backup)
         with pytest.raises(BackupRefused, match="another backup"):
             await _restored(engine, other)
 
@@ -422,7 +424,7 @@ async def test_lost_answers_do_not_double_anything(
 
     async with _engine(case.settings(tmp_path / "target", server if case.needs_server else None)) as engine:
         await ensure_schema(engine)
-        await _restored(Meddler(engine, lose_every_second_answer), backup)
+        await _restored(InterferingEngine(engine, lose_every_second_answer), backup)
         assert await _all(engine.query) == _with_raised_counters(await _all_in(backup))
     assert len(lost) > 2
 
@@ -444,7 +446,7 @@ async def test_a_writer_beside_the_restore_keeps_it_from_being_finished(tmp_path
                 writing.append(asyncio.ensure_future(store.write(script)))
 
         with pytest.raises(BackupRefused, match="something else wrote"):
-            await _restored(Meddler(engine, write_beside), backup)
+            await _restored(InterferingEngine(engine, write_beside), backup)
         await asyncio.gather(*writing)
         with pytest.raises(BackupRefused, match="not finished"):
             await open_store(settings, Role.COMMAND)

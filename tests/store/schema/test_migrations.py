@@ -95,7 +95,7 @@ async def test_what_budgets_have_spent_is_summed_where_it_was_not_kept(memory: E
     assert (await memory.query(Statement("SELECT threads FROM bar_reports"))).value == 0
 
 
-async def test_tokens_stay_above_those_that_version_2_counted(memory: Engine) -> None:
+async def test_tokens_stay_above_the_ones_that_version_2_counted(memory: Engine) -> None:
     await load_stored(memory, "v2")
     await ensure_schema(memory)
     assert (await memory.query(Statement("SELECT generation FROM lock_generations"))).value >= 41

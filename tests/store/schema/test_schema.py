@@ -1,4 +1,4 @@
-"""The schema: made by whoever comes first, and shared by code of several ages."""
+"""The schema: made by the first process, and shared by code of several versions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Role, Script, Statement, Store, open_store
 from vox_mesh.errors import SchemaTooNew
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import VERSION, ensure_schema
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 
 
 @pytest.fixture(params=["memory", "file", "mesh"])
@@ -80,7 +80,7 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
         "CREATE TRIGGER follow AFTER INSERT ON script_results "
         "BEGIN INSERT INTO later (a) VALUES (new.script_key); END",
     )
-    store = Store(Home.MESH, engine, Tenant("", "default", "old"), timeout=10)
+    store = Store(Backend.SERVER, engine, WriterId("", "default", "old"), timeout=10)
     await store.begin()
     await store.write(Script(Statement("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")))
     assert (await store.status()).schema_version == VERSION + 1

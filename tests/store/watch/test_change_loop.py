@@ -7,11 +7,12 @@ from typing import Final
 
 import pytest
 
+from tests.support.nodes.virtual_time import in_virtual_time
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.store.watch.changes import ChangeLoop, Changes
 
-_NEVER_S: Final = 0.05
-_PATIENCE_S: Final = 10.0
+_NEVER_S: Final = 10_000.0
+"""Longer than any wait of a loop; no time passes by it, because it is virtual."""
 
 
 class _Source:
@@ -27,22 +28,26 @@ class _Source:
         return await self.commits.after(since)
 
 
-@pytest.fixture
-async def source() -> _Source:
-    return _Source()
-
-
 async def _turn(loop: ChangeLoop) -> ChangeLoop:
-    return await asyncio.wait_for(anext(loop), _PATIENCE_S)
+    return await asyncio.wait_for(anext(loop), _NEVER_S)
+
+
+async def _seconds_to_turn(loop: ChangeLoop) -> float:
+    clock = asyncio.get_running_loop()
+    began = clock.time()
+    await _turn(loop)
+    return clock.time() - began
 
 
 async def _waits(loop: ChangeLoop) -> bool:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(loop), _NEVER_S)
+        await _turn(loop)
     return True
 
 
-async def test_the_first_turn_comes_at_once_and_the_next_after_a_commit(source: _Source) -> None:
+@in_virtual_time
+async def test_the_first_turn_comes_at_once_and_the_next_after_a_commit() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
     await _turn(loop)
     assert await _waits(loop)
@@ -51,7 +56,9 @@ async def test_the_first_turn_comes_at_once_and_the_next_after_a_commit(source: 
     assert await _waits(loop)
 
 
-async def test_a_commit_during_the_body_starts_the_next_turn(source: _Source) -> None:
+@in_virtual_time
+async def test_a_commit_during_the_body_starts_the_next_turn() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
     await _turn(loop)
     source.commits.bump()
@@ -60,7 +67,9 @@ async def test_a_commit_during_the_body_starts_the_next_turn(source: _Source) ->
     assert await _waits(loop)  # one turn for both
 
 
-async def test_with_a_count_the_first_turn_waits_for_another_one(source: _Source) -> None:
+@in_virtual_time
+async def test_with_a_count_the_first_turn_waits_for_another_one() -> None:
+    source = _Source()
     loop = ChangeLoop(source, since=source.change_count)
     assert await _waits(loop)
     source.commits.bump()
@@ -68,28 +77,33 @@ async def test_with_a_count_the_first_turn_waits_for_another_one(source: _Source
     await _turn(ChangeLoop(source, since=0))
 
 
-async def test_a_turn_comes_after_the_interval_without_a_commit(source: _Source) -> None:
-    loop = ChangeLoop(source, interval_s=0.01)
-    for _ in range(3):
-        await _turn(loop)
+@in_virtual_time
+async def test_a_turn_comes_after_the_interval_without_a_commit() -> None:
+    source = _Source()
+    loop = ChangeLoop(source, interval_s=20.0)
+    assert [await _seconds_to_turn(loop) for _ in range(3)] == [0.0, 20.0, 20.0]
 
 
-async def test_a_limit_holds_for_one_turn(source: _Source) -> None:
+@in_virtual_time
+async def test_a_limit_holds_for_one_turn() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
-    (await _turn(loop)).wait_at_most(0.01)
-    await _turn(loop)
+    (await _turn(loop)).wait_at_most(20.0)
+    assert await _seconds_to_turn(loop) == 20.0
     assert await _waits(loop)
 
 
-async def test_a_turn_comes_every_second_while_out_of_touch(source: _Source) -> None:
+@in_virtual_time
+async def test_a_turn_comes_every_second_while_out_of_touch() -> None:
+    source = _Source()
     source.is_in_touch = False
-    loop, began = ChangeLoop(source), asyncio.get_running_loop().time()
-    await _turn(loop)
-    await _turn(loop)
-    assert asyncio.get_running_loop().time() - began > 0.9
+    loop = ChangeLoop(source)
+    assert [await _seconds_to_turn(loop) for _ in range(3)] == [0.0, 1.0, 1.0]
 
 
-async def test_it_is_woken_before_and_while_it_waits(source: _Source) -> None:
+@in_virtual_time
+async def test_it_is_woken_before_and_while_it_waits() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
     (await _turn(loop)).wake()
     await _turn(loop)
@@ -102,29 +116,34 @@ async def test_it_is_woken_before_and_while_it_waits(source: _Source) -> None:
     assert await _waits(loop)
 
 
-async def test_a_pause_ends_by_time_alone(source: _Source) -> None:
+@in_virtual_time
+async def test_a_pause_ends_by_time_alone() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
-    began = asyncio.get_running_loop().time()
     source.commits.bump()
-    await (await _turn(loop)).pause(0.02)
-    await _turn(loop)
-    assert asyncio.get_running_loop().time() - began > 0.015
+    await (await _turn(loop)).pause(20.0)
+    assert asyncio.get_running_loop().time() == 20.0
+    assert await _seconds_to_turn(loop) == 0.0
     assert await _waits(loop)
 
 
-async def test_the_debounce_collects_commits(source: _Source) -> None:
-    loop = ChangeLoop(source, debounce_s=0.02)
+@in_virtual_time
+async def test_the_debounce_collects_commits() -> None:
+    source = _Source()
+    loop = ChangeLoop(source, debounce_s=20.0)
     await _turn(loop)
     source.commits.bump()
-    waiting = asyncio.create_task(_turn(loop))
-    await asyncio.sleep(0.005)
+    waiting = asyncio.create_task(_seconds_to_turn(loop))
+    await asyncio.sleep(5.0)
     source.commits.bump()
-    await waiting
+    assert await waiting == 20.0
     assert await _waits(loop)
 
 
-async def test_a_cancelled_turn_loses_no_commit(source: _Source) -> None:
-    loop = ChangeLoop(source, debounce_s=_PATIENCE_S)
+@in_virtual_time
+async def test_a_cancelled_turn_loses_no_commit() -> None:
+    source = _Source()
+    loop = ChangeLoop(source, debounce_s=2 * _NEVER_S)
     await _turn(loop)
     source.commits.bump()
     assert await _waits(loop)  # cancelled during the debounce
@@ -137,14 +156,15 @@ async def test_a_cancelled_turn_loses_no_commit(source: _Source) -> None:
     await _turn(undelayed)
 
 
-async def test_an_unavailable_database_is_retried_and_other_errors_are_raised(source: _Source) -> None:
+@in_virtual_time
+async def test_an_unavailable_database_is_retried_and_other_errors_are_raised() -> None:
+    source = _Source()
     loop = ChangeLoop(source)
-    began = asyncio.get_running_loop().time()
     with (await _turn(loop)).retry_if_unavailable():
         raise DatabaseUnavailable("no answer")
-    with (await _turn(loop)).retry_if_unavailable():
+    assert await _seconds_to_turn(loop) == 1.0
+    with loop.retry_if_unavailable():
         pass
-    assert asyncio.get_running_loop().time() - began > 0.9
     assert await _waits(loop)
     with pytest.raises(ValueError, match="other"), loop.retry_if_unavailable():
         raise ValueError("other")

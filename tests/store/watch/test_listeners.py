@@ -1,4 +1,4 @@
-"""Listening for commits that nobody tells us about: none is missed, and a failed look is not the end."""
+"""Listening for commits that come without an event: none is missed, and a failed look is not the end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch import listeners
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.inotify import Inotify
-from vox_mesh.store.watch.listeners import FileEvents, Listener, NoEvents, ServerPoll, WalListener
+from vox_mesh.store.watch.listeners import FileEvents, Inotify, Listener, NoEvents, ServerPoll, WalListener
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05
@@ -98,7 +97,7 @@ async def test_every_commit_of_another_is_heard(events: Callable[[Path], FileEve
 
 
 class Disk:
-    """A log that is written to long before its commit can be seen: after so many looks."""
+    """A log that is written to long before its commit can be seen: after this many looks."""
 
     def __init__(self, _: Path | None = None) -> None:
         self.looks = 0
@@ -182,13 +181,13 @@ async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
     async with _listening(_listener(played, changes), changes):
         await played.is_over.wait()
     first, second = rests[:6], rests[6:]
-    assert first[0] <= 0.001, "one alone is told at once, and the next is looked for soon"
+    assert first[0] <= 0.001, "one alone is reported at once, and the next is looked for soon"
     assert first[0] < first[1] < first[2], "the longer it goes on, the more come together"
     assert max(first) <= 0.01
     assert second == first[:2], "after a pause it is as at the beginning"
 
 
-async def test_a_look_that_fails_is_told_and_does_not_end_the_listening() -> None:
+async def test_a_look_that_fails_is_reported_and_does_not_end_the_listening() -> None:
     disk, changes = Disk(), Changes()
     async with _listening(_listener(disk, changes), changes):
         seen = changes.count
@@ -250,7 +249,7 @@ async def test_the_pulse_tells_of_new_frames_of_loss_and_of_return() -> None:
 
 
 @pytest.mark.usefixtures("quick_looks")
-@pytest.mark.parametrize("reason", ["pushed", "nobody waits"])
+@pytest.mark.parametrize("reason", ["pushed", "no one waits"])
 async def test_the_pulse_rests_when_it_is_not_needed(reason: str) -> None:
     changes, primary = Changes(), Primary(ReadWatermark(lambda: 0.0))
     pulse = ServerPoll(primary.ask, lambda: primary.is_pushed, primary.floor, changes)

@@ -1,4 +1,4 @@
-"""Watches: the answer at once, and again whenever it has changed, on every home and whoever changed it."""
+"""Watches: the answer at once, and again whenever it has changed, on every backend and by every writer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeC
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 from vox_mesh.store.watch.changes import Change, Changes
 
 _PATIENCE_S: Final = 30.0
@@ -38,8 +38,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 @pytest.fixture
 async def other(settings: Settings) -> AsyncIterator[Store]:
     """Another store on the same database; in memory there can be none."""
-    if settings.home is Home.MEMORY:
-        pytest.skip("what is in memory is nobody else's")
+    if settings.backend is Backend.MEMORY:
+        pytest.skip("what is in memory is no other's")
     async with await open_store(settings) as store:
         yield store
 
@@ -97,7 +97,7 @@ async def test_a_change_that_another_makes_is_seen(store: Store, other: Store) -
     await watch.aclose()
 
 
-async def test_an_answer_that_did_not_change_is_not_told_again(store: Store) -> None:
+async def test_an_answer_that_did_not_change_is_not_reported_again(store: Store) -> None:
     table, elsewhere = await make_table(store), await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -112,7 +112,7 @@ async def test_an_answer_that_did_not_change_is_not_told_again(store: Store) -> 
     await watch.aclose()
 
 
-async def test_whoever_takes_long_sees_the_latest_answer_next(store: Store) -> None:
+async def test_one_that_takes_long_sees_the_latest_answer_next(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -122,7 +122,7 @@ async def test_whoever_takes_long_sees_the_latest_answer_next(store: Store) -> N
     await watch.aclose()
 
 
-async def test_a_burst_ends_with_its_last_answer_and_is_told_in_few(store: Store) -> None:
+async def test_a_burst_ends_with_its_last_answer_and_is_reported_in_few(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -153,7 +153,7 @@ class SlowAnswers(MemoryEngine):
 
 async def test_a_commit_while_the_answer_is_on_its_way_is_not_missed() -> None:
     engine = SlowAnswers()
-    async with Store(Home.MEMORY, engine, Tenant("", "default", "me"), timeout=_PATIENCE_S) as store:
+    async with Store(Backend.MEMORY, engine, WriterId("", "default", "me"), timeout=_PATIENCE_S) as store:
         table = await make_table(store)
         engine.asked.clear()
         engine.released.clear()
@@ -222,12 +222,12 @@ async def test_a_watch_that_is_given_up_leaves_nothing_waiting(store: Store) -> 
     assert {name for name in left if not name.startswith("vox-mesh-replica")} <= {"vox-mesh-listener"}
 
 
-async def test_a_wrong_query_is_told_and_not_waited_for(store: Store) -> None:
+async def test_a_wrong_query_is_reported_and_not_waited_for(store: Store) -> None:
     with pytest.raises(BadStatement):
         await _next(_watch(store, "SELECT * FROM nowhere_to_be_found"))
 
 
-async def test_a_watched_table_that_is_dropped_is_told(store: Store) -> None:
+async def test_a_watched_table_that_is_dropped_is_reported(store: Store) -> None:
     table = await make_table(store)
     watch = _watch(store, _count(table))
     assert await _next(watch) == 0
@@ -309,13 +309,13 @@ async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixt
         async def listen(self) -> None:
             if not failed.is_set():
                 failed.set()
-                raise KeyError("what nobody thought of")
+                raise KeyError("what no one thought of")
             changes.bump()
             await asyncio.Event().wait()
 
-    tenant = Tenant("", "default", "writer")
+    writer_id = WriterId("", "default", "writer")
     async with Store(
-        Home.MEMORY, MemoryEngine(), tenant, timeout=10, changes=changes, listener=Listener()
+        Backend.MEMORY, MemoryEngine(), writer_id, timeout=10, changes=changes, listener=Listener()
     ) as store:
         assert await asyncio.wait_for(store.changed(0), _PATIENCE_S) == 1
     assert "goes on: task=listener" in caplog.text

@@ -1,4 +1,4 @@
-"""The combiner: one request under way, the queue behind it, and what callers are told."""
+"""The combiner: one request under way, the queue behind it, and what callers get."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_many_who_write_again_and_again_go_in_two_halves(
         assert [batch.scripts for batch in c.gate.batches] == [1, *[32] * 19, 31]
 
 
-def test_a_deadline_that_has_passed_keeps_nobody_else_from_writing() -> None:
+def test_a_deadline_that_has_passed_keeps_no_one_else_from_writing() -> None:
     async def play() -> None:
         async with combining() as c:
             first = await c.busy()
@@ -174,7 +174,7 @@ async def test_after_an_unknown_outcome_the_same_key_tells() -> None:
         assert await c.ids() == [1]
 
 
-async def test_a_request_whose_copy_came_first_is_not_told_as_unsent() -> None:
+async def test_a_request_whose_copy_came_first_is_not_reported_as_unsent() -> None:
     async with combining() as c:
         script = adding(1)
         c.gate.doubled = 1
@@ -186,7 +186,7 @@ async def test_a_request_whose_copy_came_first_is_not_told_as_unsent() -> None:
         assert await c.ids() == [1]
 
 
-@pytest.mark.parametrize("others", [(), (0,)], ids=["alone", "beside one that fails"])
+@pytest.mark.parametrize("others", [(), (0,)], ids=["alone", "next to one that fails"])
 async def test_a_commit_that_failed_may_yet_be_found_applied(
     others: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +209,7 @@ async def test_a_commit_that_failed_may_yet_be_found_applied(
         assert await c.ids() == [0, 1]
 
 
-async def test_an_unreachable_database_is_told_as_such_since_nothing_was_sent() -> None:
+async def test_an_unreachable_database_is_reported_as_such_since_nothing_was_sent() -> None:
     async with combining() as c:
         c.gate.before.extend([Unreachable("no route")] * 1_000_000)
         with pytest.raises((Unreachable, OutcomeUnknown)):
@@ -253,7 +253,7 @@ async def test_a_full_queue_makes_callers_wait_and_then_turns_them_away() -> Non
         assert await c.ids() == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
-async def test_a_caller_that_gives_up_waiting_for_room_harms_nobody() -> None:
+async def test_a_caller_that_gives_up_waiting_for_room_harms_no_one() -> None:
     async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
@@ -291,7 +291,7 @@ async def test_cancelled_after_it_was_taken_a_script_takes_effect_with_its_neigh
         assert await c.ids() == [0, 1, 2]
 
 
-async def test_cancelled_at_its_deadline_nothing_is_left_that_nobody_hears() -> None:
+async def test_cancelled_at_its_deadline_nothing_is_left_that_no_one_hears() -> None:
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     async with combining() as c:
@@ -319,7 +319,7 @@ async def test_a_late_caller_does_not_end_a_request_for_the_others() -> None:
             await hasty_end
         c.gate.release()
         assert outcome(await patient_end).rows.value == 3
-        # Told to send it again to learn more, the late one may do so at any time: its key must stay.
+        # Asked to send it again to learn more, the late one may do so at any time: its key must stay.
         keys = [key for _, key in c.ledger._answered]
         assert patient.key in keys
         assert hasty.key not in keys
@@ -339,7 +339,7 @@ async def test_closing_finishes_what_was_submitted() -> None:
         assert await c.ids() == [0, 1, 2]
 
 
-async def test_closing_does_not_wait_for_ever_and_tells_everyone() -> None:
+async def test_closing_does_not_wait_forever_and_tells_everyone() -> None:
     async with combining(max_queued=1) as c:
         first = await c.busy()
         queued = c.send(adding(1))
@@ -444,7 +444,7 @@ async def test_sent_again_after_an_unknown_outcome_a_key_is_not_soon_forgotten()
         assert script.key not in [key for _, key in c.ledger._answered]
 
 
-async def test_what_was_applied_before_the_database_went_away_is_not_told_as_unsent() -> None:
+async def test_what_was_applied_before_the_database_went_away_is_not_reported_as_unsent() -> None:
     async with combining() as c:
         await c.busy()
         applied, unlucky = adding(1), adding(2)
@@ -461,7 +461,7 @@ async def test_what_was_applied_before_the_database_went_away_is_not_told_as_uns
         assert await c.ids() == [0, 1]
 
 
-async def test_busy_until_the_deadline_is_told_as_busy_not_as_overloaded() -> None:
+async def test_busy_until_the_deadline_is_reported_as_busy_not_as_overloaded() -> None:
     async with combining() as c:
         c.gate.before.extend([DatabaseBusy("another writer")] * 1_000_000)
         with pytest.raises(Unreachable, match="another writer"):

@@ -1,4 +1,4 @@
-"""Repeatable scripts: nothing is remembered of them, and beside any others they end as they would alone."""
+"""Repeatable scripts: nothing is remembered of them, and next to any others they end as they would alone."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ COLUMNS = "id INTEGER PRIMARY KEY, a NOT NULL, b"
 async def remembered(store: Store) -> int:
     """How many scripts of this mesh are remembered."""
     sql = "SELECT count(*) FROM script_results WHERE scope_id = ?"
-    return int((await store.read(sql, store.tenant[:1], fresh=True)).value)
+    return int((await store.read(sql, store.writer_id[:1], fresh=True)).value)
 
 
-def told(verdicts: Sequence[Verdict]) -> list[object]:
-    """What each script was told: its rows, or the kind of its failure."""
+def reported(verdicts: Sequence[Verdict]) -> list[object]:
+    """The answer of each script: its rows, or the kind of its failure."""
     return [
         [tuple(row) for row in verdict.rows] if isinstance(verdict, Outcome) else type(verdict)
         for verdict in verdicts
@@ -114,7 +114,7 @@ async def test_scripts_that_fail_leave_repeatable_neighbours_alone(store: Store)
         Script(Statement(f"UPDATE {table} SET a = NULL"), repeatable=True),
     ]
     for turn in range(2):  # the second time, in the way that expects failures
-        ends = told(await store.write_all(scripts if turn == 0 else _again(scripts)))
+        ends = reported(await store.write_all(scripts if turn == 0 else _again(scripts)))
         assert ends == [
             [(1, "one")],
             ConstraintFailed,
@@ -144,14 +144,14 @@ async def test_one_and_the_same_script_may_be_in_a_request_twice(store: Store) -
     shape = put_shape(table)
     one, two = put(table, 1, "one"), Script.of(shape, {"id": 2, "a": "two"})
     once = Script(Statement(f"INSERT INTO {table} (id, a) VALUES (9, 'once')"))
-    ends = told(await store.write_all([one, two, one, two, once]))
+    ends = reported(await store.write_all([one, two, one, two, once]))
     assert ends == [[(1, "one")], [("two",)], [(1, "one")], [("two",)], []]
 
 
 async def test_a_statement_that_can_not_be_read_fails_its_own_script(store: Store) -> None:
     table = await make_table(store, COLUMNS)
     bad = Script(answer=Answer("SELECT nothing FROM nowhere", (), ("n",)), repeatable=True)
-    ends = told(await store.write_all([put(table, 1, "one"), bad, put(table, 2, "two")]))
+    ends = reported(await store.write_all([put(table, 1, "one"), bad, put(table, 2, "two")]))
     assert ends == [[(1, "one")], BadStatement, [(2, "two")]]
 
 
@@ -272,5 +272,5 @@ async def test_a_request_of_any_mixture_ends_as_its_scripts_one_after_another_wo
         else:
             verdicts = [verdict for script in scripts for verdict in await store.write_all([script])]
         rows = await store.read(f"SELECT id, a FROM {table} ORDER BY id", fresh=True)
-        ends.append((told(verdicts), [tuple(row) for row in rows]))
+        ends.append((reported(verdicts), [tuple(row) for row in rows]))
     assert ends[0] == ends[1]

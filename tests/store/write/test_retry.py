@@ -54,7 +54,7 @@ def always() -> bool:
 
 
 def at_most(calls: int, call: Call) -> Callable[[], bool]:
-    """The caller waits until so many calls were made."""
+    """The caller waits until this many calls were made."""
     return lambda: call.count < calls
 
 
@@ -93,7 +93,7 @@ async def test_without_a_fault_there_is_one_call_and_no_pause() -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5])
-async def test_it_stops_when_nobody_wants_the_answer_any_more(calls: int) -> None:
+async def test_it_stops_when_no_one_wants_the_answer_any_more(calls: int) -> None:
     pauses, call = Pauses(), Call(*(NoAnswer(f"fault {i}") for i in range(1, 100)))
     with pytest.raises(NoAnswer, match=f"fault {calls}$"):
         await RetryingCaller(None, sleep=pauses).call(call, at_most(calls, call))

@@ -42,11 +42,11 @@ class Bench:
 
     def frame(self, *preface: Statement, entries: Statement) -> BatchWrapper:
         """A frame whose entries are the same whatever became of the scripts."""
-        return BatchWrapper(preface, entries, lambda: entries)
+        return BatchWrapper(preface, accepted=entries, verdicts=lambda: entries)
 
     def request(self, way: Way, frame: BatchWrapper, *scripts: Script) -> ScriptBatch:
         """A request with a frame."""
-        return way(self.store.tenant, scripts, Pruning(), frame)
+        return way(self.store.writer_id, scripts, Pruning(), frame)
 
     async def send(self, request: ScriptBatch) -> tuple[list[Verdict], list[list[Value]]]:
         """Send it; what became of the scripts, and the rows of the entries."""
@@ -61,7 +61,7 @@ class Bench:
     async def is_known(self, script: Script) -> bool:
         """Whether the script's key was remembered."""
         sql = "SELECT 1 FROM script_results WHERE scope_id = ? AND script_key = ?"
-        return bool(await self.store.read(sql, (self.store.tenant.scope_id, script.key), fresh=True))
+        return bool(await self.store.read(sql, (self.store.writer_id.scope_id, script.key), fresh=True))
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ async def test_entries_note_outside_the_savepoints_what_became_of_each_script(be
     noting = Statement(
         f"INSERT INTO {bench.table} (a, b) SELECT 'entry', failed_statement FROM script_results "
         "WHERE scope_id = ? AND script_key IN (?, ?, ?) ORDER BY script_key RETURNING b",
-        (bench.store.tenant.scope_id, *keys),
+        (bench.store.writer_id.scope_id, *keys),
     )
-    frame = BatchWrapper((bench.adding("preface"),), REFUSE, lambda: noting)
+    frame = BatchWrapper((bench.adding("preface"),), accepted=REFUSE, verdicts=lambda: noting)
     verdicts, entries = await bench.send(bench.request(IsolatedBatch, frame, *scripts))
     assert [isinstance(verdict, Refused) for verdict in verdicts] == [False, True, False]
     assert entries == [[None], [1], [None]]

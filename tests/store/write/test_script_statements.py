@@ -13,12 +13,12 @@ from tests.support.store.tables import make_table
 from vox_mesh import Answer, Outcome, Script, Statement, Store
 from vox_mesh.errors import BadStatement, ConstraintFailed
 from vox_mesh.store.rows import Value
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 from vox_mesh.store.write.script_batch import NOTHING_TO_PRUNE, OptimisticBatch
 from vox_mesh.store.write.script_statements import merge_inserts, plain_insert
 
 _PLAIN = "INSERT INTO notes (a, b) VALUES (?, ?)"
-_TENANT = Tenant("scope", "repository", "writer")
+_WRITER_ID = WriterId("scope", "repository", "writer")
 
 
 def _insert(*values: Value, sql: str = _PLAIN) -> Script:
@@ -57,21 +57,21 @@ def test_all_rows_are_inserted_in_their_order(width: int, count: int) -> None:
         "UPDATE notes SET a = ?, b = ?",
     ],
 )
-def test_what_does_more_than_insert_a_row_stays_as_it_is(sql: str) -> None:
+def test_what_does_more_than_insert_a_row_stays_unchanged(sql: str) -> None:
     assert plain_insert(_insert(1, 2, sql=sql)) is None
 
 
-def test_a_script_that_does_more_than_that_stays_as_it_is() -> None:
+def test_a_script_that_does_more_than_that_stays_unchanged() -> None:
     plain, other = Statement(_PLAIN, (1, 2)), Statement("DELETE FROM notes")
     assert plain_insert(Script(plain, plain)) == _PLAIN
     assert plain_insert(Script(plain, other)) is None
     assert plain_insert(Script(plain, answer=Answer("SELECT changes()", columns=("n",)))) is None
-    assert plain_insert(_insert(1, 2, 3)) is None  # which is wrong, and is to be told so
+    assert plain_insert(_insert(1, 2, 3)) is None  # which is wrong, and is to be reported
 
 
 def test_neighbours_are_a_statement_for_all() -> None:
     scripts = [_insert(number, None) for number in range(32)]
-    request = OptimisticBatch(_TENANT, scripts, NOTHING_TO_PRUNE)
+    request = OptimisticBatch(_WRITER_ID, scripts, NOTHING_TO_PRUNE)
     values = [value for number in range(32) for value in (number, None)]
     assert [list(step.params) for step in request.steps if "notes" in step.sql] == [values]
 

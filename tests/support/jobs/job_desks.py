@@ -14,7 +14,7 @@ from vox_mesh.node import MeshNode
 
 
 async def scheduled(node: MeshNode, count: int, kind: str = "work") -> list[Scheduled]:
-    """So many jobs."""
+    """This many jobs."""
     return await node.jobs.schedule_all([Manifest.of(kind=kind, payload=n) for n in range(count)], new=True)
 
 
@@ -30,7 +30,7 @@ async def idle(node: MeshNode) -> None:
             await asyncio.wait(node.worker._executor.tasks)
 
 
-class Desk:
+class ControlledHandler:
     """A handler whose work ends when the test says so, and which knows how many it has at a time."""
 
     def __init__(self, node: MeshNode, kind: str = "work", **options: Any) -> None:

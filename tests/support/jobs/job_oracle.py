@@ -1,4 +1,4 @@
-"""What the rules say of jobs, in memory: each in a state, in somebody's hands or nobody's."""
+"""What the rules say of jobs, in memory: each in a state, claimed or free."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is in somebody's hands."""
+        """Whether it is claimed."""
         return self.state in HELD
 
     def is_of(self, node: str | None, item: Item) -> bool:
@@ -52,7 +52,7 @@ class Task:
         return self.token == item["claim_token"] and is_theirs and self.state is not PENDING
 
     def let_go(self, at_ms: int, reason: str | None, *, failed: bool) -> None:
-        """It goes back to those that wait."""
+        """It goes back to the ones that wait."""
         self.state, self.claimer, self.started_ms = PENDING, None, None
         self.not_before_ms, self.reason = at_ms, reason
         self.failures += failed
@@ -77,7 +77,7 @@ class Oracle:
         return [task.job_id for task in self.tasks.values() if task.state in states]
 
     def waits(self, task: Task) -> int:
-        """How many of those that it waits for have not come to the awaited end."""
+        """How many of the ones that it waits for have not come to the awaited end."""
         return sum(not self._is_met(*each) for each in task.after.items())
 
     def _is_met(self, predecessor: str, awaited: str) -> bool:
@@ -89,7 +89,7 @@ class Oracle:
     # --- scheduling ------------------------------------------------------------------------------
 
     def schedule(self, items: Sequence[Item], at_ms: int) -> Verdict:
-        """All of those that are not there yet, or none."""
+        """All of the ones that are not there yet, or none."""
         new = {item["job_id"]: item for item in reversed(items) if item["job_id"] not in self.tasks}
         known = self.tasks.keys() | new.keys()
         links = [link for item in new.values() for link in item.get("after", ()) if link[1] != "op"]
@@ -119,11 +119,11 @@ class Oracle:
         return self.routes[patterns[0]] if patterns else None
 
     def is_ready(self, task: Task, now_ms: int) -> bool:
-        """Whether it can be claimed by somebody."""
+        """Whether it can be claimed by someone."""
         return task.state is PENDING and not self.waits(task) and task.not_before_ms <= now_ms
 
     def claim(self, node: str, items: Sequence[Item], now_ms: int) -> Verdict:
-        """Those that are to be had, as many of each kind as are admitted."""
+        """The ones that are to be had, as many of each kind as are admitted."""
         named = [(self.tasks[item["job_id"]], item["claim_token"]) for item in items]
         ready = [task for task, token in named if self.is_ready(task, now_ms) and token == task.token + 1]
         allowed = [task for task in ready if self.routed_to(task.kind) in (None, node)]
@@ -144,11 +144,11 @@ class Oracle:
         return [task.job_id for task in taken]
 
     def renew(self, node: str, items: Sequence[Item]) -> Verdict:
-        """Those whose lease has not run out have it anew."""
+        """Those whose lease has not run out have it again."""
         return self._held(node, items, HELD)
 
     def start(self, node: str, items: Sequence[Item], at_ms: int) -> Verdict:
-        """Those that are claimed, and whose lease has not run out."""
+        """The ones that are claimed, and whose lease has not run out."""
         verdict = self._held(node, items, {CLAIMED})
         for job_id in verdict if isinstance(verdict, list) else ():
             self.tasks[job_id].state, self.tasks[job_id].started_ms = RUNNING, at_ms
@@ -210,7 +210,7 @@ class Oracle:
         return list(over) or ILLEGAL
 
     def abort(self, job_ids: Iterable[str], reason: str, at_ms: int) -> Verdict:
-        """Those that have not ended."""
+        """The ones that have not ended."""
         ended = [job_id for job_id in dict.fromkeys(job_ids) if self.tasks[job_id].state not in ENDS]
         for job_id in ended:
             self.tasks[job_id].end(ABORTED, at_ms, reason)

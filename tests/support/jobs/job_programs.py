@@ -31,7 +31,7 @@ async def work(job: dict[str, Any]) -> None:
             report(begun=context.job.job_id)
             how = context.payload
             if context.attempt <= how["failures"]:
-                raise ValueError("as it was told to")
+                raise ValueError("as asked")
             with suppress(*((asyncio.CancelledError,) if how["is_stubborn"] else ())):
                 await asyncio.sleep(how["seconds"])
             return {"by": mesh.identity.node_id, "attempt": context.attempt}

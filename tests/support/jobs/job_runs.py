@@ -92,11 +92,11 @@ class Works:
         return worker
 
     async def close(self) -> None:
-        """Leave nobody."""
+        """Leave no process behind."""
         await asyncio.gather(*(worker.kill() for worker in self._started))
 
     async def until_ended(self, count: int) -> None:
-        """Wait until so many jobs have ended."""
+        """Wait until this many jobs have ended."""
         shown = None
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -153,8 +153,8 @@ class Works:
 
 
 @dataclass
-class Story:
-    """What the log tells of one job, in the order of the commits."""
+class JobHistory:
+    """The history of one job in the log, in the order of the commits."""
 
     max_attempts: int
     token: int = 0
@@ -166,7 +166,7 @@ class Story:
     end: str | None = None
 
     def claim(self, node: str, token: int) -> None:
-        """Somebody takes it: it was nobody's."""
+        """It is claimed: it was free."""
         assert self.holder is None, f"{node} claims what {self.holder} has"
         assert self.end is None
         assert token > self.token
@@ -174,7 +174,7 @@ class Story:
         self.claims[token] = node
 
     def keep(self, node: str, token: int) -> None:
-        """Somebody has it, under the token of its last claim."""
+        """It is held, under the token of its last claim."""
         assert (self.holder, self.token) == (node, token)
 
     def start(self, node: str, token: int) -> None:
@@ -185,7 +185,7 @@ class Story:
         self.starts += 1
 
     def go(self, token: int, failed: int, state: str | None = None) -> None:
-        """Nobody has it any more."""
+        """It is free again."""
         assert self.holder is not None
         assert self.token == token
         self.holder = None
@@ -200,10 +200,10 @@ class Story:
 
 
 class History:
-    """All that was done to jobs, judged as it is read."""
+    """All that was done to jobs, judged while it is read."""
 
     def __init__(self) -> None:
-        self.stories: dict[str, Story] = {}
+        self.stories: dict[str, JobHistory] = {}
         self.completions: list[tuple[str, dict[str, Any]]] = []
         self.refused: Counter[tuple[str, str | None]] = Counter()
         self.expired = 0
@@ -231,7 +231,9 @@ class History:
 
     def _add(self, entry: LogEntry, payload: dict[str, Any], item: dict[str, Any]) -> None:
         if entry.kind == SCHEDULE:
-            self.stories.setdefault(item["job_id"], Story(item["max_attempts"]))  # again, it is the same job
+            self.stories.setdefault(
+                item["job_id"], JobHistory(item["max_attempts"])
+            )  # again, it is the same job
             return
         story, node, token = self.stories[item["job_id"]], entry.node_id, item.get("claim_token", 0)
         if entry.kind == CLAIM:

@@ -1,4 +1,4 @@
-"""A node beside the commands of a test: it does jobs, or has them in hand, and leaves."""
+"""A node next to the commands of a test: it does jobs, or has them in hand, and leaves."""
 
 from __future__ import annotations
 

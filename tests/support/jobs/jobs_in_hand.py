@@ -1,4 +1,4 @@
-"""Jobs in hand as tests see them: claimed, lapsed and completed at once, and what the log tells of that."""
+"""Jobs in hand as tests see them: claimed, lapsed and completed at once, and what the log has of that."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ handlers = HandlerSet()
 
 @handlers.handles("load.*", lease=1.5)
 async def work(context: JobContext) -> Any:
-    """Take as long as it is told to."""
+    """Take as long as asked."""
     _note(context.job)
     await asyncio.sleep(context.payload["seconds"])
     return {"attempt": context.attempt}

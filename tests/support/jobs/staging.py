@@ -53,7 +53,7 @@ async def lapse(node: MeshNode, *job_ids: str) -> None:
 async def row_of(node: MeshNode, job_id: str) -> dict[str, Any] | None:
     """All that the database has of a job."""
     sql = "SELECT * FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
-    rows = await node.store.read(sql, (*node.store.tenant[:2], job_id), fresh=True)
+    rows = await node.store.read(sql, (*node.store.mesh_id, job_id), fresh=True)
     return rows[0].as_dict() if rows else None
 
 
@@ -169,7 +169,7 @@ async def refused(node: MeshNode, script: Script, *job_ids: str) -> Refused:
 
 
 async def found(node: MeshNode, job_id: str) -> Job:
-    """The job as it is now."""
+    """The job in its current state."""
     return await node.jobs.find(job_id)
 
 

@@ -24,11 +24,11 @@ _EXPIRE: Final = (
 async def rows_of(mesh: Mesh, table: str) -> list[dict[str, Any]]:
     """What one of the tables of locks holds of this mesh, whatever its age."""
     sql = f"SELECT * FROM {table} WHERE scope_id = ? AND repository_id = ? ORDER BY lock_key"
-    return [row.as_dict() for row in await mesh.store.read(sql, mesh.store.tenant[:2], fresh=True)]
+    return [row.as_dict() for row in await mesh.store.read(sql, mesh.store.mesh_id, fresh=True)]
 
 
 async def keys_in(mesh: Mesh, table: str) -> list[str]:
-    """The keys in one of the tables, each as often as it is there."""
+    """The keys in one of the tables, each as often as it occurs."""
     return [row["lock_key"] for row in await rows_of(mesh, table)]
 
 
@@ -36,19 +36,19 @@ async def expire(mesh: Mesh, *locks: Lock) -> None:
     """Have these holds be over since long ago, by the database's clock."""
     for lock in locks:
         for key in lock.keys:
-            values = (LONG_AGO, *mesh.store.tenant[:2], key, lock.fence_token)
+            values = (LONG_AGO, *mesh.store.mesh_id, key, lock.fence_token)
             await mesh.store.write(Script(*(Statement(_EXPIRE.format(table), values) for table in HOLDS)))
 
 
 async def expire_all(mesh: Mesh) -> None:
     """Have every hold be over since long ago."""
     sql = "UPDATE {} SET expires_at = ? WHERE scope_id = ? AND repository_id = ?"
-    values = (LONG_AGO, *mesh.store.tenant[:2])
+    values = (LONG_AGO, *mesh.store.mesh_id)
     await mesh.store.write(Script(*(Statement(sql.format(table), values) for table in HOLDS)))
 
 
 async def held_keys(mesh: Mesh) -> list[str]:
-    """The keys that are held now, each as often as it is."""
+    """The keys that are held now, each as often as held."""
     return [holder.lock_key for holder in await mesh.locks.holders()]
 
 
@@ -57,7 +57,7 @@ async def put_off(mesh: Mesh, request_id: str) -> None:
     sql = (
         "UPDATE lock_waiters SET alive_until = ? WHERE scope_id = ? AND repository_id = ? AND request_id = ?"
     )
-    await mesh.store.write(Script(Statement(sql, (LONG_AGO, *mesh.store.tenant[:2], request_id))))
+    await mesh.store.write(Script(Statement(sql, (LONG_AGO, *mesh.store.mesh_id, request_id))))
 
 
 async def settled(mesh: Mesh) -> None:
@@ -68,7 +68,7 @@ async def settled(mesh: Mesh) -> None:
 
 
 async def until_waiting(mesh: Mesh, *keys: str) -> None:
-    """Wait until exactly these keys are waited for, each as often as it is named."""
+    """Wait until exactly these keys are waited for, each as often as named."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             seen = mesh.store.change_count
@@ -78,7 +78,7 @@ async def until_waiting(mesh: Mesh, *keys: str) -> None:
 
 
 async def until_renewed(lock: Lock) -> None:
-    """Wait for a lock's next renewal, of which nobody tells."""
+    """Wait for a lock's next renewal, of which there is no event."""
     before = lock.expires_at
     async with asyncio.timeout(PATIENCE_S):
         while lock.expires_at == before:  # noqa: ASYNC110

@@ -139,7 +139,7 @@ async def histories(store: Store, table: str, reports: Iterable[Facts]) -> dict[
             assert not is_known or is_written == (answer is Step.OK), f"{each}, but the table says otherwise"
             answer = Step.OK if is_written else answer
         if answer is Step.UNKNOWN and kind in (Kind.WRITE, Kind.LOOK):
-            continue  # it changed nothing, and told nothing
+            continue  # it changed nothing, and reported nothing
         action = LockAction(
             *(kind, answer, each["began"], each["ended"] if is_known else math.inf),
             *(each.get("token"), each.get("ttl", 0.0)),

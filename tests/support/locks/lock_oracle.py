@@ -10,7 +10,7 @@ from vox_mesh.model.locks.patterns import overlap
 
 @dataclass(eq=False)
 class Claim:
-    """Somebody who holds keys, or wants to; `tokens` are those that it was given, in order."""
+    """A client that holds keys, or wants to; `tokens` are the ones that it was given, in order."""
 
     keys: tuple[str, ...]
     is_shared: bool
@@ -25,7 +25,7 @@ class Claim:
 
 
 class Oracle:
-    """First come, first served; all keys or none; nobody beside whom it excludes."""
+    """First come, first served; all keys or none; no one next to a lock that excludes it."""
 
     def __init__(self) -> None:
         self.holds: list[Claim] = []

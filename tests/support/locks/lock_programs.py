@@ -1,4 +1,4 @@
-"""A program that locks: a real process that does what it is told, line by line, and says what came of it.
+"""A program that locks: a real process that follows orders, line by line, and says what came of it.
 
 `python -m tests.support.locks.lock_programs JOB`, with the settings in the environment. Each line on stdin is
 an order, and all orders run side by side; when stdin ends, what is still under way is given up. A job's
@@ -38,7 +38,7 @@ async def orders() -> AsyncIterator[Facts]:
         transport.close()
 
 
-class Hand:
+class LockExecutor:
     """Does what it is ordered to. The locks that it has are known by their first keys."""
 
     def __init__(self, mesh: Mesh, job: Facts) -> None:
@@ -53,7 +53,7 @@ class Hand:
         number, verb = order.pop("order"), order.pop("verb")
         try:
             facts = await getattr(self, f"do_{verb}")(**order)
-        except Exception as error:  # whatever it is, the test must not wait for it in vain
+        except Exception as error:  # whatever it is, the test must not wait forever
             facts = {"error": type(error).__name__, "line": repr(error)}
             facts["holders"] = [each.holder_agent for each in getattr(error, "holders", ())]
         report(order=number, **facts)
@@ -121,9 +121,9 @@ class Hand:
 
 
 async def serve(job: Facts) -> None:
-    """Be a node that does what it is told."""
+    """Be a node that follows orders."""
     async with Mesh.open() as mesh:
-        hand = Hand(mesh, job)
+        hand = LockExecutor(mesh, job)
         report(node=mesh.identity.node_id)
         doing: set[asyncio.Task[None]] = set()
         try:

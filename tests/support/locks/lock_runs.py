@@ -101,12 +101,12 @@ async def command_run(
         yield run
     finally:
         run.kill_all()
-        async with asyncio.timeout(PATIENCE_S):  # somebody who was left over may have its streams
+        async with asyncio.timeout(PATIENCE_S):  # a client that was left over may have its streams
             await process.communicate()
 
 
 def stop(send_signal: Callable[[int], None], database: Path) -> None:
-    """Stop a process, but not in the middle of a write: nobody else could write to the file until it ends."""
+    """Stop a process, but not in the middle of a write: no one else could write to the file until it ends."""
     for _ in range(100):
         send_signal(signal.SIGSTOP)
         with closing(sqlite3.connect(database, timeout=0.2, isolation_level=None)) as connection:

@@ -1,4 +1,4 @@
-"""What the rules say of messages, in memory: a list of letters, each in somebody's hands or nobody's."""
+"""What the rules say of messages, in memory: a list of letters, each claimed or free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Maker = tuple[str, int]
 
 
 @dataclass(eq=False)
-class Letter:
+class OracleMessage:
     """A message and what became of it."""
 
     message: Message
@@ -51,20 +51,20 @@ class Oracle:
     """Each pair's letters in order, by one consumer at a time; of several pairs the most urgent first."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.letters: list[OracleMessage] = []
 
     def send(self, message: Message) -> None:
         """A message was sent."""
-        self.letters.append(Letter(message))
+        self.letters.append(OracleMessage(message))
 
-    def open_of(self, pair: tuple[str, str]) -> list[Letter]:
+    def open_of(self, pair: tuple[str, str]) -> list[OracleMessage]:
         """What is open of a pair, in order."""
         letters = [each for each in self.letters if each.is_open and each.message.pair == pair]
         return sorted(letters, key=lambda each: each.message.hlc)
 
     # --- claiming --------------------------------------------------------------------------------
 
-    def claim(self, names: Sequence[str], limit: int, maker: Maker) -> list[Letter]:
+    def claim(self, names: Sequence[str], limit: int, maker: Maker) -> list[OracleMessage]:
         """What a consumer is to be given, in order; they are in its hands, under no name yet."""
         self._bury(names, maker)
         pairs = {each.message.pair for each in self.letters if each.message.receiver_agent in names}
@@ -86,12 +86,12 @@ class Oracle:
             if is_theirs and letter.is_exhausted and not letter.is_held_before(maker):
                 letter._end(MessageState.DEAD)
 
-    def _run(self, pair: tuple[str, str], maker: Maker) -> list[Letter]:
-        """What of a pair may be claimed: nothing while somebody works on any of it."""
+    def _run(self, pair: tuple[str, str], maker: Maker) -> list[OracleMessage]:
+        """What of a pair may be claimed: nothing while someone works on any of it."""
         letters = self.open_of(pair)
         if any(each.is_held_before(maker) for each in letters):
             return []
-        run: list[Letter] = []
+        run: list[OracleMessage] = []
         for letter in letters:
             if letter.has_expired:
                 continue
@@ -101,23 +101,23 @@ class Oracle:
         return run
 
     @staticmethod
-    def _in_turn(letters: Iterable[Letter]) -> list[Letter]:
+    def _in_turn(letters: Iterable[OracleMessage]) -> list[OracleMessage]:
         left = sorted(letters, key=lambda each: each.message.hlc)
-        ordered: list[Letter] = []
+        ordered: list[OracleMessage] = []
         while left:
             heads = {each.message.pair: each for each in reversed(left)}
             ordered.append(min(heads.values(), key=lambda each: each.message.urgency))
             left.remove(ordered[-1])
         return ordered
 
-    # --- what is said of those in somebody's hands -------------------------------------------------
+    # --- settling the claimed ones -------------------------------------------------
 
-    def ack(self, letter: Letter) -> None:
+    def ack(self, letter: OracleMessage) -> None:
         """Its holder is done with it."""
         letter._end(MessageState.ACKED)
 
-    def nack(self, letter: Letter, attempts: int, *, waits: bool) -> None:
-        """Its holder gives it back, after so many attempts; what is behind it in the same hands goes too."""
+    def nack(self, letter: OracleMessage, attempts: int, *, waits: bool) -> None:
+        """Its holder gives it back, after this many attempts; the ones it holds behind it go too."""
         for other in self.open_of(letter.message.pair):
             is_behind = other.message.hlc > letter.message.hlc
             if is_behind and other.is_held and other.claim == letter.claim:
@@ -128,7 +128,7 @@ class Oracle:
         else:
             letter.is_held, letter.state, letter.waits = False, MessageState.STORED, waits
 
-    def lapse(self, claim: str | None) -> list[Letter]:
+    def lapse(self, claim: str | None) -> list[OracleMessage]:
         """The lease of a claim is over; which letters it had."""
         had = [each for each in self.letters if each.is_held and each.claim == claim]
         for letter in had:
@@ -148,7 +148,7 @@ class Oracle:
             if letter.is_open and letter.has_expired and not letter.is_held:
                 letter._end(MessageState.EXPIRED)
 
-    def retry(self, letter: Letter) -> None:
+    def retry(self, letter: OracleMessage) -> None:
         """A dead letter is sent again."""
         letter.state, letter.attempts, letter.claim = MessageState.STORED, 0, None
 

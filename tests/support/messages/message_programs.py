@@ -1,8 +1,7 @@
 """Programs that send and receive messages: real processes, which may be killed at any moment.
 
 `python -m tests.support.messages.message_programs JOB`, with the settings in the environment. What a program
-has done is written to a file before anybody else is told: one that is started again goes on where the last
-one was.
+has done is written to a file before any answer: one that is started again goes on where the last one was.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Lines:
         os.write(self._writing, (" ".join(str(word) for word in words) + "\n").encode())
 
 
-class Person:
-    """Somebody who sends or receives, and halts where the job says so until it is told to go on."""
+class MessagingAgent:
+    """A client that sends or receives, and halts where the job says so until it is asked to go on."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:
         self.mesh = mesh
@@ -72,7 +71,7 @@ class Person:
             await self._follow_ups.get()
 
 
-class Desk(Person):
+class AgentSender(MessagingAgent):
     """Sends each message of some agents once, as far as it knows; and again, if it does not know."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:
@@ -107,11 +106,11 @@ async def send(job: Facts) -> None:
     """Be a node that sends messages for some agents, and stays until its stdin ends."""
     async with Mesh.open() as mesh:
         report(node=mesh.identity.node_id)
-        desk = Desk(mesh, job)
+        desk = AgentSender(mesh, job)
         await desk.live(desk.send_all())
 
 
-class Reader(Person):
+class Reader(MessagingAgent):
     """Deals with messages, with each once: of that it keeps a list, which it shares with others."""
 
     def __init__(self, mesh: MeshNode, job: Facts) -> None:
@@ -119,7 +118,7 @@ class Reader(Person):
         self._known: set[tuple[str, str]] = set()
 
     async def read_all(self) -> None:
-        """Deal with all messages for an agent and its roles, for ever."""
+        """Deal with all messages for an agent and its roles, forever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self.job["loops"]):
                 group.create_task(self._read())
@@ -130,7 +129,7 @@ class Reader(Person):
             await self._deal_with(message)
 
     async def _deal_with(self, message: Message) -> None:
-        """Write it down, unless somebody has, and acknowledge it."""
+        """Write it down, unless someone has, and acknowledge it."""
         number = message.body["n"]
         self.written.add("handed", message.sender_agent, number)
         report(got=number)

@@ -41,9 +41,9 @@ class MessageJob(Job):
     messages: int = 0
     """How many each agent sends."""
     pace: int = 0
-    """After so many, the sender waits until the last has been dealt with; 0: it never does."""
+    """After this many, the sender waits until the last has been dealt with; 0: it never does."""
     halts: tuple[int, ...] = ()
-    """Before it sends these, or deals with them, it waits until it is told to go on."""
+    """Before it sends these, or deals with them, it waits until it is asked to go on."""
     roles: tuple[str, ...] = ()
     lease: float = 120.0
     loops: int = 1
@@ -56,7 +56,7 @@ class MessageJob(Job):
     """How long a receiver waits for the answer to a claim; 0: as long as usual."""
 
 
-class Correspondent(Writer):
+class MessageProcess(Writer):
     """A running `tests.support.messages.message_programs`."""
 
     @property
@@ -66,11 +66,11 @@ class Correspondent(Writer):
 
     @property
     def spooled(self) -> int:
-        """How many of those that it sent wait on its disk, or did."""
+        """How many of the ones that it sent wait on its disk, or did."""
         return sum("spooled" in report for report in self.reports)
 
     async def until_told(self, what: str, count: int = 1) -> None:
-        """Wait until it has said so, so many times."""
+        """Wait until it has said so, this many times."""
         await self.until(lambda reports: sum(what in report for report in reports) >= count)
 
     async def until_sent(self, number: int) -> None:
@@ -86,7 +86,7 @@ class Correspondent(Writer):
         self._process.terminate()
 
 
-class Post:
+class MessageRun:
     """One run: its processes, the two files in which these write what they did, and a look at the table."""
 
     def __init__(self, settings: Settings, folder: Path, store: Store) -> None:
@@ -95,7 +95,7 @@ class Post:
         self._folder = folder
         self._sent = folder / "sent"
         self._done = folder / "done"
-        self._people: list[Correspondent] = []
+        self._people: list[MessageProcess] = []
 
     def settings_of(self, name: str, **more: Any) -> Settings:
         """The same mesh, from a folder of its own."""
@@ -104,13 +104,13 @@ class Post:
         values = {"home_dir": folder, "db_path": path, "node_id": name, **more}
         return self.settings.model_copy(update=values)
 
-    async def sender(self, agents: tuple[str, ...] = (SENDER,), **what: Any) -> Correspondent:
+    async def sender(self, agents: tuple[str, ...] = (SENDER,), **what: Any) -> MessageProcess:
         """Start a node that sends for these agents, which goes on where the last one was."""
         settings = what.pop("settings", None) or self.settings_of(f"node-of-{agents[0]}")
         path = f"{self._sent}-{agents[0]}"
         return await self._start(settings, MessageJob("send", agents=agents, path=path, **what))
 
-    async def receiver(self, agent: str = RECEIVER, **what: Any) -> Correspondent:
+    async def receiver(self, agent: str = RECEIVER, **what: Any) -> MessageProcess:
         """Start a node that receives; it is ready."""
         settings = what.pop("settings", None) or self.settings_of(f"node-of-{agent}")
         job = MessageJob("receive", agents=(agent,), path=str(self._done), **what)
@@ -118,15 +118,15 @@ class Post:
         await receiver.until_told("node")
         return receiver
 
-    async def _start(self, settings: Settings, job: MessageJob) -> Correspondent:
+    async def _start(self, settings: Settings, job: MessageJob) -> MessageProcess:
         log = self._folder / f"{job.agents[0]}-{len(self._people)}.log"
-        person = await Correspondent.start(settings, job, log, _PROGRAM)
-        assert isinstance(person, Correspondent)
+        person = await MessageProcess.start(settings, job, log, _PROGRAM)
+        assert isinstance(person, MessageProcess)
         self._people.append(person)
         return person
 
     async def close(self) -> None:
-        """Leave nobody."""
+        """Leave no process behind."""
         await asyncio.gather(*(person.kill() for person in self._people))
 
     # --- what they did ---------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Post:
 
     @property
     def again(self) -> int:
-        """How many messages were delivered to somebody who had dealt with them."""
+        """How many messages were delivered to a client that had dealt with them."""
         return sum(len(numbers) for numbers in self.done("again").values())
 
     def handed_out_after_ack(self) -> list[str]:
@@ -162,16 +162,16 @@ class Post:
         return await self.store.read(_ROWS, (self.settings.scope_id,), fresh=True, timeout=PATIENCE_S)
 
     async def claimed(self) -> int:
-        """How many messages are in somebody's hands."""
+        """How many messages are claimed."""
         answer = await self.store.read(_CLAIMED, (self.settings.scope_id,), fresh=True)
         return int(answer.value)
 
     async def until_acked(self, count: int, timeout: float = PATIENCE_S) -> None:
-        """Wait until so many are acknowledged in the database."""
+        """Wait until this many are acknowledged in the database."""
         await self._until_shown(_ACKED, count, timeout)
 
     async def until_stored(self, count: int) -> None:
-        """Wait until so many are in the database."""
+        """Wait until this many are in the database."""
         await self._until_shown(_STORED, count, PATIENCE_S)
 
     async def until_leased(self) -> None:
@@ -217,13 +217,13 @@ def disorder(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def post(settings: Settings, folder: Path) -> AsyncIterator[Post]:
+async def post(settings: Settings, folder: Path) -> AsyncIterator[MessageRun]:
     """A run; whatever becomes of the test, all of its processes are gone at the end."""
     async with AsyncExitStack() as stack:
         watching = settings.model_copy(
             update={"home_dir": folder / "watcher", "db_path": _watched(settings, folder)}
         )
-        run = Post(settings, folder, await stack.enter_async_context(await open_store(watching)))
+        run = MessageRun(settings, folder, await stack.enter_async_context(await open_store(watching)))
         stack.push_async_callback(run.close)
         yield run
 

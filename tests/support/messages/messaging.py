@@ -37,7 +37,7 @@ def ids(messages: Iterable[Message]) -> list[str]:
 
 async def write(mesh: Mesh, sql: str, *values: Value) -> None:
     """Run a statement directly; `?1` and `?2` are the mesh, then its own values."""
-    await mesh.store.write(Script(Statement(sql, (*mesh.store.tenant[:2], *values))))
+    await mesh.store.write(Script(Statement(sql, (*mesh.store.mesh_id, *values))))
 
 
 async def change(mesh: Mesh, messages: Iterable[Message], **columns: Value) -> None:
@@ -68,13 +68,13 @@ async def database_ms(mesh: Mesh) -> int:
 async def row_of(mesh: Mesh, message: Message) -> dict[str, Any]:
     """All that the database has of a message."""
     sql = "SELECT * FROM a2a_messages WHERE scope_id = ? AND repository_id = ? AND message_uuid = ?"
-    rows = await mesh.store.read(sql, (*mesh.store.tenant[:2], message.message_uuid), fresh=True)
+    rows = await mesh.store.read(sql, (*mesh.store.mesh_id, message.message_uuid), fresh=True)
     row: dict[str, Any] = rows[0].as_dict()
     return row
 
 
 async def found(mesh: Mesh, message: Message) -> Message:
-    """The message as it is now; it must be there."""
+    """The message in its current state; it must be there."""
     now = await mesh.messages.queries.find(message.message_uuid)
     assert now is not None, message
     return now
@@ -87,7 +87,7 @@ async def next_of(receiving: AsyncGenerator[Message, None]) -> Message:
 
 
 async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int) -> list[Message]:
-    """So many messages of a loop, each acknowledged before the next is asked for."""
+    """This many messages of a loop, each acknowledged before the next is asked for."""
     taken = []
     for _ in range(count):
         message = await next_of(receiving)
@@ -103,7 +103,7 @@ async def settled(mesh: Mesh) -> None:
             await asyncio.wait(leaving)
 
 
-class Crowd:
+class NodeGroup:
     """Nodes on one database, each with a key and a folder of its own; a node may begin again."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
@@ -121,7 +121,7 @@ class Crowd:
         return node
 
 
-class _InMemory(Crowd):
+class _InMemory(NodeGroup):
     async def begin(self) -> None:
         self._scene = await self._stack.enter_async_context(scene())
 
@@ -129,7 +129,7 @@ class _InMemory(Crowd):
         return self._scene.node(name, dependencies)
 
 
-class _InTown(Crowd):
+class _InTown(NodeGroup):
     def __init__(self, stack: AsyncExitStack, town: Town) -> None:
         super().__init__(stack)
         self._town = town
@@ -139,7 +139,7 @@ class _InTown(Crowd):
 
 
 @asynccontextmanager
-async def crowd_on(case: HomeCase, folder: Path, server: Server | None) -> AsyncIterator[Crowd]:
+async def crowd_on(case: HomeCase, folder: Path, server: Server | None) -> AsyncIterator[NodeGroup]:
     """A crowd on a home, which ticks only when it is asked to and has no relay."""
     async with AsyncExitStack() as stack:
         if case is MEMORY:

@@ -17,7 +17,7 @@ from tests.support.nodes.town import Town
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.connections import Patience
-from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, Delivery, RelayLimits, wire
+from vox_mesh.http.relay.endpoint import FROM, NODE, ORDER, PATH, STORED, Delivery, RelayLimits, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
@@ -32,7 +32,7 @@ RECEIVER: Final = "ben"
 AGENT: Final = "reviewer"
 """Who receives at the receiver's node."""
 
-TOKEN: Final = "a-token-that-nobody-may-read"
+TOKEN: Final = "a-token-that-no-one-may-read"
 TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.01
@@ -63,7 +63,7 @@ def unsigned(node: Mesh, **changes: Any) -> Message:
 
 def signed(node: Mesh, message: Message, key: SigningKey | None = None) -> Message:
     """It, signed by the node, or with another key."""
-    text = message.signed_text(*node.store.tenant[:2])
+    text = message.signed_text(*node.store.mesh_id)
     return message._replace(signature=(key or node.identity.key).sign(text))
 
 
@@ -73,14 +73,14 @@ def letter(node: Mesh, **changes: Any) -> Message:
 
 
 def stranger_key() -> SigningKey:
-    """A key that nobody knows."""
+    """An unknown key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
 async def rows_of(node: Mesh) -> int:
     """How many messages are in the database."""
     counted = await node.store.read(
-        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.tenant[0],), fresh=True
+        "SELECT count(*) FROM a2a_messages WHERE scope_id = ?", (node.store.writer_id[0],), fresh=True
     )
     return int(counted[0][0])
 
@@ -135,7 +135,9 @@ class Pair:
 
     async def bring(self, *messages: Message, stored: bool = True) -> httpx.Response:
         """Bring messages, as a courier does."""
-        return await self.post([wire(message) for message in messages], stored=stored)
+        order = self.sender.messages.sign_order(messages, self.receiver.identity.node_id, stored=stored)
+        headers = self.headers(stored=stored) | {ORDER: order}
+        return await self.post([wire(message) for message in messages], headers)
 
     async def post(
         self, body: Any, headers: Mapping[str, str] | None = None, *, stored: bool = True
@@ -196,7 +198,7 @@ async def serving(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the service does by itself, of which it tells nobody."""
+    """Wait for what the service does by itself, of which there is no event."""
     for _ in range(round(PATIENCE_S / _LOOK_S)):
         if condition():
             return

@@ -28,7 +28,7 @@ _ACKED: Final = (
 _ATTEMPTS: Final = {"max_attempts": 50, "backoff": "50ms"}
 _GOOD: Final = (HTTPStatus.OK, HTTPStatus.CREATED)
 _NOT_NOW: Final = (
-    HTTPStatus.CONFLICT,  # somebody else has it, or has it by now
+    HTTPStatus.CONFLICT,  # another has it, or has it by now
     HTTPStatus.NOT_FOUND,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
@@ -39,7 +39,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Grant:
-    """A token that somebody was given, when it was asked for and when it was told."""
+    """A token that a client was given, when it was asked for and when it was answered."""
 
     token: int
     asked: float
@@ -161,7 +161,7 @@ class Load:
         self.sent[sender].append(key)
 
     async def _read(self) -> None:
-        """Deal with each message once, and acknowledge it, for ever."""
+        """Deal with each message once, and acknowledge it, forever."""
         known: set[str] = set()
         while True:
             node = self._any()
@@ -179,7 +179,7 @@ class Load:
     async def _until_acked(self) -> None:
         count = sum(map(len, self.sent.values()))
         async with asyncio.timeout(PATIENCE_S):
-            async for change in self.store.watch(_ACKED, (self.store.tenant[0], READER)):
+            async for change in self.store.watch(_ACKED, (self.store.writer_id[0], READER)):
                 if change.rows.value == count:
                     return
 

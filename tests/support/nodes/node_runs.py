@@ -49,7 +49,7 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 
 async def ask(settings: Settings, *arguments: str) -> tuple[int, Any]:
-    """Run a command with these settings, beside the nodes; its exit code, and what it tells as JSON."""
+    """Run a command with these settings, next to the nodes; its exit code, and what it tells as JSON."""
     program = Program((*arguments, "--json"), _variables(settings), module=_COMMAND)
 
     def run() -> tuple[int, Any]:
@@ -138,7 +138,7 @@ class UpNode:
         return found
 
     async def _until(self, condition: Callable[[], Any], otherwise: str) -> None:
-        """Look until it is so: it is another process, and nobody tells."""
+        """Look until it is so: it is another process, which sends no event."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not await condition():
@@ -203,7 +203,7 @@ class Machines:
         return node
 
     async def close(self) -> None:
-        """Leave nobody."""
+        """Leave no process behind."""
         await self._stack.aclose()
 
 

@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.messages.messaging import PATIENCE_S
+from tests.support.messages.relaying import TOKEN
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.metrics.endpoint import Metrics
@@ -32,7 +33,7 @@ class Scrape:
             for sample in family.samples
             if sample.name == name and sample.labels == labels
         ]
-        assert len(found) <= 1, f"{name}{labels} is told {len(found)} times"
+        assert len(found) <= 1, f"{name}{labels} is reported {len(found)} times"
         return found[0] if found else None
 
     def all(self, name: str) -> dict[tuple[str, ...], float]:
@@ -52,7 +53,7 @@ async def scraped(metrics: Metrics) -> Scrape:
 
 def metrics_of(node: MeshNode) -> Metrics:
     """The metrics of a node that is always ready."""
-    return Metrics(node, Access(None), is_ready=lambda: True)
+    return Metrics(node, Access(TOKEN), is_ready=lambda: True)
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ class Served:
         return _document(await self.ask("GET", path, params=query))
 
     async def post(self, path: str, body: Any = None) -> Any:
-        """What is answered to what is told."""
+        """The answer to a report."""
         return _document(await self.ask("POST", path, body))
 
     async def all(self, path: str, **query: Any) -> list[Any]:

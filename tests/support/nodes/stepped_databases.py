@@ -24,7 +24,7 @@ _true_ms: Final = Dependencies().wall_ms
 
 
 class SteppedDatabase(NamedTuple):
-    """A database, and how its clock is set: so many seconds ahead of the machine's."""
+    """A database, and how its clock is set: this many seconds ahead of the machine's."""
 
     engine: Engine
     set_ahead: Callable[[float], None]

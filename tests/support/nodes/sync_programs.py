@@ -16,7 +16,7 @@ def wait_for_ctrl_c() -> None:
         sys.stdout.write("waiting\n")
         sys.stdout.flush()
         for _ in mesh.messages.receive("script"):
-            raise AssertionError("nobody sends anything")
+            raise AssertionError("no one sends anything")
 
 
 def use_in_a_fork() -> None:

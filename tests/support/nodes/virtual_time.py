@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.engines.memory import SharedMemory
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 EPOCH_MS = 1_800_000_000_000
 """What the clock shows in the beginning: a downbeat of the built-in tempo."""
@@ -72,3 +74,13 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
     """Run it in a loop of its own."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(scenario)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test in a `VirtualLoop`: waits cost no time and last exactly as long as asked."""
+
+    @wraps(test)
+    def run_test(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return run_test

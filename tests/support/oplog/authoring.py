@@ -12,7 +12,7 @@ from tests.support.store.gate import GatedEngine
 from vox_mesh import Settings, load_settings
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.nodes.store_memory import StoreMemory
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
@@ -24,9 +24,9 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
-from vox_mesh.store.script import Op, Script, Statement, Tenant
-from vox_mesh.store.spool.agent_queue import AgentQueue
+from vox_mesh.store.script import Op, Script, Statement, WriterId
 from vox_mesh.store.spool.spool import Spool
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.store import Store
 from vox_mesh.store.write.breaker import Breaker
 
@@ -70,17 +70,17 @@ class Scene:
         """
         dependencies = Dependencies() if dependencies is None else dependencies
         identity = self._identities.setdefault(node_id, temporary_identity(node_id))
-        tenant = Tenant("", "default", node_id)
+        writer_id = WriterId("", "default", node_id)
         clock = MeshClock(dependencies)
-        presence = Presence(identity, tenant, clock, place=node_id, tick_s=5.0, activity=Activity())
+        presence = Presence(identity, writer_id, clock, place=node_id, tick_s=5.0, activity=Activity())
         witness = StoreWitness(SharedPlace(self._memories, node_id)) if remembers else None
         author = OpLogWriter(
-            lambda: identity, tenant, clock, presence, witness, on_rejoin=lambda: node.start_rejoin()
+            lambda: identity, writer_id, clock, presence, witness, on_rejoin=lambda: node.start_rejoin()
         )
-        queue = None if spool is None else AgentQueue(Spool(spool, 2**20), timeout=LONG_S)
-        home = Home.MEMORY if spool is None else Home.MESH
+        queue = None if spool is None else SpoolQueue(Spool(spool, 2**20), timeout=LONG_S)
+        home = Backend.MEMORY if spool is None else Backend.SERVER
         store = Store(
-            home, self.gate, tenant, timeout=LONG_S, breaker=breaker, agent_queue=queue, interceptor=author
+            home, self.gate, writer_id, timeout=LONG_S, breaker=breaker, spool_queue=queue, interceptor=author
         )
         store._caller._sleep = at_once
         await store.begin()

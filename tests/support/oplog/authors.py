@@ -58,13 +58,13 @@ def _payload(job: Job, caller: int, n: int) -> dict[str, Any]:
 
 
 def _script(job: Job, caller: int, n: int, way: str, op_id: str) -> Script:
-    """Two rows and an op that tells of them; of a failing script, only its refused entry may stay."""
+    """Two rows and an op that reports them; of a failing script, only its refused entry may stay."""
     rows = pair(job, caller, n, way).statements
     return Script(*rows, key=op_id, op=Op(PAIR, canonical(_payload(job, caller, n))))
 
 
 async def _write(mesh: MeshNode, job: Job, caller: int, n: int, way: str) -> dict[str, Any]:
-    """Author one op; its id, and what its caller was told."""
+    """Author one op; its id, and the answer to its caller."""
     facts = {"writer": job.writer, "caller": caller, "n": n, "way": way}
     op_id = new_key()
     try:
@@ -98,7 +98,7 @@ async def stream(job: Job) -> None:
 
 
 async def crowd(job: Job) -> None:
-    """A number of ops, of which a tenth is refused; when asked, a digest of the log as it is seen here."""
+    """A number of ops, of which a tenth is refused; when asked, a digest of the log as seen here."""
     random = Random(f"{job.seed} {job.writer}")
     failing = [random.choice(list(REFUSALS)) for _ in range(round(job.scripts * _FAILING_SHARE))]
     ways = failing + [random.choice(("good", "note")) for _ in range(job.scripts - len(failing))]
@@ -122,11 +122,11 @@ async def crowd(job: Job) -> None:
 async def digest_of_log(store: Store) -> str:
     """What the log holds up to the last op of a crowd, in the order of commits, as this node sees it.
 
-    Where the node has a replica, that answers and nobody else.
+    Where the node has a replica, that answers and no one else.
     """
 
     async def ask(sql: str, *values: int | str) -> Any:
-        statement = Statement(sql, (*store.tenant[:2], *values))
+        statement = Statement(sql, (*store.mesh_id, *values))
         if store._replica is None:
             return await store.read(statement.sql, statement.params, fresh=True)
         async with asyncio.timeout(_PATIENCE_S):
@@ -155,7 +155,7 @@ async def spool(job: Job) -> None:
 
 
 async def drain(job: Job) -> None:
-    """Begin anew, and replay what the slot's spool holds."""
+    """Begin again, and replay what the slot's spool holds."""
     async with Mesh.open() as mesh:
         await mesh.store.drained()
         introduce(mesh)
@@ -172,7 +172,7 @@ async def sit(job: Job) -> None:
 async def assert_log_tells_the_same(
     mesh: Mesh, table: str, reports: Iterable[dict[str, Any]], unreported: int = 0
 ) -> None:
-    """Compare what the authors were told with the log, and the log with the effects of its ops.
+    """Compare the answers to the authors with the log, and the log with the effects of its ops.
 
     `unreported`: how many ops each author may have had under way when it was killed.
     """
@@ -188,7 +188,9 @@ async def assert_log_tells_the_same(
         _assert_true(each, entries.get(op_id))
     unheard = [entry for op_id, entry in entries.items() if op_id not in result]
     authors = [json.loads(entry.payload)["writer"] for entry in unheard]
-    assert all(authors.count(author) <= unreported for author in authors), f"nobody was told of {unheard}"
+    assert all(authors.count(author) <= unreported for author in authors), (
+        f"no caller got an answer for {unheard}"
+    )
     accepted = [json.loads(each.payload) for each in entries.values() if each.kind == PAIR and each.accepted]
     for author in {each["writer"] for each in (*result.values(), *accepted)}:
         effects = {(each["caller"], each["n"]) for each in accepted if each["writer"] == author}
@@ -198,7 +200,7 @@ async def assert_log_tells_the_same(
 
 
 def _assert_true(result: dict[str, Any], entry: LogEntry | None) -> None:
-    """Whether an author was told the truth about an op."""
+    """Whether an author was given the truth about an op."""
     found = None if entry is None else (entry.accepted, entry.reason)
     match result["outcome"]:
         case "applied" | "spooled":

@@ -21,7 +21,7 @@ _START_MS: Final = 1_800_000_000_000
 
 
 class Said(NamedTuple):
-    """An op as it is to be written, and what became of it."""
+    """An op to be written, and what became of it."""
 
     kind: str
     payload: Any
@@ -132,7 +132,7 @@ class Log:
 
 
 def rechained(entries: Sequence[LogEntry], key: SigningKey) -> list[LogEntry]:
-    """A chain written anew so that all fits together: links, numbers, seals, hashes, and signatures."""
+    """A chain written again so that all fits together: links, numbers, seals, hashes, and signatures."""
     made: list[LogEntry] = []
     sealing = Sealing()
     for seq, entry in enumerate(entries, start=1):

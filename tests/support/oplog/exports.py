@@ -29,7 +29,7 @@ AWKWARD: Final = {
 
 async def exported(mesh: Mesh, path: Path) -> ExportResult:
     """The log in a file."""
-    return await export_log(mesh.oplog, *mesh.store.tenant[:2], path)
+    return await export_log(mesh.oplog, *mesh.store.mesh_id, path)
 
 
 async def fill(mesh: MeshNode) -> None:

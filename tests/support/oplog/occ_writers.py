@@ -21,7 +21,7 @@ def _more(now: dict[str, Any] | None) -> dict[str, Any]:
 
 
 async def count(job: Job) -> None:
-    """When asked, have every caller count so many times."""
+    """When asked, have every caller count this many times."""
     async with Mesh.open() as mesh:
         report(ready=True)
         await stop_asked()

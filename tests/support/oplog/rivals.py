@@ -30,7 +30,7 @@ async def memory(mesh: Mesh, name: str, **values: Any) -> dict[str, Any]:
 
 
 async def overtaken(mesh: Mesh, name: str, **values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A memory as it was read, and as somebody else has made it since."""
+    """A memory as it was read, and as another has made it since."""
     base = await memory(mesh, name, content="base", tags="base", importance=1)
     changes = values or {"content": "right"}
     assert isinstance(await mesh.occ.write(MEMORIES, at(name), changes, base), Written)
@@ -38,19 +38,19 @@ async def overtaken(mesh: Mesh, name: str, **values: Any) -> tuple[dict[str, Any
 
 
 async def delete(mesh: Mesh, name: str) -> None:
-    """Delete a memory, in the way of whoever knows nothing of versions."""
+    """Delete a memory, as a client without versions does."""
     gone = "DELETE FROM memories WHERE scope_id = ? AND repository_id = ? AND memory_key = ?"
-    await mesh.store.write(Script(Statement(gone, (*mesh.store.tenant[:2], name))))
+    await mesh.store.write(Script(Statement(gone, (*mesh.store.mesh_id, name))))
 
 
 def moving(mesh: Mesh, times: int, values: Mapping[str, Any]) -> None:
-    """Have somebody else write the row each time that it was looked at, so many times."""
+    """Have another write the row each time that it was looked at, this many times."""
     versions = mesh.occ._versions
-    look, left = versions.look, times
+    read, left = versions.read, times
 
-    async def look_and_move(address: RowAddress) -> dict[str, Any] | None:
+    async def read_and_move(address: RowAddress) -> dict[str, Any] | None:
         nonlocal left
-        seen = await look(address)
+        seen = await read(address)
         if left:
             left -= 1
             new = {name: f"{value} {left}" for name, value in values.items()}
@@ -58,4 +58,4 @@ def moving(mesh: Mesh, times: int, values: Mapping[str, Any]) -> None:
             await mesh.store.write(script)
         return seen
 
-    versions.look = look_and_move  # type: ignore[method-assign]
+    versions.read = read_and_move  # type: ignore[method-assign]

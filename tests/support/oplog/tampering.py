@@ -12,18 +12,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh import Answer, Mesh, Op, OpKind, Rows, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import Refused
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.base.homes import Home
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, signed_text
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import COMMANDS, Identity
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.rhythm.files import RhythmFiles
 from vox_mesh.store import Value, new_key
-from vox_mesh.store.script import Tenant
+from vox_mesh.store.script import WriterId
 
 NOTE: Final = OpKind("test.note")
 """An op that does nothing."""
@@ -60,16 +59,16 @@ _TIMEOUT_S: Final = 10.0
 
 
 def stranger() -> SigningKey:
-    """A key that nobody knows."""
+    """An unknown key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
 class Intruder:
-    """Somebody who can write to the database, past all guards."""
+    """A client that can write to the database, past all guards."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mesh = store.tenant[:2]
+        self._mesh = store.mesh_id
 
     async def run(self, *statements: tuple[str, tuple[Value, ...]]) -> None:
         """Run statements in one go; `?1` and `?2` are the mesh, then their own values."""
@@ -97,7 +96,7 @@ class Intruder:
         await self.run((f"{sql} AND seq BETWEEN ?4 AND ?5", (chain, first, last)))
 
     async def insert(self, entry: LogEntry) -> None:
-        """Add an entry as it is; the database gives it its id."""
+        """Add an entry unchanged; the database gives it its id."""
         names = [name for name in LogEntry._fields if name not in ("id", "repository_id")]
         places = ", ".join(f"?{place}" for place in range(3, 3 + len(names)))
         sql = (
@@ -173,7 +172,7 @@ class Intruder:
         return entry._replace(signature=key.sign(signed_text(entry.hash, self._mesh[0])))
 
     def rechained(self, entries: list[LogEntry], first: int, payload: str, key: SigningKey) -> list[LogEntry]:
-        """The chain from an entry on, with another payload there: linked, sealed and signed anew by a key."""
+        """The chain from an entry on, with another payload there: linked, sealed and signed with a key."""
         again: list[LogEntry] = []
         sealing = Sealing()
         prev = NO_HASH
@@ -253,25 +252,25 @@ async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
         await node.oplog.anchor()
         scene = Scene(node)
         await scene.run(("DELETE FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2", ()))
-        await node.deferral.look()  # nobody applies or drops anything meanwhile
+        await node.pending_ops.refresh()  # no one applies or drops anything meanwhile
         await scene.keep()
         yield scene
 
 
 @asynccontextmanager
 async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[Mesh]:
-    """A command beside a node. In memory it lives in the node's own process, since no other has the data."""
-    if settings.home is not Home.MEMORY:
+    """A command next to a node. In memory it lives in the node's own process, since no other has the data."""
+    if settings.backend is not Backend.MEMORY:
         async with Mesh.open_command(settings) as mesh:
             yield mesh
         return
     identity = Identity(node.identity.node_id, node.identity.key, node.identity.node_id + COMMANDS)
-    tenant = Tenant(settings.scope_id, settings.repository_id, "command")
+    writer_id = WriterId(settings.scope_id, settings.repository_id, "command")
     dependencies = Dependencies()
     clock = MeshClock(dependencies)
-    author = OpLogWriter(lambda: identity, tenant, clock)
-    store = Store(settings.home, node.store._engine, tenant, timeout=_TIMEOUT_S, interceptor=author)
-    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts, RhythmFiles())
+    author = OpLogWriter(lambda: identity, writer_id, clock)
+    store = Store(settings.backend, node.store._engine, writer_id, timeout=_TIMEOUT_S, interceptor=author)
+    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts)
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

@@ -18,7 +18,7 @@ class Rising:
     values: list[int] = field(default_factory=list)
 
     def add(self, moment: float, value: int) -> None:
-        """The value was at least this, at that moment; told in the order of the moments."""
+        """The value was at least this, at that moment; reported in the order of the moments."""
         self.moments.append(moment)
         self.values.append(max(value, self.values[-1] if self.values else 0))
 
@@ -51,7 +51,7 @@ class History:
         return [each for each in self._by_actor[actor] if each["event"] == "read"]
 
     def assert_each_raise_counted_once(self) -> None:
-        """No two processes were told the same value of a counter."""
+        """No two processes were given the same value of a counter."""
         written = [
             (each["counter"], each["n"])
             for answer in self._by_actor.values()

@@ -15,11 +15,11 @@ from tests.support.running.processes import Writer
 from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
-from vox_mesh.model.base.homes import Driver, Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store.replica.mark import Record, read_record, replica_path
 
-PUSHED: Final = HomeCase(Home.MESH, Driver.WS, ReplicaChoice.PUSHED)
-PUSHED_HTTP: Final = HomeCase(Home.MESH, Driver.HTTP, ReplicaChoice.PUSHED)
+PUSHED: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.PUSHED)
+PUSHED_HTTP: Final = HomeCase(Backend.SERVER, Driver.HTTP, ReplicaChoice.PUSHED)
 SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")
 COMPACTING_FLAGS: Final = (*SAFE_FLAGS, "--max-log-size", "1")
 """A log of one megabyte: what a replica has not fetched soon, it must get from a snapshot."""
@@ -29,7 +29,7 @@ _PATIENCE_S: Final = 90.0
 _LOOK_S: Final = 0.005
 
 
-class Crew:
+class ReplicaProcesses:
     """Starts processes that keep replicas."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,9 +45,9 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(folder: Path) -> AsyncIterator[Crew]:
+async def crew(folder: Path) -> AsyncIterator[ReplicaProcesses]:
     """Processes that are gone at the end, whatever becomes of the test."""
-    crew = Crew(folder)
+    crew = ReplicaProcesses(folder)
     try:
         yield crew
     finally:
@@ -82,7 +82,7 @@ async def compacted(server: Server) -> None:
     """
     waiting = server._folder / "data" / "dbs" / "default" / "to_compact"
     async with asyncio.timeout(_PATIENCE_S):
-        while waiting.exists() and len(list(waiting.iterdir())) > 1:  # noqa: ASYNC110 - it tells nobody
+        while waiting.exists() and len(list(waiting.iterdir())) > 1:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(_LOOK_S)
 
 

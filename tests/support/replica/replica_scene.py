@@ -13,7 +13,7 @@ from typing import Final
 from proof.chaos.proxy import Proxy, PushFault
 from tests.support.replica.replica_processes import (
     PUSHED,
-    Crew,
+    ReplicaProcesses,
     assert_intact,
     assert_same_pages,
     compacted,
@@ -55,14 +55,14 @@ class Scene:
         self.cut_short = 0
         """How many changes of the replica were cut off in the middle."""
 
-    async def begin(self, crew: Crew) -> None:
+    async def begin(self, crew: ReplicaProcesses) -> None:
         """Start to keep the replica."""
         self._crew = crew
         self._reader = await crew.start(self._settings, Job("keep"))
 
     @property
     def readers(self) -> list[Writer]:
-        """Those that have kept the replica, one after the other."""
+        """The ones that have kept the replica, one after the other."""
         return self._crew.members
 
     async def _instant(self, longest_s: float) -> None:
@@ -83,7 +83,7 @@ class Scene:
 
     async def _until_changing(self, wanted: bool) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            while self._is_changing is not wanted:  # noqa: ASYNC110 - another process does it, and tells nobody
+            while self._is_changing is not wanted:  # noqa: ASYNC110 - another process does it, there is no event
                 await asyncio.sleep(0)
 
     @property

@@ -46,7 +46,7 @@ class Workload:
             await task
 
     async def until_more(self, count: int) -> None:
-        """Wait for so many more changes."""
+        """Wait for this many more changes."""
         wanted = self.done + count
         async with asyncio.timeout(_PATIENCE_S):
             while self.done < wanted:

@@ -53,7 +53,7 @@ async def keep(job: Job) -> None:
             change.cancel()
 
 
-class Historian:
+class CounterWriter:
     """Writes its own counter and the shared one, reads all of them, and reports both with their times."""
 
     def __init__(self, store: Store, job: Job) -> None:
@@ -95,7 +95,7 @@ async def history(job: Job) -> None:
     """Write and read without a pause, and read with every change, until asked to stop."""
     stopping = asyncio.create_task(stop_asked())
     async with await open_store(load_settings()) as store:
-        historian = Historian(store, job)
+        historian = CounterWriter(store, job)
 
         async def write() -> None:
             while not stopping.done():

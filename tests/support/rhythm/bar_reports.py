@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.messages.messaging import write
-from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, Player
+from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, ClockedReporter
 from vox_mesh.model.rhythm.reports import BarReport
 
 
@@ -30,7 +30,7 @@ def bars(reports: list[BarReport]) -> list[tuple[int, int, str]]:
     ]
 
 
-async def every(player: Player) -> list[BarReport]:
+async def every(player: ClockedReporter) -> list[BarReport]:
     """All reports in their last revision, the first bar first."""
     return (await player.bar_reporter.reports(1_000, fresh=True))[::-1]
 
@@ -40,7 +40,7 @@ def assert_tiled(reports: list[BarReport]) -> None:
     assert [report.end_ms for report in reports[:-1]] == [report.start_ms for report in reports[1:]]
 
 
-async def phrase(player: Player, name: str, at_ms: int, **changed: Any) -> None:
+async def phrase(player: ClockedReporter, name: str, at_ms: int, **changed: Any) -> None:
     """Have a phrase have ended."""
     columns = {
         "phrase_id": name,
@@ -67,7 +67,7 @@ async def phrase(player: Player, name: str, at_ms: int, **changed: Any) -> None:
     await write(player.node, sql, *columns.values())
 
 
-async def thread(player: Player, name: str, state: str, ended_ms: int) -> None:
+async def thread(player: ClockedReporter, name: str, state: str, ended_ms: int) -> None:
     """Have a thread of help have ended."""
     columns = "scope_id, repository_id, thread_id, asker, state, asked_ms, closes_ms, ended_ms"
     sql = f"INSERT INTO help_threads ({columns}) VALUES (?1, ?2, ?3, 'a', ?4, ?5, ?5, ?5)"

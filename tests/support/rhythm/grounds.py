@@ -20,18 +20,18 @@ BEGIN_MS: Final = 45_000_000 * BAR_MS
 
 
 @dataclass
-class Hand:
+class MovableClock:
     """A clock that a test moves."""
 
     now_ms: int = BEGIN_MS
 
     def to(self, bar: int, beat: int = 1, ms: int = 0) -> None:
-        """Set it: to so many milliseconds after the beginning of a beat, which counts from 1, of a bar."""
+        """Set it: to this many milliseconds after the beginning of a beat, which counts from 1, of a bar."""
         self.now_ms = BEGIN_MS + bar * BAR_MS + (beat - 1) * BEAT_MS + ms
 
 
 @dataclass
-class Player:
+class ClockedReporter:
     """A node's desk and reports by a clock of the test's own."""
 
     node: MeshNode
@@ -49,11 +49,11 @@ class Player:
         await self.status.flush()
 
 
-def player(node: MeshNode, hand: Hand, policy: TempoPolicy | None = None) -> Player:
+def player(node: MeshNode, hand: MovableClock, policy: TempoPolicy | None = None) -> ClockedReporter:
     """A node of the rhythm that goes by this clock alone."""
     clock = MeshClock(Dependencies(lambda: hand.now_ms, elapsed=lambda: hand.now_ms / 1_000))
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
     ground = RhythmContext(node.store, node._writer, clock, Times(clock), None, plan)
-    return Player(node, ground, StatusClaimWriter(ground), BarReporter(ground))
+    return ClockedReporter(node, ground, StatusClaimWriter(ground), BarReporter(ground))

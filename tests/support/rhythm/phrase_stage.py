@@ -22,7 +22,7 @@ BEAT_MS = 5_000
 TASK = "ucxl://proj:any/task/ingest"
 STAYS = {"on_overrun": ["checkpoint"]}
 A_MS = 2 / BEAT_MS
-"""A clock that tells whole milliseconds may be late by so many beats."""
+"""A clock that tells whole milliseconds may be late by this many beats."""
 
 
 class Stage:
@@ -39,7 +39,7 @@ class Stage:
         self.phrases = node.rhythm.phrases
 
     async def beats(self, count: float) -> None:
-        """Let so many beats pass."""
+        """Let this many beats pass."""
         await self.times.until(self.times.now_ms + round(count * BEAT_MS))
 
     async def ends(self) -> list[dict[str, Any]]:

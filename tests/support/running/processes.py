@@ -71,7 +71,7 @@ class Writer:
                 await self._news.wait()
 
     async def until_more(self, count: int) -> None:
-        """Wait for so many more reports."""
+        """Wait for this many more reports."""
         wanted = len(self.reports) + count
         await self.until(lambda reports: len(reports) >= wanted)
 
@@ -101,7 +101,7 @@ class Writer:
     async def paused(self, store: Store) -> AsyncIterator[None]:
         """Stop it in its tracks, and let it go on.
 
-        Not in the middle of a write to a file, which nobody else could write to until it goes on.
+        Not in the middle of a write to a file, which no one else could write to until it goes on.
         """
         pid = self._process.pid
         async with asyncio.timeout(_PATIENCE_S):

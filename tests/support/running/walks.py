@@ -14,7 +14,7 @@ _PHASES: Final = tuple(Phase) if SOAK else (Phase.explicit, Phase.reuse, Phase.g
 
 
 def walk(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
-    """So many walks of so many steps."""
+    """This many walks of this many steps."""
     few = settings(
         max_examples=examples,
         stateful_step_count=steps,

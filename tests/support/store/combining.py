@@ -15,7 +15,7 @@ from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import ensure_schema
-from vox_mesh.store.script import Tenant, Verdict
+from vox_mesh.store.script import Verdict, WriterId
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.retry import RetryingCaller
@@ -50,9 +50,9 @@ class Combining:
         return task
 
     async def queued(self, count: int) -> None:
-        """Wait until so many callers are queued."""
+        """Wait until this many callers are queued."""
         async with asyncio.timeout(10):
-            while self.combiner.depth < count:  # noqa: ASYNC110  # nobody tells; a few rounds of the loop
+            while self.combiner.depth < count:  # noqa: ASYNC110  # there is no event; a few rounds of the loop
                 await asyncio.sleep(0)
 
     async def ids(self) -> list[Any]:
@@ -70,7 +70,7 @@ async def combining(path: Path | None = None, **options: Any) -> AsyncIterator[C
     ledger = IdempotencyKeyPruner(time.monotonic)
     caller = RetryingCaller(None, sleep=at_once)
     combiner = Combiner(
-        Sender(gate.run, caller, Tenant("", "default", "writer"), ledger),
+        Sender(gate.run, caller, WriterId("", "default", "writer"), ledger),
         caller,
         ledger,
         monotonic=time.monotonic,

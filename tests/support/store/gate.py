@@ -18,7 +18,7 @@ class GatedEngine:
 
     `batches` holds every batch that was sent, in order. Faults in `before` are raised instead of running
     a batch (`None` lets one through), those in `after` once it has been run, those in `asking` instead of
-    answering a query. So many batches as `doubled` says are run twice; the second run is what is answered.
+    answering a query. This many batches as `doubled` says are run twice; the second run is what is answered.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -39,7 +39,7 @@ class GatedEngine:
         self._is_held = True
 
     def release(self) -> None:
-        """Let those that wait, and all others, through."""
+        """Let the ones that wait, and all others, through."""
         self._is_held = False
         for _ in range(self._waiting):
             self._passes.release()

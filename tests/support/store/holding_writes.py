@@ -26,7 +26,7 @@ async def write_transaction(server: Server) -> AsyncIterator[None]:
     headers = {"authorization": f"Bearer {server.token}"}
     async with aiohttp.ClientSession(server.url, headers=headers) as session:
         result = {"results": [{"type": "error"}]}
-        while result["results"][0]["type"] == "error":  # somebody else is writing
+        while result["results"][0]["type"] == "error":  # another is writing
             result = await _ask(session, None, "BEGIN IMMEDIATE")
         yield
         await _ask(session, str(result["baton"]), "ROLLBACK")

@@ -1,4 +1,4 @@
-"""What the writers were told against what the table holds."""
+"""What the writers were reported against what the table holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def applied(store: Store, table: str, writer: str) -> set[tuple[int, int]]
     """The scripts (caller, n) of a writer that were applied: each whole, and once."""
     found: set[tuple[int, int]] = set()
     callers = await store.read(f"SELECT DISTINCT caller FROM {table} WHERE writer = ?", (writer,))
-    for caller in (row[0] for row in callers):  # one by one: a server answers with only so many bytes
+    for caller in (row[0] for row in callers):  # one by one: a server answers with only this many bytes
         rows = await store.read(
             f"SELECT n, sum(part = 1), sum(part = 2), count(*) FROM {table} "
             "WHERE writer = ? AND caller = ? GROUP BY n",
@@ -40,4 +40,4 @@ def assert_accounted_for(reports: Iterable[Report], found: set[tuple[int, int]],
             assert script not in found, f"{script} was reported as {answer} and yet was applied"
         else:
             assert answer == "OutcomeUnknown", f"{script} ended in {answer}"
-    assert len(found - result.keys()) <= unreported, f"nobody was told of {found - result.keys()}"
+    assert len(found - result.keys()) <= unreported, f"no caller got an answer for {found - result.keys()}"

@@ -1,4 +1,4 @@
-"""A program that writes: a real process that says on stdout, in JSON lines, what it was told.
+"""A program that writes: a real process that says on stdout, in JSON lines, what it was reported.
 
 `python -m tests.support.store.writers JOB`, with the settings in the environment. Closing its stdin asks it
 to finish and end.
@@ -19,7 +19,7 @@ COLUMNS: Final = "seq INTEGER PRIMARY KEY, writer, caller, n, part CHECK (part <
 """Nothing here is unique but `seq`: a script that is applied twice shows."""
 
 FAILURES: Final = {"constraint": "ConstraintFailed", "guard": "Refused", "sql": "BadStatement"}
-"""The ways in which a script is made to fail, and what its caller must be told."""
+"""The ways in which a script is made to fail, and what its caller must be reported."""
 
 _FAILING_SHARES: Final = (0.005, 0.02, 0.1, 0.4)
 _PATIENCE_S: Final = 90.0
@@ -49,7 +49,7 @@ def pair(job: Job, caller: int, n: int, kind: str = "good") -> Script:
 
 
 async def outcome_of(store: Store, script: Script, timeout: float | None = None) -> str:
-    """What the caller of a script was told: `applied`, or the name of the error."""
+    """What the caller of a script was reported: `applied`, or the name of the error."""
     try:
         await store.write(script, timeout=timeout)
     except MeshError as error:
@@ -96,7 +96,7 @@ async def stream(job: Job) -> None:
 
 
 async def load(job: Job) -> None:
-    """As many pairs of rows as go, for some seconds; only the sum of it is told."""
+    """As many pairs of rows as go, for some seconds; only the sum of it is reported."""
     async with await open_store(load_settings()) as store:
         report(ready=True)
         await stop_asked()

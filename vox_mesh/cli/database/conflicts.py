@@ -24,7 +24,7 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadValue
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.row_json import decode_row, show_row
+from vox_mesh.model.base.canonical import decode_row, show_row
 from vox_mesh.model.occ.merge import Columns, FieldChange, change_of
 from vox_mesh.occ.conflicts import Conflict, Resolution, Take
 from vox_mesh.views.conflicts import SIDES, ConflictView

@@ -3,31 +3,115 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
-from vox_mesh.cli.database.replicas import replica_reports, sync_replica
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import engine_session, start, start_shared
 from vox_mesh.cli.support.terminal import ProgressBar
-from vox_mesh.errors import DatabaseUnavailable, MeshError, SchemaDiffers
+from vox_mesh.errors import (
+    BadSettings,
+    DatabaseUnavailable,
+    MeshError,
+    NoAnswer,
+    ReplicaOff,
+    SchemaDiffers,
+    SlotInUse,
+)
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.oplog.op_kinds import RESTORE
-from vox_mesh.runtime.open_store import Role, open_store
+from vox_mesh.runtime.open_store import Role, open_slot_replica, open_store, primary_log
 from vox_mesh.runtime.restore import BackupFile
 from vox_mesh.runtime.restore import restore as restore_backup
 from vox_mesh.settings import Settings
+from vox_mesh.store.replica.mark import Record, ReplicaReport, read_record, replica_path, reports
+from vox_mesh.store.replica.replica import Progress
+from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.schema.backup import back_up
 from vox_mesh.store.schema.probe import all_spools, row_counts
 from vox_mesh.store.schema.schema import VERSION, ensure_schema, versions_at
 from vox_mesh.store.schema.shape import differences_at
+from vox_mesh.store.slots import slot_folder, take_command_slot
+
+_POLL_S: Final = 0.02
+_HELLO_S: Final = 2.0
+
+
+async def replica_reports(settings: Settings) -> list[ReplicaReport]:
+    """Return the states of the replicas next to `VOX_DB_PATH`, as far as they are known."""
+    hello = await _hello(settings)
+    return reports(settings.db_path, settings.endpoint, hello, settings.db_max_stale_ms)
+
+
+async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
+    """Bring this node's replica up to date, or wait until the process that owns it has done so."""
+    if settings.backend is not Backend.SERVER or settings.db_replica is ReplicaChoice.OFF:
+        raise BadSettings(
+            "no replica to sync: the database itself answers reads",
+            hint="set VOX_DB_URL, and VOX_DB_REPLICA to a value other than off",
+        )
+    name = slot_folder(settings.home_dir, settings.node_id).name
+    try:
+        slot = take_command_slot(settings.home_dir, settings.node_id)
+    except SlotInUse:
+        await _wait_for_owner(settings, name, progress)
+    else:
+        try:
+            async with engine_session(settings) as engine:
+                replica = open_slot_replica(settings, slot, engine.query)
+                try:
+                    await replica.wait_until_caught_up(progress, settings.db_deadline)
+                finally:
+                    await replica.close()
+        finally:
+            slot.release()
+    for report in await replica_reports(settings):
+        if report.slot == name:
+            return report
+    raise ReplicaOff(f"replica of {name} was removed during the sync", hint="run `vox-mesh db sync` again")
+
+
+async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> None:
+    """Wait until the replica of another process holds everything committed by now."""
+    began_ms = time.time_ns() // 1_000_000
+    hello = await _hello(settings)
+    path = replica_path(settings.db_path, name)
+    loop = asyncio.get_running_loop()
+    deadline, seen = loop.time() + settings.db_deadline, -1
+    while (record := read_record(path)) is None or not _holds(record, hello, began_ms):
+        if record is not None and record.next_frame != seen:
+            deadline, seen = loop.time() + settings.db_deadline, record.next_frame
+            progress(seen, seen if hello is None else hello.next_frame)
+        if loop.time() > deadline:
+            reason = record.error if record is not None else "it does not exist"
+            raise NoAnswer(f"replica of {name} makes no progress: {reason or 'no error reported'}")
+        await asyncio.sleep(_POLL_S)  # another process owns it: there is no event to wait for
+
+
+def _holds(record: Record, hello: Hello | None, began_ms: int) -> bool:
+    if record.as_of_ms >= began_ms:
+        return True
+    return hello is not None and hello.log_id == record.log_id and hello.next_frame <= record.next_frame
+
+
+async def _hello(settings: Settings) -> Hello | None:
+    """Return the primary's log position; `None` if it is away or does not report it."""
+    log = primary_log(settings)
+    try:
+        return await log.hello(min(_HELLO_S, settings.db_request_timeout))
+    except MeshError:
+        return None
+    finally:
+        await log.close()
+
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
@@ -61,7 +145,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
         schema_version = await ensure_schema(engine)
         facts = await engine.facts()
     return {
-        "home": settings.home.value,
+        "home": settings.backend.value,
         "driver": facts.driver,
         "address": facts.address,
         "schema_version": schema_version,
@@ -85,21 +169,21 @@ def status(as_json: bool) -> None:
     show_one(record, as_json=as_json)
     if fault is not None:
         raise fault
-    if settings.home is Home.MEMORY and not as_json:
+    if settings.backend is Backend.MEMORY and not as_json:
         show_lines(["memory backend: data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
 
 
 async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
     """Return the known state; without the database it is incomplete, but the spool matters most then."""
     local = {
-        "home": settings.home.value,
-        "shared": settings.home is not Home.MEMORY,
+        "home": settings.backend.value,
+        "shared": settings.backend is not Backend.MEMORY,
         "package_version": version("vox-mesh"),
         "scope_id": settings.scope_id,
         "repository_id": settings.repository_id,
     }
     kept: dict[str, Any] = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
-    if settings.home is Home.MESH:
+    if settings.backend is Backend.SERVER:
         kept["replicas"] = [asdict(report) for report in await replica_reports(settings)]
     try:
         async with await open_store(settings, Role.COMMAND) as store:
@@ -184,7 +268,12 @@ async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, An
     async with engine_session(settings) as engine:
         done = await restore_backup(engine, backup, timeout=settings.db_deadline)
         facts = await engine.facts()
-    record = {"file": str(backup.path), "home": settings.home.value, "address": facts.address, **asdict(done)}
+    record = {
+        "file": str(backup.path),
+        "home": settings.backend.value,
+        "address": facts.address,
+        **asdict(done),
+    }
     payload = {
         "fingerprint": backup.fingerprint,
         "rows": done.rows,

@@ -12,8 +12,7 @@ from vox_mesh.cli.support.session import engine_session, start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.migrations import migrations
-from vox_mesh.store.schema.rehearsal import PlannedStatement, rehearse
-from vox_mesh.store.schema.repair import RepairPlan, repair, repair_plan
+from vox_mesh.store.schema.repair import PlannedStatement, RepairPlan, rehearse, repair, repair_plan
 from vox_mesh.store.schema.schema import VERSION, applied_at, refuse_if_different, versions_at
 from vox_mesh.store.schema.schema import migrate as apply_migrations
 from vox_mesh.store.schema.shape import SchemaDifference

@@ -76,7 +76,7 @@ def tail(follow: bool, node: str | None, kind: str | None, limit: int, as_json: 
 async def _records(mesh: Mesh, entries: Sequence[LogEntry], *, as_json: bool) -> list[Record]:
     if not as_json:
         return [_line(each) for each in entries]
-    await mesh.rhythm.look()
+    await mesh.rhythm.refresh()
     return [stamped_record(mesh, each) for each in entries]
 
 
@@ -106,7 +106,7 @@ class _EntryPrinter:
             return
         rhythm = self._mesh.rhythm
         if (now_ms := rhythm.times.now_ms) >= self._bar_ends_ms:
-            await rhythm.look()
+            await rhythm.refresh()
             self._bar_ends_ms = rhythm.timeline.window_at(now_ms).end_ms
         show_next(stamped_record(self._mesh, entry))
 
@@ -140,7 +140,7 @@ def waiting(op_id: str | None, as_json: bool) -> None:
     if op_id is None:
         found = [
             vars(OpStateView.of(each))
-            for each in run_command("oplog waiting", lambda mesh: mesh.deferral.waiting())
+            for each in run_command("oplog waiting", lambda mesh: mesh.pending_ops.waiting())
         ]
         show_several([each if as_json else _in_words(each) for each in found], as_json=as_json)
     else:
@@ -215,7 +215,7 @@ async def _verify(
 ) -> tuple[list[ChainReport], str | None]:
     if owner_key is not None:
         mesh.ownership.pin(owner_key)
-    if earlier is not None and earlier.header[:2] != mesh.store.tenant[:2]:
+    if earlier is not None and earlier.header[:2] != mesh.store.mesh_id:
         raise BadValue("the earlier export is of another mesh", hint="pass an export of this one")
     chains = await mesh.oplog.verify(node, () if earlier is None else earlier.ends)
     owner = await mesh.roles.owner()
@@ -255,7 +255,7 @@ def export(file: Path, as_json: bool) -> None:
 
 
 async def _export(mesh: Mesh, file: Path) -> Record:
-    scope_id, repository_id, _ = mesh.store.tenant
+    scope_id, repository_id, _ = mesh.store.writer_id
     done = await export_log(mesh.oplog, scope_id, repository_id, file)
     return {"file": str(done.path), "entries": done.entries, "chains": done.chains, "bytes": done.bytes}
 

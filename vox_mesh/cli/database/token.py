@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -16,16 +15,16 @@ from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one
 from vox_mesh.cli.support.session import start
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.base.access_tokens import access_token, public_pem
-from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.keys import SigningKey, access_token, public_pem
+from vox_mesh.nodes.home_token import new_token
 from vox_mesh.nodes.key_file import load_or_create_key
+from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.files import make_private, publish
 
 _READ_ONLY_WARNING: Final = (
     "warning: on a server with SQL functions for files this token can write too; check with `vox-mesh doctor`"
 )
 _KEY_FILE: Final = "sqld.pem"
-_RANDOM_BYTES: Final = 32
 _MAX_TTL_S: Final = 3_650 * 86_400
 _READABLE: Final = 0o644
 
@@ -50,7 +49,7 @@ def _lifetime(text: str) -> int:
     "key_file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Private key; created if it does not exist.",
-    show_default=f"{_KEY_FILE} in VOX_MESH_HOME",
+    show_default=f"{_KEY_FILE} in ~/.config/vox-mesh",
 )
 @json_option
 def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> None:
@@ -58,7 +57,7 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
 
     It is a value for VOX_DB_TOKEN. The first call also creates the private key, and next to it NAME.pub.pem:
     the public key, which the server is started with (SQLD_KEY). The private key can make tokens: keep it
-    secret, and not on the server.
+    secret, and neither on the server nor where nodes run.
 
     A token that may only read can't be trusted to do no more on a server that was not started with
     deploy/sqld/start.sh: see `vox-mesh doctor`, file_access.
@@ -67,7 +66,7 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
     Example:
       vox-mesh token create --read-only --ttl 30d
     """
-    key_file = key_file or start().home_dir / _KEY_FILE
+    key_file = key_file or _default_key()
     is_new = not key_file.exists()
     key, public = _load_or_create(key_file)
     now = int(time.time())
@@ -84,6 +83,15 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
         click.echo(_READ_ONLY_WARNING, err=True)
     click.echo(f"valid until {expires_at}, to {'read' if read_only else 'read and write'}", err=True)
     click.echo(made)
+
+
+def _default_key() -> Path:
+    """Return the file in the user's configuration; jobs of a node could read one in its home."""
+    former = start().home_dir / _KEY_FILE
+    if not former.exists():
+        return config_folder() / _KEY_FILE
+    click.echo(f"{former} is next to a node, whose jobs may read it: move it to {config_folder()}", err=True)
+    return former
 
 
 def _load_or_create(key_file: Path) -> tuple[SigningKey, Path]:
@@ -126,13 +134,13 @@ def _publish(pem: bytes, path: Path) -> None:
 def random(as_json: bool) -> None:
     """Make a random token for the HTTP service.
 
-    It is a value for VOX_MESH_TOKEN or VOX_MESH_READ_TOKEN.
+    It is a value for VOX_MESH_TOKEN, VOX_MESH_READ_TOKEN or VOX_MESH_METRICS_TOKEN.
 
     \b
     Example:
       vox-mesh token random
     """
-    made = secrets.token_hex(_RANDOM_BYTES)
+    made = new_token()
     if as_json:
         show_one({"token": made}, as_json=True)
     else:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from vox_mesh.errors import MeshError
+from vox_mesh.model.nodes.node_address import SignedAddress
 from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Engine
 from vox_mesh.views.overview import Overview
@@ -68,6 +69,12 @@ class CheckContext:
 
     overview: Overview = field(init=False)
     """The state of the mesh; set once the database was reached."""
+
+    addresses: dict[str, SignedAddress] = field(init=False)
+    """The address of each node's service that the node has signed; set once the database was reached."""
+
+    forged: list[str] = field(init=False)
+    """The nodes whose address is not signed by them; set once the database was reached."""
 
     agreement: AgreementView = field(init=False)
     """The agreement of nodes on the tempo policy; set once the database was reached."""

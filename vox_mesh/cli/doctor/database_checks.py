@@ -11,7 +11,7 @@ from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, f
 from vox_mesh.cli.support.session import engine_session
 from vox_mesh.contrib.native import require_package
 from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
-from vox_mesh.model.base.homes import Home, ReplicaChoice
+from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.runtime.open_store import primary_log
@@ -85,7 +85,7 @@ async def rollbacks(context: CheckContext) -> CheckResult | None:
 
 async def anonymous_access(context: CheckContext) -> CheckResult | None:
     """Check that the server rejects a query without a token."""
-    if context.settings.home is not Home.MESH:
+    if context.settings.backend is not Backend.SERVER:
         return None
     async with engine_session(context.settings.model_copy(update={"db_token": None})) as engine:
         try:
@@ -142,7 +142,7 @@ async def _clock_distance(context: CheckContext) -> tuple[float, float]:
 
 async def server_flags(context: CheckContext) -> CheckResult | None:
     """Check that the server does not checkpoint on commit, which can wedge it."""
-    if context.settings.home is not Home.MESH:
+    if context.settings.backend is not Backend.SERVER:
         return None
     try:
         pages = await probe.checkpoint_pages(context.engine)
@@ -158,7 +158,7 @@ async def server_flags(context: CheckContext) -> CheckResult | None:
 
 async def file_access(context: CheckContext) -> CheckResult | None:
     """Check that the server does not let every token read and write its files."""
-    if context.settings.home is not Home.MESH:
+    if context.settings.backend is not Backend.SERVER:
         return None
     if await probe.has_file_access(context.engine):
         return fail(
@@ -185,7 +185,7 @@ async def write_ahead_log(context: CheckContext) -> CheckResult | None:
 async def replica(context: CheckContext) -> CheckResult | None:
     """Check which kind of replica a node on this machine can keep."""
     settings = context.settings
-    if settings.home is not Home.MESH:
+    if settings.backend is not Backend.SERVER:
         return None
     if settings.db_replica is ReplicaChoice.OFF:
         return warn("off: the server answers every read", "set VOX_DB_REPLICA=auto for local reads")

@@ -69,10 +69,18 @@ async def _run_all(settings: Settings) -> list[CheckResult]:
         async with Mesh.open_command(settings) as mesh:
             context.overview = await overview(mesh)
             context.agreement = await agreement_of(mesh)
+            await _read_addresses(context, mesh)
         results += await run_checks(context, _MESH_CHECKS)
     except MeshError as error:
         results.append(CheckResult.of(error, "database"))
     return results
+
+
+async def _read_addresses(context: CheckContext, mesh: Mesh) -> None:
+    announced = await mesh.nodes.addresses()
+    is_genuine = mesh.messages.verifier.is_address_genuine
+    context.addresses = {name: each for name, each in announced.items() if await is_genuine(each)}
+    context.forged = sorted(announced.keys() - context.addresses.keys())
 
 
 def _with_advice(results: list[CheckResult]) -> list[str]:

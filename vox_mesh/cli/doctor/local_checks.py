@@ -14,12 +14,14 @@ from typing import Final
 from dotenv import dotenv_values
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
-from vox_mesh.model.base.homes import Home
+from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
+from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES, Settings
+from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.engines.file import refuse_unless_ours
-from vox_mesh.store.replica.mark import mark_of
-from vox_mesh.store.replica.report import replicas_next_to
+from vox_mesh.store.replica.mark import mark_of, replicas_next_to
 from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 
@@ -56,16 +58,16 @@ def _given(context: CheckContext) -> set[str]:
 
 async def home(context: CheckContext) -> CheckResult:
     """Check the chosen backend and its location."""
-    match context.settings.home:
-        case Home.MEMORY:
+    match context.settings.backend:
+        case Backend.MEMORY:
             return warn("memory: nothing is shared or kept", "set VOX_MESH_ENABLED=1 to share state")
-        case Home.FILE:
+        case Backend.FILE:
             path = context.settings.file_path
             refuse_unless_ours(path)
             if not path.exists():
                 return warn(f"file: no database at {path} yet", "run `vox-mesh db init`")
             return ok(f"file: {path}")
-        case Home.MESH:
+        case Backend.SERVER:
             return ok(f"mesh: {context.settings.endpoint}")
 
 
@@ -139,11 +141,44 @@ async def replica_mark(context: CheckContext) -> CheckResult | None:
 
 async def identity(context: CheckContext) -> CheckResult | None:
     """Check that the keys of this machine's nodes are readable and private."""
-    if context.settings.home is Home.MEMORY:
+    if context.settings.backend is Backend.MEMORY:
         return None
     kept = [find_identity(folder) for folder in sorted(slots(context.settings.home_dir))]
     names = sorted(each.node_id for each in kept if each is not None)
     return ok(", ".join(names) or "none yet: created when a node first starts")
+
+
+async def server_key(context: CheckContext) -> CheckResult | None:
+    """Check that the key which can make tokens of the database is not next to a node."""
+    found = context.settings.home_dir / "sqld.pem"
+    if not found.exists():
+        return None
+    return warn(
+        f"{found} can make tokens of the database, and jobs of a node may read it",
+        f"move it and its public key to {config_folder()}",
+    )
+
+
+async def exec_isolation(context: CheckContext) -> CheckResult | None:
+    """Check that commands of jobs can't read the key and the tokens of the node that runs them."""
+    if not context.settings.worker_exec:
+        return None
+    isolation = exec_policy_of(context.settings).isolation
+    if isolation.is_isolated:
+        return ok(isolation.describe())
+    return warn(isolation.describe(), ADVICE)
+
+
+async def exec_allow(context: CheckContext) -> CheckResult | None:
+    """Check that the list of allowed commands does not allow all of them."""
+    if not context.settings.worker_exec:
+        return None
+    allowed = ExecPolicy.parsed(context.settings.worker_exec_allow).allowed
+    if allowed is None:
+        return ok("any command may run")
+    if anything := [str(entry) for entry in allowed if entry.allows_anything]:
+        return warn(f"allows any command: {', '.join(anything)}", "replace ... by patterns of arguments")
+    return ok(f"{len(allowed)} entries")
 
 
 CHECKS: Final[tuple[DoctorCheck, ...]] = (
@@ -154,4 +189,7 @@ CHECKS: Final[tuple[DoctorCheck, ...]] = (
     identity,
     spool,
     replica_mark,
+    server_key,
+    exec_isolation,
+    exec_allow,
 )

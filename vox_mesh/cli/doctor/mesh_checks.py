@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from typing import Final
 
 import httpx
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
+from vox_mesh.http.local_socket import FILE as SOCKET
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.nodes.home_token import find_token
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.settings import Settings
+from vox_mesh.store.slots import slot_folder
 from vox_mesh.views.nodes import NodeView
 
 _ASK_S: Final = 3.0
 _LONG_MS: Final = 60_000
 _GONE: Final = (NodeState.DEAD, NodeState.LEFT)
+_NO_ANSWER: Final = (httpx.HTTPError, ValueError, KeyError, TypeError)
+"""What is raised if nothing answers, or another program."""
 
 
 async def nodes(context: CheckContext) -> CheckResult:
@@ -39,17 +45,16 @@ async def nodes(context: CheckContext) -> CheckResult:
 async def service(context: CheckContext) -> CheckResult | None:
     """Check that this machine's nodes answer over HTTP and are ready.
 
-    This includes a node that is dead by its heartbeat: it may only be unable to write.
+    This includes a node that is dead by its heartbeat: it may only be unable to write. A node with this home
+    is asked over its local socket. Others get our token only at an address that they have signed.
     """
     own = machine_id()
     here = [
         node
         for node in context.overview.nodes
-        if node.state != NodeState.LEFT and node.machine_id == own and node.control_addr is not None
+        if node.state != NodeState.LEFT and node.machine_id == own and node.node_id in context.addresses
     ]
-    headers = _headers(context.settings)
-    async with httpx.AsyncClient(timeout=_ASK_S, headers=headers, trust_env=False) as client:
-        answers = await asyncio.gather(*(_ask(client, node) for node in here))
+    answers = await asyncio.gather(*(_ask(context, node) for node in here))
     answered = {
         node.node_id: answer for node, answer in zip(here, answers, strict=True) if answer is not None
     }
@@ -58,26 +63,46 @@ async def service(context: CheckContext) -> CheckResult | None:
     if faults := [f"{name}: {wrong}" for name, wrong in answered.items() if wrong]:
         return fail("; ".join(faults), "see that node's log")
     return ok(
-        ", ".join(f"{node.node_id} at {node.control_addr}" for node in here if node.node_id in answered)
+        ", ".join(
+            f"{node.node_id} at {context.addresses[node.node_id].address.url}"
+            for node in here
+            if node.node_id in answered
+        )
+    )
+
+
+async def _ask(context: CheckContext, node: NodeView) -> str | None:
+    """Return the faults a node reports; `None` if it is dead and known to be."""
+    home, url = context.settings.home_dir, context.addresses[node.node_id].address.url
+    local = slot_folder(home, node.node_id).absolute() / SOCKET
+    try:
+        if stat.S_ISSOCK(local.lstat().st_mode):
+            return await _faults_at("http://node", {}, httpx.AsyncHTTPTransport(uds=str(local)))
+    except (OSError, *_NO_ANSWER):
+        pass  # there is none, or it is of a process that has ended
+    try:
+        return await _faults_at(url, _headers(context.settings), None)
+    except _NO_ANSWER as error:
+        return None if node.state == NodeState.DEAD else f"no answer at {url} ({type(error).__name__})"
+
+
+async def _faults_at(url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None) -> str:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=_ASK_S, headers=headers, trust_env=False, transport=transport
+    ) as client:
+        answer = await client.get("/readyz", params={"verbose": ""})
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        return "rejects our VOX_MESH_TOKEN"
+    return "; ".join(
+        f"{each['name']}: {each['detail']}" for each in answer.json()["checks"] if not each["ok"]
     )
 
 
 def _headers(settings: Settings) -> dict[str, str]:
-    token = settings.read_token or settings.token
-    return {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
-
-
-async def _ask(client: httpx.AsyncClient, node: NodeView) -> str | None:
-    """Return the faults a node reports; `None` if it is dead and known to be."""
-    try:
-        answer = await client.get(f"{node.control_addr}/readyz", params={"verbose": ""})
-        if answer.status_code == httpx.codes.UNAUTHORIZED:
-            return "rejects our VOX_MESH_TOKEN"
-        wrong = [f"{each['name']}: {each['detail']}" for each in answer.json()["checks"] if not each["ok"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:  # or another program answers there
-        is_known = node.state == NodeState.DEAD
-        return None if is_known else f"no answer at {node.control_addr} ({type(error).__name__})"
-    return "; ".join(wrong)
+    tokens = (settings.metrics_token, settings.read_token, settings.token)
+    given = next((each.get_secret_value() for each in tokens if each is not None), None)
+    token = given or find_token(settings.home_dir)
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 async def reach(context: CheckContext) -> CheckResult | None:
@@ -85,10 +110,32 @@ async def reach(context: CheckContext) -> CheckResult | None:
     announced = context.settings.control_addr
     if announced is None or is_loopback(host_of(announced)) or context.settings.token is not None:
         return None
-    return warn(
-        "VOX_MESH_CONTROL_ADDR has no effect: without VOX_MESH_TOKEN a node listens on this machine only",
+    return fail(
+        "a node does not start: VOX_MESH_CONTROL_ADDR is for other machines, which needs VOX_MESH_TOKEN",
         "set VOX_MESH_TOKEN; `vox-mesh token random` makes a value",
     )
+
+
+async def relay(context: CheckContext) -> CheckResult | None:
+    """Check that nodes can relay messages to each other: they share a token, and signed their addresses."""
+    present = {node.node_id for node in context.overview.nodes if node.state not in _GONE}
+    if forged := [name for name in context.forged if name in present]:
+        return fail(
+            f"address not signed by its node: {', '.join(forged)}",
+            "check who can write to the database; the node repairs it with its next heartbeat",
+        )
+    by_token: dict[str, list[str]] = {}
+    for name in sorted(present & context.addresses.keys()):
+        by_token.setdefault(context.addresses[name].address.token_id, []).append(name)
+    if not by_token:
+        return None
+    if len(by_token) > 1:
+        groups = "; ".join(", ".join(names) for names in by_token.values())
+        return warn(
+            f"no shared token, so messages between these are polled for: {groups}",
+            "set VOX_MESH_TOKEN to the same value on all nodes; `vox-mesh token random` makes one",
+        )
+    return ok("all nodes share a token")
 
 
 async def jobs(context: CheckContext) -> CheckResult:
@@ -144,4 +191,4 @@ async def tempo(context: CheckContext) -> CheckResult:
     )
 
 
-CHECKS: Final[tuple[DoctorCheck, ...]] = (nodes, service, reach, tempo, jobs, messages, conflicts)
+CHECKS: Final[tuple[DoctorCheck, ...]] = (nodes, service, reach, relay, tempo, jobs, messages, conflicts)

@@ -13,11 +13,9 @@ import click
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
 from vox_mesh.cli.jobs.job_output import show_jobs, show_scheduled, whole_lines
-from vox_mesh.cli.jobs.job_proof import bundle, verify
-from vox_mesh.cli.jobs.job_views import dead, graph, logs, ready, rebuild
-from vox_mesh.cli.support.documents import print_faults
+from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.options import Function, TrailingCommand, seconds
+from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar
@@ -84,6 +82,12 @@ def _scheduling_options(function: Function) -> Function:
             metavar="NAME=VALUE",
             help="Environment variable of the command; repeatable.",
         ),
+        click.option(
+            "--env-from",
+            multiple=True,
+            metavar="NAME=SECRET",
+            help="Environment variable with a secret of the worker; repeatable.",
+        ),
     ):
         function = option(function)
     return function
@@ -148,10 +152,17 @@ def schedule(
     return ExitCode.DONE if has_succeeded(ended) else ExitCode.NO
 
 
-def _fields(after: Sequence[str], env: Sequence[str], priority: int | None, **texts: Any) -> dict[str, Any]:
+def _fields(
+    after: Sequence[str], env: Sequence[str], env_from: Sequence[str], priority: int | None, **texts: Any
+) -> dict[str, Any]:
     """Return the manifest fields of the options; the manifest validates them."""
-    variables = dict(map(_variable, env))
-    fields = {"priority": priority, "after": [*map(_predecessor, after)], "env": variables, **texts}
+    fields = {
+        "priority": priority,
+        "after": [*map(_predecessor, after)],
+        "env": dict(_variable(each, "--env") for each in env),
+        "env_from": dict(_variable(each, "--env-from") for each in env_from),
+        **texts,
+    }
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
@@ -162,10 +173,10 @@ def _predecessor(text: str) -> str | dict[str, str]:
     return {"job": name, "when": when} if when else text
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _variable(text: str, option: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
-        raise click.BadParameter(f"must be NAME=VALUE, got {text!r}", param_hint="--env")
+        raise click.BadParameter(f"must be NAME=VALUE, got {text!r}", param_hint=option)
     return name, value
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 import click
 import orjson
 
-from vox_mesh.cli.support.documents import read_file
-from vox_mesh.cli.support.options import Function, seconds
+from vox_mesh.cli.support.options import Function, read_file, seconds
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
 job_argument: Final = click.argument("reference", metavar="JOB")

@@ -49,7 +49,7 @@ def show_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
 
 def show_scheduled(scheduled: Sequence[Scheduled], *, as_json: bool, is_one: bool) -> None:
     """Print scheduled jobs; with `is_one`, JSON is an object instead of an array."""
-    records = [vars(ScheduledView.of(each)) for each in scheduled]
+    records = [vars(ScheduledView.from_record(each)) for each in scheduled]
     if as_json and is_one:
         show_one(records[0], as_json=True)
     else:

@@ -11,12 +11,13 @@ from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command, start_shared
 from vox_mesh.errors import BadSettings
-from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.exec.allow_list import AllowEntry
 from vox_mesh.jobs.worker.capacity import MAX_CONCURRENCY
 from vox_mesh.jobs.worker.handlers import load_handlers
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import EXEC
 from vox_mesh.runtime import loop
+from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.views.jobs import WorkerView, find_worker, workers
 
 _LEAVING_S: Final = 8.0
@@ -32,7 +33,8 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
     """Return the programs of all options in the format of VOX_WORKER_EXEC_ALLOW."""
     programs = [each.strip() for text in given for each in text.split(",")]
     try:
-        ExecPolicy(frozenset(programs))
+        for program in programs:
+            AllowEntry.parsed(program)
     except BadSettings as error:
         raise click.BadParameter(str(error).partition(": ")[2], context, option) from None
     return ",".join(programs) or None
@@ -48,7 +50,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
     metavar="PROGRAM",
     multiple=True,
     callback=_programs,
-    help="Program that commands may run: a name or an absolute path; repeatable.",
+    help="Command that may run: a program, and patterns of its arguments; repeatable.",
 )
 @click.option(
     "--concurrency",
@@ -91,7 +93,7 @@ def run(
         raise click.UsageError("nothing to work on: pass --handlers, --exec or both")
     chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
     settings = settings.model_copy(update=chosen)
-    ExecPolicy.parsed(settings.worker_exec_allow)  # report a wrong setting before anything starts
+    check_exec_settings(settings)
     work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds)
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())
 

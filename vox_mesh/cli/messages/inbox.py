@@ -7,8 +7,7 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.messages.inbox_claims import DEFAULT_LIMIT, Inbox, claim, messages_of, retry_while_away
-from vox_mesh.cli.messages.inbox_exec import Exec
+from vox_mesh.cli.messages.inbox_exec import DEFAULT_LIMIT, Exec, Inbox, claim, messages_of, retry_while_away
 from vox_mesh.cli.messages.message_output import line, records, show_next_message
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds

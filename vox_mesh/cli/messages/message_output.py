@@ -21,7 +21,7 @@ _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 async def records(mesh: MeshServices, messages: Iterable[Message]) -> list[Record]:
     """Return messages as records, with decoded payloads."""
     with suppress(MeshError):  # then the known tempos stamp them
-        await mesh.rhythm.look()
+        await mesh.rhythm.refresh()
     return [vars(MessageView.of(mesh, each)) for each in messages]
 
 

@@ -1,4 +1,4 @@
-"""The run of a node's process: it starts, works until it is stopped, and leaves the mesh."""
+"""`vox-mesh up`: a node's process starts, works until it is stopped, and leaves the mesh."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import asyncio
 import logging
 import os
 import socket
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
 
 from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.logs import set_log_node
-from vox_mesh.jobs.worker.handlers import HandlerSet
+from vox_mesh.cli.support.logs import set_log_node, set_up_logs
+from vox_mesh.cli.support.options import grace_option, handlers_option
+from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.node import MeshNode
-from vox_mesh.settings import Settings
+from vox_mesh.runtime import loop
+from vox_mesh.runtime.exec_policy import check_exec_settings
+from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
+from vox_mesh.settings.process import deny_inspection
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +76,7 @@ class NodeRun:
             if opening is not None:
                 opening.cancel()
 
+        deny_inspection()  # its key is in its memory
         watch = ShutdownWatchdog(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
         try:
             async with Mesh.open(self._settings) as mesh:
@@ -115,7 +124,7 @@ class NodeRun:
 
     def _report_ready(self, mesh: MeshNode) -> None:
         url = mesh.presence.activity.control_addr or "none"
-        status = f"node up: node_id={mesh.identity.node_id} home={mesh.store.home.value} url={url}"
+        status = f"node up: node_id={mesh.identity.node_id} home={mesh.store.backend.value} url={url}"
         _log.info("%s", status)
         self._manager.notify_ready(status)
         mesh.supervisor.start("service-manager", self._manager.send_keepalives)
@@ -202,3 +211,62 @@ class ServiceManager:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
+
+
+_LEAVING_S: Final = 5.5
+"""How long leaving may take after the grace period: with the default one, a node ends within 10 s."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _settings_options(function: Function) -> Function:
+    """Add an option for each setting but secrets: every user of a machine can read command lines."""
+    for name, field in reversed(Settings.model_fields.items()):
+        if "Secret" in str(field.annotation):
+            continue
+        variable = variable_of(name)
+        option = name.replace("_", "-")
+        help_text = f"Value of {variable}, such as {EXAMPLES[variable]}."
+        if field.annotation is bool:
+            add = click.option(f"--{option}/--no-{option}", name, default=None, help=f"Value of {variable}.")
+        else:
+            add = click.option(f"--{option}", name, metavar="VALUE", help=help_text)
+        function = add(function)
+    return function
+
+
+@click.command()
+@handlers_option
+@click.option("--no-worker", is_flag=True, help="Claim no jobs, whatever the settings are.")
+@grace_option("4s")
+@click.option("--once", is_flag=True, help="Do the pending work and exit.")
+@_settings_options
+def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **options: Any) -> int:
+    """Run a node of the mesh until SIGINT or SIGTERM.
+
+    A node sends heartbeats, expires leases, delivers messages and serves HTTP. It claims jobs if it has
+    handlers, or with --worker-exec. A part that crashes is restarted. On a signal it releases its jobs and
+    locks, leaves the mesh and exits with 0 within 10 s; a second signal ends it at once.
+
+    Every setting is also an option, which overrides its variable; secrets are variables only.
+
+    \b
+    Example:
+      vox-mesh up --enabled --node-id builder-1 --handlers my_handlers:handlers
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    settings = load_settings(**chosen)
+    set_up_logs(settings.log_format)
+    if settings.backend is Backend.MEMORY:
+        _log.warning("memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 to share")
+    work = None if no_worker else _work(settings, load_handlers(names), grace)
+    if no_worker and names:
+        raise click.UsageError("--handlers and --no-worker can't be combined")
+    return loop.run(NodeRun(settings, work, grace + _LEAVING_S, once=once).run())
+
+
+def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:
+    check_exec_settings(settings)
+    if not handlers.patterns and not settings.worker_exec:
+        return None
+    return Work(handlers, settings.worker_concurrency, grace_s)

@@ -6,9 +6,8 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.support.documents import print_faults, read_file
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.options import seconds
+from vox_mesh.cli.support.options import print_faults, read_file, seconds
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadBudget
@@ -114,7 +113,7 @@ def report(subject: str | None, since: float | None, as_json: bool) -> None:
     """
 
     async def read(mesh: Mesh) -> list[Spending]:
-        await mesh.rhythm.look()
+        await mesh.rhythm.refresh()
         since_ms = None if since is None else mesh.clock.now_ms - round(since * 1_000)
         return await mesh.rhythm.budgets.report(subject, since_ms=since_ms)
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.support.documents import print_faults, read_file
 from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,

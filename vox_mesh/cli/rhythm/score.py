@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from vox_mesh.cli.support.documents import print_faults, read_file
 from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import CommandGroup, fields, json_option, printable, show_lines, show_one
 from vox_mesh.errors import BadScore
 from vox_mesh.model.rhythm.score import (

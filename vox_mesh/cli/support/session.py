@@ -14,7 +14,7 @@ from vox_mesh.cli.support.early_signals import ENDING
 from vox_mesh.cli.support.exit_codes import KILLED
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
-from vox_mesh.model.base.homes import Home
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.engine import Engine
@@ -38,7 +38,7 @@ def start() -> Settings:
 def start_shared(command: str) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
     settings = start()
-    if settings.home is Home.MEMORY:
+    if settings.backend is Backend.MEMORY:
         raise BadSettings(
             f"`vox-mesh {command}` needs a shared database: the memory backend ends with this process",
             hint="set VOX_MESH_ENABLED=1",

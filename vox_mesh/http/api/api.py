@@ -17,22 +17,24 @@ from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from vox_mesh.errors import MeshError
-from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.access import Access, Grant, Scope
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
 from vox_mesh.http.api.messages import MESSAGES
-from vox_mesh.http.api.nodes import NODES, ROLES
+from vox_mesh.http.api.nodes import NODES, OWNER_COMMANDS, ROLES
 from vox_mesh.http.api.openapi import JSON_LINES, document_of
-from vox_mesh.http.api.operations import JsonLines, Operation
+from vox_mesh.http.api.operations import JsonLines, Operation, RequestModel
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
 from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
 from vox_mesh.http.connections import mark_active
+from vox_mesh.http.limits import Quotas
 from vox_mesh.http.problems import Handler, Problem
+from vox_mesh.http.redaction import redacted
 from vox_mesh.http.requests import RequestScope, body_of
 from vox_mesh.runtime.services import MeshServices
 
@@ -57,9 +59,10 @@ _WRITE_TIMEOUT_S: Final = 10.0
 class Api:
     """Serves the operations on a mesh."""
 
-    def __init__(self, mesh: MeshServices, access: Access) -> None:
+    def __init__(self, mesh: MeshServices, access: Access, quotas: Quotas | None = None) -> None:
         self._mesh = mesh
         self._access = access
+        self._quotas = quotas
         self._scope = RequestScope()
         self._document: bytes | None = None
 
@@ -68,6 +71,8 @@ class Api:
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
         for operation in OPERATIONS:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
+        for method, path, command in OWNER_COMMANDS:
+            handlers.setdefault(path, {})[method] = self._refusing(command)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
             for method, handler in by_method.items():
@@ -82,17 +87,44 @@ class Api:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            self._access.check(request, operation.scope)
+            grant = self._access.check(request, operation.scope)
             values = {name: _check_name(adapters[name], request.match_info[name], name) for name in adapters}
             values |= await _parse_request(operation, request)
+            await self._count(grant, operation, values.get("body"))
             undo = None if operation.undo is None else partial(operation.undo, self._mesh)
             work = operation.work(self._mesh, **values)
             answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
             if isinstance(answer, JsonLines):
                 return await send_stream(request, answer)
-            return _respond_with(request, answer, operation.status)
+            return _respond_with(request, answer, operation.status, is_redacted=grant.is_redacted)
 
         return handle
+
+    async def _count(self, grant: Grant, operation: Operation, body: Any) -> None:
+        """Count the request and its items. Raises 429 if there are too many."""
+        if self._quotas is None:
+            return
+        is_read = operation.scope is Scope.READ
+        items = body.item_count if isinstance(body, RequestModel) and not is_read else 1
+        self._quotas.take(grant.name, items, is_read=is_read)
+        if operation.opens == "jobs":
+            await self._quotas.open_items("jobs", items, self._mesh.jobs.queries.count_open)
+        elif operation.opens == "messages":
+            await self._quotas.open_items("messages", items, self._mesh.messages.queries.count_open)
+
+    def _refusing(self, command: str) -> Handler:
+        """Return a handler for an operation of the owner: no token allows it."""
+
+        async def refuse(request: web.Request) -> web.StreamResponse:
+            self._access.check(request, Scope.WRITE)
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "owner_only",
+                "this is done with the owner's key, on the owner's machine, and not over HTTP",
+                f"run `{command}` there",
+            )
+
+        return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         self._access.check(request, Scope.READ)
@@ -176,12 +208,15 @@ def _bad_request(where: str, fault: str) -> Problem:
     )
 
 
-def _respond_with(request: web.Request, answer: Any, status: HTTPStatus) -> web.Response:
+def _respond_with(
+    request: web.Request, answer: Any, status: HTTPStatus, *, is_redacted: bool
+) -> web.Response:
     headers: dict[str, str] = {}
     if request.method == "GET" and isinstance(answer, Page) and answer.next is not None:
         query = urlencode({**request.query, "cursor": answer.next})
         headers["Link"] = f'<{request.path}?{query}>; rel="next"'
-    return _respond(request, orjson.dumps(answer), status, headers)
+    body = orjson.dumps(redacted(answer) if is_redacted else answer)
+    return _respond(request, body, status, headers)
 
 
 def _respond(

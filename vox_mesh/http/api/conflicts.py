@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.model.base.row_json import decode_row
+from vox_mesh.model.base.canonical import decode_row
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
@@ -53,4 +53,4 @@ async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: ResolveR
     done = await mesh.conflicts.resolve(
         conflict_id, take=body.take, value=value, reason=body.reason, onto=body.onto
     )
-    return ResolutionView(*done)
+    return ResolutionView.from_record(done)

@@ -33,9 +33,9 @@ class StoreView:
 @DATABASE.get("/v1/db")
 async def show_database(mesh: MeshServices) -> StoreView:
     """Show the state of the database, and of this node's replica, spool and circuit breaker."""
-    status, (scope_id, repository_id, *_) = await mesh.store.status(), mesh.store.tenant
+    status, (scope_id, repository_id, *_) = await mesh.store.status(), mesh.store.writer_id
     return StoreView(
-        status.home.value,
+        status.backend.value,
         scope_id,
         repository_id,
         status.schema_version,

@@ -43,7 +43,7 @@ async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> Abo
     return AbortedView.ended(await mesh.jobs.find(found), aborted=found.job_id in aborted)
 
 
-@ACTIONS.post("/v1/jobs/{job}/retry")
+@ACTIONS.post("/v1/jobs/{job}/retry", opens="jobs")
 async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
     """Retry an ended job as a new job; retrying it twice returns the same new job."""
     found = await mesh.jobs.find(job)
@@ -85,6 +85,11 @@ class _SelectionRequest(PageQuery):
         if self.jobs is not None and self.cursor is not None:
             raise ValueError("cursor must not be given with jobs")
         return self
+
+    @property
+    def item_count(self) -> int:
+        """The maximum number of jobs that it changes."""
+        return 1 if self.dry_run else len(self.jobs or range(self.limit))
 
     def choice(self, default: tuple[JobState, ...]) -> JobSelection:
         """Return the selection; by default, of jobs in these states."""
@@ -133,7 +138,7 @@ class RetryManyRequest(_SelectionRequest):
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
-@ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S)
+@ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S, opens="jobs")
 async def retry_jobs(mesh: MeshServices, body: RetryManyRequest) -> Page[RetriedView] | Page[JobView]:
     """Retry ended jobs as new jobs, by id or by filter; a dry run lists them only."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import Field, WithJsonSchema
 
+from vox_mesh.http.access import Scope
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
@@ -21,13 +22,17 @@ from vox_mesh.views.jobs import (
     CountView,
     JobView,
     PieceView,
+    ProofView,
+    RebuildView,
     ScheduledView,
     WholeJobView,
+    bundle_proof,
     job_counts,
     ready_jobs,
+    rebuild_roster,
     show_whole_job,
+    verify_proof,
 )
-from vox_mesh.views.proofs import ProofView, RebuildView, bundle_proof, rebuild_roster, verify_proof
 
 JOBS: Final = Operations("jobs")
 
@@ -53,11 +58,18 @@ class ScheduleRequest(RequestModel):
     manifests: GivenManifests
     new: bool = False
 
+    @property
+    def item_count(self) -> int:
+        """The number of jobs."""
+        return len(self.manifests)
 
-@JOBS.post("/v1/jobs")
+
+@JOBS.post("/v1/jobs", opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
-    return [ScheduledView.of(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)]
+    return [
+        ScheduledView.from_record(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)
+    ]
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
@@ -175,7 +187,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
                     break
         found = await mesh.jobs.find(job_id)
         pieces = await notes.logged(job_id, after=after, limit=limit)
-    views = [PieceView.of(piece) for piece in pieces]
+    views = [PieceView.from_record(piece) for piece in pieces]
     goes_on = not found.has_ended or len(pieces) == limit
     return query.page(views, lambda piece: piece.n, goes_on=goes_on)
 
@@ -199,7 +211,7 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)

@@ -41,6 +41,11 @@ class AcquireRequest(RequestModel):
     wait: Wait = 0.0
     shared: bool = False
 
+    @property
+    def item_count(self) -> int:
+        """The number of keys."""
+        return len(self.keys)
+
 
 class ReleaseRequest(RequestModel):
     """A lock, named by one of its keys and its fencing token."""

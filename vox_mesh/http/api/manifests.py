@@ -139,6 +139,11 @@ _WRITTEN: Final[dict[str, dict[str, Any]]] = {
         "propertyNames": {"type": "string", "pattern": r"^[^=\x00]+$"},
         "additionalProperties": _TEXT,
     },
+    "env_from": {
+        "type": "object",
+        "propertyNames": {"type": "string", "pattern": r"^[^=\x00]+$"},
+        "additionalProperties": _TEXT,
+    },
     "cwd": {"type": "string", "pattern": r"^/[^\x00]*$"},
     "ulid": _ULID,
     "after": {
@@ -180,7 +185,7 @@ _RULES: Final = (
         "required": ["kind"],
         "properties": {
             "kind": {"not": {"const": EXEC}},
-            **dict.fromkeys(("command", "args", "env", "cwd"), False),
+            **dict.fromkeys(("command", "args", "env", "env_from", "cwd"), False),
         },
     },
 )

@@ -131,7 +131,7 @@ def _position(view: MessageView) -> int:
     return view.position
 
 
-@MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED)
+@MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED, opens="messages")
 async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
     """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})

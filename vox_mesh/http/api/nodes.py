@@ -7,16 +7,13 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.http.api.operations import Operations, RequestModel, Text
+from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
-from vox_mesh.oplog.roles import AcceptedKey
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import (
-    DesignatedView,
     NodeView,
     RolesView,
-    RoutedView,
     RouteView,
     roles_of,
     routes_of,
@@ -56,29 +53,10 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
 ROLES: Final = Operations("roles")
 
 
-class NodeRequest(RequestModel):
-    """The node to designate or route to."""
-
-    node_id: Text
-
-
-class RekeyRequest(RequestModel):
-    """The key to accept; by default, the one that the node presented."""
-
-    key: Text | None = None
-
-
 @ROLES.get("/v1/roles")
 async def show_roles(mesh: MeshServices) -> RolesView:
     """Show the owner, the coordinator and the routes."""
     return await roles_of(mesh)
-
-
-@ROLES.put("/v1/roles/coordinator")
-async def designate_coordinator(mesh: MeshServices, body: NodeRequest) -> DesignatedView:
-    """Make a node the coordinator."""
-    op = await mesh.roles.designate_coordinator(body.node_id)
-    return DesignatedView(op.key, body.node_id)
 
 
 @ROLES.get("/v1/routes")
@@ -87,21 +65,10 @@ async def list_routes(mesh: MeshServices, query: PageQuery) -> Page[RouteView]:
     return query.page_of(await routes_of(mesh), lambda view: view.kind)
 
 
-@ROLES.put("/v1/routes/{kind}")
-async def set_route(mesh: MeshServices, kind: Text, body: NodeRequest) -> RoutedView:
-    """Route jobs of a kind or pattern to one node only."""
-    op = await mesh.roles.set_route(kind, body.node_id)
-    return RoutedView(op.key, kind, body.node_id)
-
-
-@ROLES.delete("/v1/routes/{kind}")
-async def clear_route(mesh: MeshServices, kind: Text) -> RoutedView:
-    """Remove the route of a kind."""
-    op = await mesh.roles.clear_route(kind)
-    return RoutedView(op.key, kind, None)
-
-
-@ROLES.post("/v1/nodes/{node_id}/rekey")
-async def rekey_node(mesh: MeshServices, node_id: Text, body: RekeyRequest) -> AcceptedKey:
-    """Accept a new key for a known node."""
-    return await mesh.roles.accept_key(node_id, body.key)
+OWNER_COMMANDS: Final = (
+    ("PUT", "/v1/roles/coordinator", "vox-mesh roles designate-coordinator NODE"),
+    ("PUT", "/v1/routes/{kind}", "vox-mesh route set KIND NODE"),
+    ("DELETE", "/v1/routes/{kind}", "vox-mesh route clear KIND"),
+    ("POST", "/v1/nodes/{node_id}/rekey", "vox-mesh nodes rekey NODE"),
+)
+"""What was served once, and is now done with the owner's key only: method, path and the command."""

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from vox_mesh.http.api.operations import Operation
 from vox_mesh.http.problems import CONTENT_TYPE
+from vox_mesh.http.redaction import with_hidden_values
 
 _REFERENCE: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
@@ -50,7 +51,11 @@ def document_of(operations: Sequence[Operation]) -> dict[str, Any]:
     taken, more = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(bodies)], ref_template=_REFERENCE
     )
-    components = {**schemas.get("$defs", {}), **more.get("$defs", {}), "Problem": _PROBLEM}
+    components = {
+        **with_hidden_values(schemas.get("$defs", {})),
+        **more.get("$defs", {}),
+        "Problem": _PROBLEM,
+    }
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         body = None if each.body is None else taken[(each.body, "validation")]

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -22,6 +22,7 @@ from vox_mesh.runtime.services import MeshServices
 Work = Callable[..., Coroutine[Any, Any, Any]]
 Undo = Callable[[MeshServices, Any], Awaitable[None]]
 Function = TypeVar("Function", bound=Work)
+Noun = Literal["jobs", "messages"]
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
 CALL_S: Final = 30.0
@@ -32,6 +33,11 @@ class RequestModel(BaseModel):
     """The input of a request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @property
+    def item_count(self) -> int:
+        """The number of items that it writes, for the rate of its credential."""
+        return 1
 
 
 def _seconds(value: object) -> float:
@@ -108,6 +114,9 @@ class Operation:
     undo: Undo | None = None
     """Called with an answer that the client is no longer there to receive."""
 
+    opens: Noun | None = None
+    """What it adds to the mesh that stays open."""
+
     @property
     def name(self) -> str:
         """Its name in the document."""
@@ -132,10 +141,10 @@ class Operations:
         self.all: list[Operation] = []
 
     def get(
-        self, path: str, *, takes_s: float = CALL_S, waits: bool = False
+        self, path: str, *, scope: Scope = Scope.READ, takes_s: float = CALL_S, waits: bool = False
     ) -> Callable[[Function], Function]:
-        """Register an operation that reads."""
-        return self._add("GET", path, Scope.READ, HTTPStatus.OK, takes_s, waits)
+        """Register an operation that reads; what can't be redacted needs more than a read token."""
+        return self._add("GET", path, scope, HTTPStatus.OK, takes_s, waits)
 
     def post(
         self,
@@ -146,9 +155,10 @@ class Operations:
         takes_s: float = CALL_S,
         waits: bool = False,
         undo: Undo | None = None,
+        opens: Noun | None = None,
     ) -> Callable[[Function], Function]:
         """Register an operation that acts."""
-        return self._add("POST", path, scope, status, takes_s, waits, undo)
+        return self._add("POST", path, scope, status, takes_s, waits, undo, opens)
 
     def put(self, path: str) -> Callable[[Function], Function]:
         """Register an idempotent operation that sets a state."""
@@ -171,6 +181,7 @@ class Operations:
         takes_s: float,
         waits: bool = False,
         undo: Undo | None = None,
+        opens: Noun | None = None,
     ) -> Callable[[Function], Function]:
         def add(work: Function) -> Function:
             hints = get_type_hints(work, include_extras=True)
@@ -181,7 +192,7 @@ class Operations:
             self.all.append(
                 Operation(
                     *(method, path, self.noun, scope, work, hints, query, body, answer, status),
-                    *(takes_s, waits, undo),
+                    *(takes_s, waits, undo, opens),
                 )
             )
             return work

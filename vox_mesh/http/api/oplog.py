@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
+from vox_mesh.http.access import Scope
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.oplog.export import Export
@@ -43,7 +44,7 @@ async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryVie
 @OPLOG.get("/v1/oplog/waiting")
 async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[OpStateView]:
     """List ops that wait for other ops to be applied."""
-    views = [OpStateView.of(each) for each in await mesh.deferral.waiting()]
+    views = [OpStateView.of(each) for each in await mesh.pending_ops.waiting()]
     return query.page_of(views, lambda view: view.op_id)
 
 
@@ -53,13 +54,13 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     reports = await mesh.oplog.verify(query.node)
     if query.node is not None and not reports:
         raise NotKnown(f"chain {query.node!r} not found")
-    return [ChainView.of(report) for report in reports]
+    return [ChainView.from_record(report) for report in reports]
 
 
-@OPLOG.get("/v1/oplog/export")
+@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
-    export = await Export.begin(mesh.oplog, *mesh.store.tenant[:2])
+    export = await Export.begin(mesh.oplog, *mesh.store.mesh_id)
     return JsonLines(export.parts())
 
 

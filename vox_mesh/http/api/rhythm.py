@@ -183,7 +183,7 @@ async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
 @BUDGETS.get("/v1/budgets/report")
 async def report_spending(mesh: MeshServices, query: SpendingQuery) -> Page[SpendingView]:
     """List the spending of agents and accounts: beats, cost and resources."""
-    await mesh.rhythm.look()
+    await mesh.rhythm.refresh()
     since_ms = None if query.since is None else mesh.clock.now_ms - round(query.since * 1_000)
     found = await mesh.rhythm.budgets.report(query.subject, since_ms=since_ms)
     return query.page_of([SpendingView.of(each) for each in found], lambda view: view.subject)

@@ -50,7 +50,7 @@ class Measured(Protocol):
     clock: MeshClock
     locks: Locks
     oplog: OpLog
-    deferral: PendingOps
+    pending_ops: PendingOps
     occ: Occ
     messages: Messages
     jobs: Jobs
@@ -115,7 +115,11 @@ class MetricsCollector:
 
     def _itself(self) -> Iterator[Metric]:
         node = self._node
-        info = {"node": node.identity.node_id, "version": version("vox-mesh"), "home": node.store.home.value}
+        info = {
+            "node": node.identity.node_id,
+            "version": version("vox-mesh"),
+            "home": node.store.backend.value,
+        }
         yield InfoMetricFamily("vox_node", "Identity, version and backend of the node.", info)
         ready = None if self._is_ready is None else self._is_ready()
         yield gauge("vox_ready", "1 if the node is ready.", ready)
@@ -176,7 +180,7 @@ class MetricsCollector:
             "Writes rejected because of a stale token of a lock, or of the claim of a job or message.",
             "what",
             {
-                "lock": node.store.traffic.refusals[StaleFence.code],
+                "lock": node.store.stats.refusals[StaleFence.code],
                 "job": node.worker.stale_claims,
                 "message": node.messages.stats.stale,
             },
@@ -261,17 +265,17 @@ class MetricsCollector:
         )
 
     def _writes(self) -> Iterator[Metric]:
-        store, traffic, spool = self._node.store, self._node.store.traffic, self.seen.spool
+        store, stats, spool = self._node.store, self._node.store.stats, self.seen.spool
         yield gauge("vox_write_buffer_depth", "Write requests waiting to be sent.", store.scripts_waiting)
-        yield histogram("vox_write_batch_scripts", "Write requests per batch.", traffic.batches)
-        yield counter("vox_writes", "Write requests answered by the database.", traffic.answered)
+        yield histogram("vox_write_batch_scripts", "Write requests per batch.", stats.batches)
+        yield counter("vox_writes", "Write requests answered by the database.", stats.answered)
         yield counter(
-            "vox_writes_refused", "Write requests refused by the database.", sum(traffic.refusals.values())
+            "vox_writes_refused", "Write requests refused by the database.", sum(stats.refusals.values())
         )
         yield counter(
             "vox_write_failures",
             "Write requests without an answer: failed, or outcome unknown.",
-            traffic.failures,
+            stats.failures,
         )
         depth, size, refused = (None,) * 3 if spool is None else (spool.depth, spool.bytes, spool.refused)
         yield gauge("vox_spooled_scripts", "Write requests in the spool.", depth)
@@ -315,7 +319,7 @@ class MetricsCollector:
             "Bytes of the server's log fetched by the replica.",
             0 if status is None else status.fetched_bytes,
         )
-        requests = store.traffic.requests
+        requests = store.stats.requests
         yield counters(
             "vox_primary_requests",
             "Requests to the primary.",
@@ -336,7 +340,7 @@ class MetricsCollector:
         yield counter(
             "vox_ops_forged",
             "Ops dropped by this node because of a wrong signature.",
-            node.deferral.forged,
+            node.pending_ops.forged,
         )
         outcomes = dict.fromkeys(_OCC_OUTCOMES, 0)
         for (_, outcome), count in node.occ.counts.items():

@@ -48,7 +48,7 @@ class Metrics:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
-        self._access.check(request, Scope.READ)
+        self._access.check(request, Scope.METRICS)
         return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:

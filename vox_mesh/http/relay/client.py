@@ -7,12 +7,12 @@ import re
 import ssl
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
-from vox_mesh.http.relay.endpoint import FROM, NODE, PATH, STORED, wire
+from vox_mesh.http.relay.endpoint import FROM, NODE, ORDER, PATH, STORED, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.messages.relay_outbound import Peer
 from vox_mesh.model.messages.records import Message
@@ -37,12 +37,20 @@ _RETRY_STATUSES: Final = (
 )
 
 
+class SignOrder(Protocol):
+    """Signs the order in which messages are relayed to a node."""
+
+    def __call__(self, messages: Sequence[Message], receiver: str, *, stored: bool) -> str:
+        """Return the signature."""
+
+
 class HttpRelayClient:
     """Posts messages to `/v1/a2a/deliver` of the recipient's node."""
 
-    def __init__(self, node_id: str, keys: RelayKeys | None) -> None:
+    def __init__(self, node_id: str, keys: RelayKeys | None, sign_order: SignOrder | None = None) -> None:
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", FROM: node_id}
         self._keys = keys
+        self._sign_order = sign_order
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     def _client(self, url: str) -> httpx.AsyncClient:
@@ -68,6 +76,8 @@ class HttpRelayClient:
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
         headers = {NODE: peer.node_id, STORED: "1" if stored else "0"}
+        if self._sign_order is not None:
+            headers[ORDER] = self._sign_order(messages, peer.node_id, stored=stored)
         if len(messages) == 1 and messages[0].traceparent is not None:
             headers["traceparent"] = messages[0].traceparent
         body = orjson.dumps([wire(message) for message in messages])

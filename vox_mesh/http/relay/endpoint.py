@@ -11,11 +11,12 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vox_mesh.http.access import Access, RateLimiter, Scope
+from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.limits import RateLimiter
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.requests import READ_S, body_of
 from vox_mesh.messages.relay_inbound import Reception
-from vox_mesh.model.base.batch_signature import MAX_LENGTH
+from vox_mesh.model.base.keys import MAX_LENGTH
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
 
 PATH: Final = "/v1/a2a/deliver"
@@ -28,6 +29,9 @@ FROM: Final = "Vox-Mesh-From"
 
 STORED: Final = "Vox-Mesh-Stored"
 """`1` if the sender knows that the messages are in the database."""
+
+ORDER: Final = "Vox-Mesh-Order"
+"""The sending node's signature of the order of the messages."""
 
 _MAX_MS: Final = 2**53
 _FIELDS: Final = frozenset({*WIRE_FIELDS, "after"})
@@ -111,7 +115,7 @@ class Delivery:
         try:
             messages = _parse_messages(await body_of(request, self._limits.read_s))
             stored = request.headers.get(STORED) == "1"
-            await self._reception.take(messages, stored=stored)
+            await self._reception.take(messages, stored=stored, order=request.headers.get(ORDER))
         finally:
             self._at_once -= 1
         accepted = {"message_uuids": [message.message_uuid for message in messages]}

@@ -1,4 +1,4 @@
-"""The keys that nodes present at the relay: a new one with every bar."""
+"""The keys that nodes present at the relay: a new one with every bar, and at least once a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from vox_mesh.errors import MeshError
 from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.window_keys import RELAY, Project, WindowKeyFault, check, issue
+from vox_mesh.model.rhythm.window_keys import RELAY, Project, WindowKeyFault, check, issue, window_of_key
 
 _CLOCK_TIMEOUT_S: Final = 1.0
 
@@ -40,8 +40,9 @@ class RelayKeys:
         return self._secret
 
     def current(self) -> str:
-        """Return the key of the current bar."""
-        window = self._window_at(self._now_ms())
+        """Return the key of the current bar, or of its current part."""
+        now_ms = self._now_ms()
+        window = window_of_key(self._window_at(now_ms), now_ms)
         if self._issued is None or self._issued[0] != window:
             self._issued = window, issue(self._secret, self._project, RELAY, window)
         return self._issued[1]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, Protocol
 
-from vox_mesh.jobs.exec.policy import SEARCH_PATH, ExecPolicy, find_program
+from vox_mesh.errors import BadSettings
+from vox_mesh.jobs.exec.policy import SEARCH_PATH, CommandRefused, ExecPolicy, find_program
 from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start
+from vox_mesh.jobs.exec.secrets import Redactor
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 StreamName = Literal["stdout", "stderr"]
@@ -44,18 +46,21 @@ class Command:
     attempt: int
     claim_token: int
     env: Mapping[str, str] = field(default_factory=dict)
+    env_from: Mapping[str, str] = field(default_factory=dict)
+    """Variables whose values are secrets of the worker, by the names of these secrets."""
     cwd: str | None = None
     """The folder to run in; `None` for a temporary folder that is removed afterwards."""
     timeout_s: float | None = None
     """The timeout in seconds; `None` or 0 for no limit."""
 
-    def environment(self, folder: Path) -> dict[str, str]:
+    def environment(self, folder: Path, secrets: Mapping[str, str]) -> dict[str, str]:
         """Return its whole environment; nothing is inherited from this process."""
         return {
             "PATH": SEARCH_PATH,
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             **self.env,
+            **secrets,
             "VOX_JOB_ID": self.job_id,
             "VOX_JOB_ULID": self.ulid,
             "VOX_JOB_ATTEMPT": str(self.attempt),
@@ -115,22 +120,13 @@ async def run_command(
     if on_group is not None:
         on_group(group)
     try:
-        async with (
-            _WorkingFolder(thread, command, policy) as place,
-            _OutputStream("stdout", stdout, on_output, thread).read_while(group) as out,
-            _OutputStream("stderr", stderr, on_output, thread).read_while(group) as err,
-        ):
-            start = Start(
-                command.argv,
-                command.environment(place.folder),
-                executable=str(place.program),
-                cwd=place.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                is_apart=True,
-            )
-            return await _run(group, start, command.timeout_s)
+        async with _WorkingFolder(thread, command, policy) as place:
+            secrets = place.secrets.values()
+            async with (
+                _OutputStream("stdout", stdout, on_output, thread, secrets).read_while(group) as out,
+                _OutputStream("stderr", stderr, on_output, thread, secrets).read_while(group) as err,
+            ):
+                return await _run(group, place.start(out, err), command.timeout_s)
     except _CommandNotRunnable as error:
         return CommandResult(problem=str(error))
     finally:
@@ -176,6 +172,8 @@ class _WorkingFolder:
         self._policy = policy
         self._temporary: TemporaryDirectory[str] | None = None
         self.folder = self.program = Path()
+        self.secrets: dict[str, str] = {}
+        """The variables that the command gets from its worker."""
 
     async def __aenter__(self) -> _WorkingFolder:
         try:
@@ -192,15 +190,43 @@ class _WorkingFolder:
         if not self._command.argv:
             raise _CommandNotRunnable("no program is named: there is nothing to run")
         self.folder = self._folder()
-        environment = self._command.environment(self.folder)
-        name = self._command.argv[0]
-        program = find_program(name, environment["PATH"], self.folder)
+        command, name = self._command, self._command.argv[0]
+        variables = {**command.env, **dict.fromkeys(command.env_from)}
+        search_path = self._policy.search_path(command.env)
+        program = find_program(name, search_path, self.folder)
         if program is None:
-            where = "" if "/" in name else f" in {environment['PATH']}"
+            where = "" if "/" in name else f" in {search_path}"
             raise _CommandNotRunnable(f"can't run {name!r}: there is no such program{where}")
         if not os.access(program, os.X_OK):
             raise _CommandNotRunnable(f"can't run {name!r}: {program} may not be executed")
-        self.program = self._policy.permit(program, self._command.env)
+        self.program = self._policy.permit(program, command.argv[1:], variables)
+        try:
+            self.secrets = self._policy.secrets.values(command.env_from)
+        except BadSettings as error:
+            raise CommandRefused(str(error), hint=error.hint) from None
+
+    def start(self, stdout: int, stderr: int) -> Start:
+        """Return how the command is started: as the policy isolates it."""
+        isolation = self._policy.isolation
+        argv: Sequence[str] = self._command.argv
+        program: str | None = str(self.program)
+        try:
+            wrapped = isolation.wrap(self.folder, self.program, argv[1:])
+        except ValueError as error:
+            raise _CommandNotRunnable(f"cwd: {error}") from None
+        if wrapped is not None:
+            argv, program = wrapped, None
+        return Start(
+            argv,
+            self._command.environment(self.folder, self.secrets),
+            executable=program,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            is_apart=True,
+            user=isolation.user,
+        )
 
     def _folder(self) -> Path:
         if self._command.cwd is None:
@@ -208,6 +234,8 @@ class _WorkingFolder:
                 self._temporary = TemporaryDirectory(prefix="vox-job-", ignore_cleanup_errors=True)
             except OSError as error:
                 raise _CommandNotRunnable(f"no folder can be made to run in: {error}") from error
+            if (user := self._policy.isolation.user) is not None:
+                os.chown(self._temporary.name, user.uid, user.gid)
             return Path(self._temporary.name)
         try:
             folder = Path(self._command.cwd).absolute()
@@ -230,9 +258,15 @@ class _OutputStream:
     """An output stream of a command; a piece is read when the previous one has been processed."""
 
     def __init__(
-        self, name: StreamName, sink: Sink | None, on_output: OnOutput | None, thread: SerialThread
+        self,
+        name: StreamName,
+        sink: Sink | None,
+        on_output: OnOutput | None,
+        thread: SerialThread,
+        secrets: Iterable[str],
     ) -> None:
         self._name: StreamName = name
+        self._redactor = Redactor(secrets)
         self._sink = sink
         self._on_output = on_output
         self._thread = thread
@@ -271,11 +305,14 @@ class _OutputStream:
             chunk = pipe.read(_CHUNK_BYTES)
             if chunk:
                 left -= len(chunk) if self._is_over else 0
-                await self._pass_on(chunk)
+                await self._pass_on(self._redactor.redact(chunk))
             elif self._is_over:
-                return
+                break
+        await self._pass_on(self._redactor.rest())
 
     async def _pass_on(self, chunk: bytes) -> None:
+        if not chunk:
+            return
         if self._sink is not None:
             await self._thread.do(partial(self._sink.write, chunk))
         if self._on_output is not None:

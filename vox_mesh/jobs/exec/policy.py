@@ -1,24 +1,24 @@
-"""The policy of the programs that a worker may run for command jobs."""
+"""The policy of command jobs: which commands a worker may run, and how they are confined."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from vox_mesh.errors import BadSettings, MeshError
+from vox_mesh.errors import MeshError
+from vox_mesh.jobs.exec.allow_list import AllowEntry, parse_entries
+from vox_mesh.jobs.exec.isolation import Isolation
+from vox_mesh.jobs.exec.secrets import ExecSecrets
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Where a program is searched unless the job sets PATH."""
 
-_LOADER_PREFIXES: Final = ("LD_", "DYLD_")
-"""Prefixes of variables that can make a program load other code."""
-
 
 class CommandRefused(MeshError):
-    """The policy of this worker does not allow a job's program."""
+    """The policy of this worker does not allow a job's command."""
 
     code: ClassVar[str] = "command_refused"
 
@@ -42,55 +42,63 @@ def _is_file(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ExecPolicy:
-    """The programs that may run: any, or those of a list of absolute paths and bare names.
+    """The commands that may run: any, or those of a list.
 
-    The policy covers the program only, not its arguments and variables: a list that has a shell or `env`
-    allows any program.
+    With a list, a job's variables are refused unless the entry allows them, and PATH is never the job's.
     """
 
-    allowed: frozenset[str] | None = None
-
-    def __post_init__(self) -> None:
-        for entry in sorted(self.allowed or ()):
-            if not entry or ("/" in entry and not entry.startswith("/")):
-                raise BadSettings(
-                    f"VOX_WORKER_EXEC_ALLOW: each program must be a name or an absolute path, got {entry!r}",
-                    hint="list names and absolute paths, for example python3,/opt/tools/convert",
-                )
+    allowed: tuple[AllowEntry, ...] | None = None
+    isolation: Isolation = field(default_factory=Isolation)
+    secrets: ExecSecrets = field(default_factory=ExecSecrets)
 
     @classmethod
     def parsed(cls, text: str | None) -> Self:
-        """Parse VOX_WORKER_EXEC_ALLOW; unset or empty allows any program."""
-        if not text:
-            return cls()
-        return cls(frozenset(entry.strip() for entry in text.split(",") if entry.strip()))
+        """Parse VOX_WORKER_EXEC_ALLOW; unset or empty allows any command."""
+        return cls(parse_entries(text) if text else None)
 
-    def permit(self, program: Path, environment: Mapping[str, str]) -> Path:
+    def search_path(self, variables: Mapping[str, str]) -> str:
+        """Return where a program is searched. Raises `CommandRefused` if a job must not decide that."""
+        if self.allowed is not None and "PATH" in variables:
+            raise CommandRefused(
+                "variable PATH is not taken from jobs on this worker",
+                hint="remove it from the job's env, and name the program by its absolute path",
+            )
+        return variables.get("PATH", SEARCH_PATH)
+
+    def permit(self, program: Path, arguments: Sequence[str], variables: Mapping[str, str | None]) -> Path:
         """Return the file to run for a program, so that the checked file is the one that runs.
 
-        Raises `CommandRefused` if it is not allowed.
+        The value of a variable is `None` if it is a secret of the worker.
+        Raises `CommandRefused` if the command is not allowed.
         """
         if self.allowed is None:
             return program
-        if loading := sorted(name for name in environment if name.startswith(_LOADER_PREFIXES)):
+        faults: list[str] = []
+        for entry in self.allowed:
+            if (file := _file_of(entry.program, program)) is None:
+                continue
+            fault = entry.argument_fault(arguments, file.resolve()) or entry.variable_fault(variables)
+            if fault is None:
+                return file
+            faults.append(fault)
+        if faults:
             raise CommandRefused(
-                f"the job sets {', '.join(loading)}, which can make an allowed program run other code",
-                hint="remove it from the job's env: this worker runs only listed programs",
+                f"command refused: {faults[-1]}",
+                hint="add an entry with patterns to VOX_WORKER_EXEC_ALLOW, or change the job",
             )
-        file = program.resolve()
-        if not any(_is_entry_for(entry, program, file) for entry in self.allowed):
-            raise CommandRefused(
-                f"program {program} is not allowed on this worker",
-                hint="add it to VOX_WORKER_EXEC_ALLOW, or route the job to another worker",
-            )
-        return file
+        raise CommandRefused(
+            f"program {program} is not allowed on this worker",
+            hint="add it to VOX_WORKER_EXEC_ALLOW, or route the job to another worker",
+        )
 
 
-def _is_entry_for(entry: str, program: Path, file: Path) -> bool:
-    """Return whether an entry of the list names this program, which resolves to `file`."""
-    allowed = find_program(entry, SEARCH_PATH, Path("/"))
+def _file_of(name: str, program: Path) -> Path | None:
+    """Return the file to run if an entry names this program; not the job's path, which may change."""
+    allowed, file = find_program(name, SEARCH_PATH, Path("/")), program.resolve()
     if allowed is None or allowed.resolve() != file:
-        return False
+        return None
     # One file can be several programs, depending on the name it is called by: a link in the list allows only
     # the program of that name.
-    return allowed.name in (file.name, program.name)
+    if allowed.name == program.name:
+        return allowed
+    return file if allowed.name == file.name else None

@@ -24,6 +24,8 @@ from pathlib import Path
 from resource import struct_rusage
 from typing import Final, Protocol
 
+from vox_mesh.jobs.exec.isolation import ExecUser
+from vox_mesh.settings.process import deny_new_privileges
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 GRACE_S: Final = 5.0
@@ -67,9 +69,14 @@ class Start:
     stderr: int | None = None
     is_apart: bool = False
     """Whether nothing is inherited: no open files, no ignored or blocked signals, no umask."""
+    user: ExecUser | None = None
+    """The user to run as; `None` for that of this process."""
 
     def spawn(self, group: int) -> subprocess.Popen[bytes]:
         """Start the program as a member of the group."""
+        user = self.user
+        if user is not None:
+            deny_new_privileges()  # of this thread, which only starts the command
         return subprocess.Popen(  # noqa: S603 - the caller decides what runs
             self.argv,
             executable=self.executable,
@@ -81,6 +88,9 @@ class Start:
             close_fds=self.is_apart,
             umask=_PRIVATE_UMASK if self.is_apart else -1,
             process_group=group,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else user.groups,
         )
 
 

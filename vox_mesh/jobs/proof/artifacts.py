@@ -191,7 +191,7 @@ class Artifacts:
             [each.hash, each.size, each.type, None if each.body is None else base64_of(each.body)]
             for each in by_hash.values()
         ]
-        values = (*self._store.tenant[:2], self._node_id(), orjson.dumps(items).decode())
+        values = (*self._store.mesh_id, self._node_id(), orjson.dumps(items).decode())
         return Statement(_SQL["keep"], values)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Artifacts:
         )
 
     async def _find(self, content_hash: str) -> Row | None:
-        values = (*self._store.tenant[:2], content_hash)
+        values = (*self._store.mesh_id, content_hash)
         # The replica may lag behind.
         for fresh in (False, True):
             if rows := await self._store.read(_SQL["find"], values, fresh=fresh):

@@ -14,7 +14,7 @@ from typing import Final
 from blake3 import blake3
 
 from vox_mesh.errors import ArtifactDamaged, ArtifactNotKept, BadValue
-from vox_mesh.model.documents.json_shapes import HASH, is_hash, short
+from vox_mesh.model.documents.documents import HASH, is_hash, short
 from vox_mesh.model.jobs.proof import BLAKE3, hash_of
 from vox_mesh.store.files import make_private, publish, sync_folder
 

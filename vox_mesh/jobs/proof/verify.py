@@ -11,7 +11,7 @@ from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
-from vox_mesh.model.documents.json_shapes import has_keys, short
+from vox_mesh.model.documents.documents import has_keys, short
 from vox_mesh.model.jobs.proof import Output, Proof, bundle, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import LogEntry

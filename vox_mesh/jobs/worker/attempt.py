@@ -156,6 +156,7 @@ async def run_job_command(context: JobContext, artifacts: Artifacts, policy: Exe
         attempt=job.attempts,
         claim_token=job.claim_token,
         env=core.get("env", {}),
+        env_from=core.get("env_from", {}),
         cwd=core.get("cwd"),
         timeout_s=core["timeout"],
     )

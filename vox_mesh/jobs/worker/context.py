@@ -158,7 +158,7 @@ class JobContext:
     def fence(self) -> Statement:
         """Return a guard for the handler's scripts: they apply only while the claim is valid."""
         job = self.job
-        values = (*self._store.tenant[:2], job.job_id, job.claim_token, job.claimer)
+        values = (*self._store.mesh_id, job.job_id, job.claim_token, job.claimer)
         return guard(f"EXISTS ({SQL['is_current']})", values, refusal="stale_claim")
 
     @property

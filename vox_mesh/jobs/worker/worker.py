@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import ClassVar, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.heartbeat.presence import Presence
@@ -26,6 +26,7 @@ from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
+from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -35,8 +36,10 @@ _STOP_GRACE_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 
 
-class Worker:
+class Worker(RenamedAttributes):
     """Runs jobs with bounded concurrency: `async with mesh.worker.running()`."""
+
+    _RENAMED: ClassVar = {"in_hand": "running_count"}
 
     def __init__(
         self,
@@ -64,16 +67,34 @@ class Worker:
         self._finisher = finisher
         self._send_heartbeat = send_heartbeat
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, renewing
+        self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, verifying
         self._capacity = capacity = Capacity(presence.activity, policy)
         self._executor = Executor(
-            *(store, jobs, artifacts, presence, capacity, limits, leases, finisher, reconciler),
+            store=store,
+            jobs=jobs,
+            artifacts=artifacts,
+            presence=presence,
+            capacity=capacity,
+            limits=limits,
+            leases=leases,
+            finisher=finisher,
+            reconciler=reconciler,
             on_free=self._wake.set,
             is_process_ending=lambda: any(task.cancelling() for task in self._tasks[-1:]),
         )
         self._claim_loop = ClaimLoop(
-            *(store, jobs, presence, capacity, limits, leases),
-            *(chooser, claimer, reconciler, jobs.authorship, self._executor, self._wake),
+            store=store,
+            jobs=jobs,
+            presence=presence,
+            capacity=capacity,
+            limits=limits,
+            leases=leases,
+            chooser=chooser,
+            claimer=claimer,
+            reconciler=reconciler,
+            authorship=jobs.authorship,
+            executor=self._executor,
+            wake=self._wake,
         )
         self.handlers: HandlerSet = capacity.handlers
         self.stats: WorkerStats = self._executor.stats
@@ -199,6 +220,7 @@ class Worker:
         finally:
             await _cancel_all(*self._tasks, *self._executor.tasks)
             self._tasks = []
+            self._leases.close()
         if self._store.is_spooling:
             return  # the announcement would only wait for its timeout
         with suppress(MeshError):  # otherwise the other nodes notice the missing heartbeats
@@ -221,11 +243,15 @@ class Worker:
                 if self._reconciler.is_due and self._reconciler.has_run:
                     await self._reconciler.run_once(self._executor.running)
 
-    def look_again(self) -> None:
+    def reconcile(self) -> None:
         """Reconcile claims and leases with the database, for example after it was rolled back."""
         self._reconciler.request()
         self._leases.verify_soon()
         self._wake.set()
+
+    async def catch_up(self) -> None:
+        """Renew the leases that are due, and stop the jobs whose lease has expired."""
+        await self._leases.renew_due()
 
     async def _listen(self) -> None:
         seen = self._store.change_count

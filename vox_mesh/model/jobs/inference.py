@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.documents.json_shapes import WORD, is_content_id, is_word, short
+from vox_mesh.model.documents.documents import WORD, is_content_id, is_word, short
 from vox_mesh.model.jobs.proof import iso_time
 
 SNAPSHOT: Final = "likewise.inference.snapshot"

@@ -44,11 +44,11 @@ EXEC: Final = "exec"
 
 _CORE_FIELDS: Final = frozenset(
     {
-        *("command", "args", "timeout", "env", "cwd", "inputs", "policy_root"),
+        *("command", "args", "timeout", "env", "env_from", "cwd", "inputs", "policy_root"),
         *("kind", "payload", "after", "nonce", "retry_of", "score", "budget"),
     }
 )
-_COMMAND_FIELDS: Final = ("args", "env", "cwd")
+_COMMAND_FIELDS: Final = ("args", "env", "env_from", "cwd")
 _RULE_ERROR: Final = "rule"
 
 
@@ -70,6 +70,9 @@ class Manifest(BaseModel):
     )
     env: manifest_fields.Variables | None = Field(
         None, description="a map of names to texts; names are not empty and have no ="
+    )
+    env_from: manifest_fields.Variables | None = Field(
+        None, description="a map of names to names of secrets of the worker; not also in env"
     )
     cwd: manifest_fields.AbsolutePath | None = Field(None, description="an absolute path")
     inputs: manifest_fields.Inputs | None = Field(None, description="an array of maps, up to 256 KiB")
@@ -219,6 +222,8 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
     if "command" in given:
         if "timeout" not in given:
             yield ("timeout",), "is missing: a command needs one, 0 for no limit"
+        for name in sorted(set(given.get("env", ())) & set(given.get("env_from", ()))):
+            yield ("env_from", name), "is also in env; leave one of them out"
         if given.get("kind", EXEC) != EXEC:
             yield ("kind",), f"a job with a command is of kind {EXEC}; leave this out"
         if "payload" in given:

@@ -17,7 +17,7 @@ from blake3 import blake3
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, content_id, is_canonical, parse, text_id
 from vox_mesh.model.base.keys import SigningKey, is_public_key, is_signed
-from vox_mesh.model.documents.json_shapes import (
+from vox_mesh.model.documents.documents import (
     HASH,
     TIME,
     WORD,

@@ -28,6 +28,7 @@ MESH_AGENT: Final = "mesh"
 
 _SIGNED_KIND: Final = "vox-mesh message 1"
 _SIGNED_BATCH_KIND: Final = "vox-mesh messages 1"
+_SIGNED_ORDER_KIND: Final = "vox-mesh relay order 1"
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -43,10 +44,10 @@ class MessageState(StrEnum):
 
 
 class Message(NamedTuple):
-    """A message. The fields after `signature` are not the sender's, and not signed.
+    """A message. The fields after `signature` are not the sender's, and not signed with it.
 
     `position` is its place in the order of commits, or 0 if it was only relayed. Only then `after` is set:
-    the message that its sender's process sent before it in the same pair.
+    the message that its sender's process sent before it in the same pair. It is signed with each request.
     """
 
     message_uuid: str
@@ -115,6 +116,14 @@ class Message(NamedTuple):
 def signed_root(root: str, scope_id: str, repository_id: str) -> bytes:
     """Return the text that the signature of several messages signs: a kind, the mesh, and their root."""
     return orjson.dumps([_SIGNED_BATCH_KIND, scope_id, repository_id, root])
+
+
+def signed_order(
+    messages: Iterable[Message], receiver: str, scope_id: str, repository_id: str, *, stored: bool
+) -> bytes:
+    """Return the text that a relaying node signs: to which node, and after which each message was sent."""
+    order = [(message.message_uuid, message.after) for message in messages]
+    return orjson.dumps([_SIGNED_ORDER_KIND, scope_id, repository_id, receiver, stored, order])
 
 
 WRITTEN: Final = Message._fields.index("signature")

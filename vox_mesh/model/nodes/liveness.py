@@ -1,9 +1,9 @@
-"""Liveness: the state of a node by the number of heartbeats it has missed."""
+"""Liveness: the state of a node by its missed heartbeats, its health checks and its vital signs."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class NodeState(StrEnum):
@@ -35,3 +35,20 @@ def state_of(silent_ms: int, tick_ms: int, *, has_left: bool) -> NodeState:
         return NodeState.LEFT
     missed = missed_ticks(silent_ms, tick_ms)
     return next((state for ticks, state in _LEVELS if missed >= ticks), NodeState.ALIVE)
+
+
+class HealthCheck(NamedTuple):
+    """One condition for a node to be healthy; if it fails, `detail` says why."""
+
+    name: str
+    is_ok: bool
+    detail: str = ""
+
+
+class Vitals(NamedTuple):
+    """The vital signs that a node reports with its heartbeats."""
+
+    written: int = 0
+    waiting: int = 0
+    replica_lag_ms: int | None = None
+    faults: tuple[str, ...] = ()

@@ -10,8 +10,7 @@ from typing import Any, Final, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.documents.documents import is_unicode
-from vox_mesh.model.documents.json_shapes import Fields, is_count, is_word, shape_faults, short
+from vox_mesh.model.documents.documents import Fields, is_count, is_unicode, is_word, shape_faults, short
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 
 MAX_NOTES: Final = 1_000

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.documents.json_shapes import is_time, short
+from vox_mesh.model.documents.documents import is_time, short
 from vox_mesh.model.locks.records import iso_of, milliseconds_at
 from vox_mesh.model.rhythm.policy import TempoPolicy, policy_hash
 from vox_mesh.model.rhythm.tempo import Beat, Tempo, Timeline

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.documents.json_shapes import short
+from vox_mesh.model.documents.documents import short
 
 THREAD: Final = "hmmm://thread/"
 """The prefix of a thread's address."""

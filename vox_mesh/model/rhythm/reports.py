@@ -359,27 +359,27 @@ class BarWatch:
     def __init__(self) -> None:
         self._ended: deque[Window] = deque(maxlen=_MAX_STRETCHES)
         self._since_ms: int | None = None
-        self._looked_ms = 0
+        self._observed_ms = 0
 
     @property
     def begins_ms(self) -> int | None:
         """When the first watched bar began, or `None`."""
         return self._ended[0].start_ms if self._ended else self._since_ms
 
-    def look(self, timeline: Timeline, now_ms: int) -> None:
-        """Record that this node looks now. The last bar before a gap was not seen to its end."""
+    def observe(self, timeline: Timeline, now_ms: int) -> None:
+        """Record that this node watches now. The last bar before a gap was not seen to its end."""
         start_ms = timeline.window_at(now_ms).start_ms
         if self._since_ms is None:
             self._since_ms = start_ms
         elif start_ms < self._since_ms:  # the clock was set back: earlier records no longer apply
             self._ended.clear()
             self._since_ms = start_ms
-        elif now_ms > self._looked_ms and timeline.bars_between(self._looked_ms, now_ms) > SOON_BARS:
-            last_ms = timeline.window_at(self._looked_ms).start_ms
+        elif now_ms > self._observed_ms and timeline.bars_between(self._observed_ms, now_ms) > SOON_BARS:
+            last_ms = timeline.window_at(self._observed_ms).start_ms
             if last_ms > self._since_ms:
                 self._ended.append(Window(self._since_ms, last_ms))
             self._since_ms = start_ms
-        self._looked_ms = now_ms
+        self._observed_ms = now_ms
 
     def covers(self, at_ms: int) -> bool:
         """Return whether the bar at a time was watched."""

@@ -1,5 +1,7 @@
 """Window keys: short-lived credentials of the relay that replace the shared token, valid for a few bars.
 
+However slow the tempo, a key is made for at most a minute, and accepted for at most four.
+
 A key is text, `vxw1.<fields>.<proof>`. Its fields are project, role and bar. The proof is made with the
 shared token, so a key can't be made or changed without it; an eavesdropper learns a key that expires soon,
 and never the token. A key contains its bar, so it works between nodes that do not know the same tempo yet.
@@ -28,6 +30,12 @@ MARK: Final = "vxw1."
 LONGEST_WINDOW_MS: Final = round(LONGEST_BAR * MINUTE_MS / SLOWEST_BPM)
 """The longest bar of the slowest tempo: a longer one is invalid."""
 
+MAX_WINDOW_MS: Final = 60_000
+"""The longest time that a key is made for: of a longer bar, a part."""
+
+MAX_LATE_MS: Final = 120_000
+"""The longest time that a key is accepted after its own."""
+
 _VERSION: Final = 1
 _MAX_TEXT: Final = 2_048
 _MAX_MS: Final = 2**53
@@ -49,8 +57,14 @@ class WindowKeyFault(StrEnum):
     STALE = "stale"
 
 
+def window_of_key(bar: Window, now_ms: int) -> Window:
+    """Return the window of the key to use now: the bar, or its current part if it is long."""
+    start_ms = bar.start_ms + (now_ms - bar.start_ms) // MAX_WINDOW_MS * MAX_WINDOW_MS
+    return Window(start_ms, min(bar.end_ms, start_ms + MAX_WINDOW_MS))
+
+
 def issue(secret: str, project: Project, role: str, window: Window) -> str:
-    """Return the key of a bar."""
+    """Return the key of a window: a bar, or a part of it."""
     scope_id, repository_id = project
     fields = {
         "version": _VERSION,
@@ -71,7 +85,8 @@ def check(
     """Return the fault of a key, or `None` if it is valid.
 
     It is valid from one bar before its own, for nodes whose clock is behind, until `revoke_after_bars` after
-    it.
+    it; but whatever the tempo, for no longer than a minute before its window of at most a minute, and two
+    minutes after it. A longer window, as older nodes use it at a slow tempo, counts as stale.
     """
     fields = _parse_fields(token)
     if fields is None:
@@ -86,9 +101,12 @@ def check(
     if fields["role"] != role:
         return WindowKeyFault.ROLE
     length_ms = window.end_ms - window.start_ms
+    if length_ms > MAX_WINDOW_MS:
+        return WindowKeyFault.STALE
     if now_ms < window.start_ms - length_ms:
         return WindowKeyFault.EARLY
-    return None if now_ms < window.end_ms + revoke_after_bars * length_ms else WindowKeyFault.STALE
+    late_ms = min(revoke_after_bars * length_ms, MAX_LATE_MS)
+    return None if now_ms < window.end_ms + late_ms else WindowKeyFault.STALE
 
 
 def _parse_fields(token: str) -> dict[str, Any] | None:

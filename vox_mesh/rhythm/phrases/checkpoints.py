@@ -44,7 +44,7 @@ class Checkpoints:
         """The last saved value, or `None`."""
         return None if self._last is None else parse(self._last.text)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the last checkpoint, unless the one known here is newer: it may still be in the spool."""
         for row in await self._context.store.read(_SQL["last"], self._key, fresh=True):
             stored = Checkpoint._make(row)

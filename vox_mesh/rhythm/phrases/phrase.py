@@ -109,9 +109,12 @@ class Phrase:
         return self
 
     async def _read_history(self) -> None:
-        for look in (self._checkpoints.look, partial(self._spec.allowance.look, self._parts.budgets)):
+        for refresh in (
+            self._checkpoints.refresh,
+            partial(self._spec.allowance.refresh, self._parts.budgets),
+        ):
             try:
-                await look()
+                await refresh()
             except MeshError as error:
                 _log.warning("earlier work not readable: task=%s error=%s", self.task, error.line)
 

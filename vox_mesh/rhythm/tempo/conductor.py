@@ -112,7 +112,7 @@ class Conductor:
             self._begun_ms = window.start_ms
             if not self._has_seen_bar_before(window):
                 if is_new_bar and not is_first:  # a starting node has just read it
-                    await self._run_duty(self._policies.look, "tempo not readable")
+                    await self._run_duty(self._policies.refresh, "tempo not readable")
                 return
             await (self._begin_bar() if is_new_bar else self._run_duty(self._lead, _LEAD_FAILURE))
             if self._reported_ms < window.start_ms <= now_ms - self._report_delay_ms:
@@ -128,7 +128,7 @@ class Conductor:
 
     async def _begin_bar(self) -> None:
         for duty, failure in (
-            (self._policies.look, "tempo not readable"),
+            (self._policies.refresh, "tempo not readable"),
             (self._lead, _LEAD_FAILURE),
             (self._announce_policy, "policy not announced"),
             (self._agree, "policies of other nodes not readable"),
@@ -165,7 +165,7 @@ class Conductor:
         return grace_ms if self._leadership.is_ours else min(grace_ms + beat.beat_ms, beat.bar_ms - grace_ms)
 
     async def _report(self) -> None:
-        await self._policies.look()  # a node that was disconnected may not know the current bars
+        await self._policies.refresh()  # a node that was disconnected may not know the current bars
         may_miss = self._leadership.is_ours or await self._leadership.leader() is None
         for report in await self._bar_reporter.roll_up_due(may_miss=may_miss):
             await self._controller.decide(report)

@@ -82,7 +82,7 @@ class TempoController:
         self._last = decided
         if decision.is_change:
             _log.info("tempo changed: from=%g to=%g reason=%s", before.bpm, decision.bpm, decision.reason)
-            await self._policies.look()
+            await self._policies.refresh()
         return decision
 
     def _script(self, entry: PlanEntry, payload: str, *, is_change: bool) -> Script:
@@ -98,7 +98,7 @@ class TempoController:
         if self._last is not None and token == self._token:
             return
         self._last, self._token = None, token
-        await self._policies.look(fresh=True)
+        await self._policies.refresh(fresh=True)
         for entry in await self._read_decisions(1, fresh=True):
             payload = parse(entry.payload)
             try:

@@ -41,7 +41,7 @@ class Policies:
         self.lost: list[PlanEntry] = []
         """Entries that were in force and are missing from the database."""
 
-    async def look(self, *, fresh: bool = False) -> Plan:
+    async def refresh(self, *, fresh: bool = False) -> Plan:
         """Read the announced entries if they have changed. Known entries stay even if their rows are gone."""
         store, mesh = self._context.store, self._context.mesh
         (extent,) = await store.read(_SQL["extent"], mesh, fresh=fresh)
@@ -84,7 +84,7 @@ class Policies:
         """
         self._context.clock.refuse_if_off()
         for _ in range(_MAX_TRIES):
-            await self.look(fresh=True)
+            await self.refresh(fresh=True)
             is_alone = not (
                 await self._context.store.read(_SQL["is_any_node_live"], self._liveness_values, fresh=True)
             ).value
@@ -163,7 +163,7 @@ class Policies:
             )
             self._learn([entry])
         if self.lost:
-            await self.look(fresh=True)  # the local replica may only be behind
+            await self.refresh(fresh=True)  # the local replica may only be behind
         if self.lost:
             _log.warning("lost tempos written again: count=%d", len(self.lost))
             await self._context.store.write(Script(*(self._row(entry) for entry in self.lost)))

@@ -78,7 +78,7 @@ class SharedMemory(MemoryEngine):
     is_remote: bool = False
 
     def __init__(self, now_ms: Callable[[], int], image: bytes | None = None) -> None:
-        from vox_mesh.store.engines.sqlite_clock import SqliteClock
+        from vox_mesh.store.engines.sqlite import SqliteClock
 
         self._clock = SqliteClock(now_ms)
         super().__init__()

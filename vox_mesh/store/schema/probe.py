@@ -11,21 +11,27 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.tables import TableColumns, mesh_tables
-from vox_mesh.store.script import Statement, Tenant
+from vox_mesh.store.script import Statement, WriterId
 from vox_mesh.store.slots import spools
 from vox_mesh.store.spool.spool import SpoolStatus, status_of
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("probe")
 _CLOCK: Final = named("database_clock")
-_FILE_ACCESS: Final = ("file_function", "query_function", "file_table")
-_TENANT: Final = ("scope_id", "repository_id")
+_FILE_ACCESS: Final = (
+    "SELECT lsmode(0)",
+    "SELECT sha3_query('SELECT 1')",
+    "SELECT count(*) FROM fsdir('/dev/null')",
+)
+"""Statements that succeed, without an effect, on a server that gives every client access to its files."""
+
+_MESH_COLUMNS: Final = ("scope_id", "repository_id")
 
 
 async def row_counts(store: Store) -> dict[str, int]:
     """Return the number of rows in each table of the mesh, limited to this mesh where rows belong to one."""
     counts = " UNION ALL ".join(_count(table) for table in mesh_tables())
-    params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.tenant)]
+    params = [value for table in mesh_tables() if _is_shared(table) for value in _ids(store.writer_id)]
     return {row["table_name"]: row["rows"] for row in await store.read(counts, params)}
 
 
@@ -35,11 +41,11 @@ def _count(table: TableColumns) -> str:
 
 
 def _is_shared(table: TableColumns) -> bool:
-    return set(_TENANT) <= set(table.columns)
+    return set(_MESH_COLUMNS) <= set(table.columns)
 
 
-def _ids(tenant: Tenant) -> tuple[str, str]:
-    return tenant.scope_id, tenant.repository_id
+def _ids(writer_id: WriterId) -> tuple[str, str]:
+    return writer_id.scope_id, writer_id.repository_id
 
 
 async def ping(engine: Engine) -> None:
@@ -79,9 +85,9 @@ async def checkpoint_pages(engine: Engine) -> int:
 
 async def has_file_access(engine: Engine) -> bool:
     """Return whether SQL statements can read and write files of the database's machine."""
-    for name in _FILE_ACCESS:
+    for sql in _FILE_ACCESS:
         try:
-            await engine.query(Statement(_SQL[name]))
+            await engine.query(Statement(sql))
         except ScriptFailed:
             continue
         return True

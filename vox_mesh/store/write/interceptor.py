@@ -8,7 +8,7 @@ from typing import Protocol
 
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict
+from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.script_batch import BatchWrapper, apply_alone
 
 
@@ -17,7 +17,7 @@ class DirectDatabase:
     """Direct access to the database, bypassing the write queue, for the needs of a `WriteInterceptor`."""
 
     engine: Engine
-    tenant: Tenant
+    writer_id: WriterId
     prepare: Callable[[], Awaitable[None]]
     prepare_again: Callable[[], Awaitable[bool]]
     """Migrates a database that was rolled back to an older schema version; returns whether it was."""
@@ -30,7 +30,7 @@ class DirectDatabase:
     async def apply(self, script: Script) -> Outcome:
         """Apply a script in its own batch."""
         await self.prepare()
-        return await apply_alone(self.engine, self.tenant, script)
+        return await apply_alone(self.engine, self.writer_id, script)
 
 
 class WriteInterceptor(Protocol):

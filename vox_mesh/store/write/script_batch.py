@@ -40,7 +40,7 @@ from vox_mesh.store.batch import (
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Outcome, Script, Shape, Statement, Tenant, Verdict
+from vox_mesh.store.script import Outcome, Script, Shape, Statement, Verdict, WriterId
 from vox_mesh.store.write.script_statements import (
     add_statements,
     answered_rows,
@@ -75,14 +75,15 @@ CONDITION_VALUES: Final = 4
 class BatchWrapper(NamedTuple):
     """Statements around the scripts of a batch.
 
-    `preface` runs before the scripts: if it fails, nothing is applied. The log entries run after them,
-    outside their savepoints, and record each script's verdict; their rows are returned to the interceptor:
-    `accepted` is used if all scripts have succeeded by then, `verdicts` if some may have failed. `condition`
-    is the equivalent of the preface for a batch of a single statement; its values are `?3` to `?6` and the
-    two times that `EARLIEST` and `LATEST` stand for.
+    `preface` runs before the scripts and `closing` after them: if one fails, nothing is applied. The log
+    entries run after the scripts, outside their savepoints, and record each script's verdict; their rows are
+    returned to the interceptor: `accepted` is used if all scripts have succeeded by then, `verdicts` if some
+    may have failed. `condition` is the equivalent of the preface for a batch of a single statement; its
+    values are `?3` to `?6` and the two times that `EARLIEST` and `LATEST` stand for.
     """
 
     preface: tuple[Statement, ...] = ()
+    closing: Statement | None = None
     accepted: Statement | None = None
     verdicts: Callable[[], Statement | None] = lambda: None
     condition: Statement | None = None
@@ -121,16 +122,17 @@ class RolledBack(Exception):
 class ScriptBatch(Batch):
     """The batch of one or more scripts, and what its result means for each of them.
 
-    The preface of its wrapper runs before the scripts, the log entries after them.
+    The preface of its wrapper runs before the scripts, the log entries and the closing check after them.
     """
 
-    __slots__ = ("_entries", "_scripts", "_wrapper")
+    __slots__ = ("_closing", "_entries", "_scripts", "_wrapper")
 
     def __init__(self, scripts: Sequence[Script], wrapper: BatchWrapper) -> None:
         super().__init__()
         self._scripts = scripts
         self._wrapper = wrapper
         self._entries: int | None = None
+        self._closing: int | None = None
         for statement in wrapper.preface:
             self.add(statement.sql, statement.params)
 
@@ -152,8 +154,7 @@ class ScriptBatch(Batch):
         if result.committed:
             return
         own = [*range(1, 1 + len(self._wrapper.preface))]
-        if self._entries is not None:
-            own.append(self._entries)
+        own += [step for step in (self._entries, self._closing) if step is not None]
         if any(isinstance(result.steps[step], StepError) for step in own):
             raise StaleWrapper(result.error.message if result.error else "")
 
@@ -165,7 +166,7 @@ class OptimisticBatch(ScriptBatch):
 
     def __init__(
         self,
-        tenant: Tenant,
+        writer_id: WriterId,
         scripts: Sequence[Script],
         pruning: Pruning,
         wrapper: BatchWrapper = NO_WRAPPER,
@@ -174,24 +175,26 @@ class OptimisticBatch(ScriptBatch):
         self.scripts = len(scripts)
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         if pruning is not NOTHING_TO_PRUNE:
-            _add_pruning(self, tenant, pruning)
-        self._keys_step = self._store_keys(tenant)
+            _add_pruning(self, writer_id, pruning)
+        self._keys_step = self._store_keys(writer_id)
         for run in _runs(scripts) if len(scripts) > 1 else _ONE_RUN:
-            answer = add_statements(self, tenant, [scripts[index] for index in run])
+            answer = add_statements(self, writer_id, [scripts[index] for index in run])
             if answer is not None:
                 self._answers.append((answer, run))
         if (accepted := wrapper.accepted) is not None:
             self._entries = self.add(accepted.sql, accepted.params, wants_rows=True)
+        if (closing := wrapper.closing) is not None:
+            self._closing = self.add(closing.sql, closing.params)
         self.seal()
 
-    def _store_keys(self, tenant: Tenant) -> int | None:
+    def _store_keys(self, writer_id: WriterId) -> int | None:
         """Add the step that stores the keys, and return its index. The log itself stores the keys of ops."""
         scripts = self._scripts
         if len(scripts) == 1:
             (script,) = scripts
             if not script.leaves_key:
                 return None
-            scope_id, repository_id, writer = tenant
+            scope_id, repository_id, writer = writer_id
             return self.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
         # An op that is in the batch twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
@@ -200,7 +203,7 @@ class OptimisticBatch(ScriptBatch):
         ]
         if not keys:
             return None
-        return self.add(_SQL["remember_keys"], (*tenant, orjson.dumps(keys).decode()))
+        return self.add(_SQL["remember_keys"], (*writer_id, orjson.dumps(keys).decode()))
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of each script. If this raises, nothing was applied."""
@@ -228,14 +231,14 @@ class SingleStatementBatch(ScriptBatch):
 
     __slots__ = ()
 
-    def __init__(self, tenant: Tenant, script: Script, wrapper: BatchWrapper) -> None:
+    def __init__(self, writer_id: WriterId, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
         assert shape.single_statement is not None
         item = {**script.item, "key": script.key}
         given = (None,) * CONDITION_VALUES if condition is None else condition.params
         who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
-        values = (*tenant[:2], *who, *[item[name] for name in shape.single_statement_values], *window)
+        values = (*writer_id[:2], *who, *[item[name] for name in shape.single_statement_values], *window)
         text = "true" if condition is None else condition.sql
         super().__init__((script,), NO_WRAPPER)
         self.steps = [
@@ -272,32 +275,35 @@ class IsolatedBatch(ScriptBatch):
 
     def __init__(
         self,
-        tenant: Tenant,
+        writer_id: WriterId,
         scripts: Sequence[Script],
         pruning: Pruning,
         wrapper: BatchWrapper = NO_WRAPPER,
     ) -> None:
         super().__init__(scripts, wrapper)
-        _add_pruning(self, tenant, pruning)
+        _add_pruning(self, writer_id, pruning)
         self._taken: list[int] = []  # the step before each script's statements, which stores the key
         self._ends: list[int] = []  # the step that releases each script's savepoint
         closed: Condition = Ok(len(self.steps) - 1)
         for script in scripts:
-            closed = self._isolate(tenant, script, closed)
+            closed = self._isolate(writer_id, script, closed)
         if (entries := wrapper.verdicts()) is not None:
-            self._entries = self.add(entries.sql, entries.params, after=closed, wants_rows=True)
+            closed = Ok(self.add(entries.sql, entries.params, after=closed, wants_rows=True))
+            self._entries = len(self.steps) - 1
+        if (closing := wrapper.closing) is not None:
+            closed = Ok(self.add(closing.sql, closing.params, after=closed))
+            self._closing = len(self.steps) - 1
         keys = orjson.dumps([script.key for script in scripts]).decode()
-        recorded = closed if self._entries is None else Ok(self._entries)
-        self.add(_SQL["outcomes_of"], (*tenant[:2], keys), after=recorded, wants_rows=True)
-        self.add(_SQL["answers_of"], (*tenant[:2], keys), wants_rows=True)
+        self.add(_SQL["outcomes_of"], (*writer_id[:2], keys), after=closed, wants_rows=True)
+        self.add(_SQL["answers_of"], (*writer_id[:2], keys), wants_rows=True)
         self.seal()
 
-    def _isolate(self, tenant: Tenant, script: Script, closed: Condition) -> Condition:
+    def _isolate(self, writer_id: WriterId, script: Script, closed: Condition) -> Condition:
         taken = opened = self.add("SAVEPOINT script", after=closed)
         if not script.repeatable:
-            taken = self.add(_SQL["remember_key"], (*tenant[:2], script.key, tenant.writer))
+            taken = self.add(_SQL["remember_key"], (*writer_id[:2], script.key, writer_id.writer))
         self._taken.append(taken)
-        add_statements(self, tenant, [script])
+        add_statements(self, writer_id, [script])
         last = len(self.steps) - 1
         kept = self.add("RELEASE script")
         self._ends.append(kept)
@@ -305,7 +311,7 @@ class IsolatedBatch(ScriptBatch):
         for statement in range(0 if script.repeatable else last - taken):
             self.add(
                 _SQL["remember_failure"],
-                (*tenant[:2], script.key, tenant.writer, statement),
+                (*writer_id[:2], script.key, writer_id.writer, statement),
                 after=All((Failed(taken + 1 + statement), Ok(undone))),
             )
         dropped = self.add("RELEASE script", after=Ok(undone))
@@ -350,9 +356,9 @@ def _verdict_now(script: Script, steps: Sequence[StepResult]) -> Verdict:
     return Outcome(script.key, rows)
 
 
-async def apply_alone(engine: Engine, tenant: Tenant, script: Script) -> Outcome:
+async def apply_alone(engine: Engine, writer_id: WriterId, script: Script) -> Outcome:
     """Apply one script in its own batch, bypassing the queue."""
-    batch = IsolatedBatch(tenant, [script], NOTHING_TO_PRUNE)
+    batch = IsolatedBatch(writer_id, [script], NOTHING_TO_PRUNE)
     (verdict,) = batch.verdicts(await engine.run(batch))
     if isinstance(verdict, MeshError):
         raise verdict
@@ -383,14 +389,14 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         yield run
 
 
-def _add_pruning(batch: Batch, tenant: Tenant, pruning: Pruning) -> None:
+def _add_pruning(batch: Batch, writer_id: WriterId, pruning: Pruning) -> None:
     if pruning.with_rows:
-        batch.add(_SQL["forget_answers"], (*tenant[:2], orjson.dumps(pruning.with_rows).decode()))
+        batch.add(_SQL["forget_answers"], (*writer_id[:2], orjson.dumps(pruning.with_rows).decode()))
     if pruning.keys:
-        batch.add(_SQL["forget_keys"], (*tenant[:2], orjson.dumps(pruning.keys).decode()))
+        batch.add(_SQL["forget_keys"], (*writer_id[:2], orjson.dumps(pruning.keys).decode()))
     if pruning.older_than_s is not None:
-        batch.add(_SQL["forget_old_answers"], (*tenant, pruning.older_than_s))
-        batch.add(_SQL["forget_old_keys"], (*tenant, pruning.older_than_s))
+        batch.add(_SQL["forget_old_answers"], (*writer_id, pruning.older_than_s))
+        batch.add(_SQL["forget_old_keys"], (*writer_id, pruning.older_than_s))
 
 
 def _raise_if_down(result: BatchResult) -> None:

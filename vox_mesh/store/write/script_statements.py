@@ -15,7 +15,7 @@ import orjson
 
 from vox_mesh.store.batch import Batch, BatchStep
 from vox_mesh.store.rows import NO_ROWS, Rows, Value
-from vox_mesh.store.script import Script, Shape, Tenant
+from vox_mesh.store.script import Script, Shape, WriterId
 
 _PLAIN_INSERT: Final = re.compile(
     r"INSERT INTO \w+ \([\w, ]+\) VALUES (\(\?(?:, ?\?)*\))", re.ASCII | re.IGNORECASE
@@ -65,11 +65,11 @@ def _repeat_row(sql: str, count: int) -> str:
     return sql + f", {row}" * (count - 1)
 
 
-def add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int | None:
+def add_statements(batch: Batch, writer_id: WriterId, run: Sequence[Script]) -> int | None:
     """Add the statements of one script or of a run. Return the step that answers, if any."""
     script = run[0]
     if script.shape is not None:
-        return _add_merged(batch, tenant, script.shape, run)
+        return _add_merged(batch, writer_id, script.shape, run)
     if len(run) > 1:
         rows = [each.params for script in run for each in script.statements]
         batch.steps += [
@@ -83,12 +83,12 @@ def add_statements(batch: Batch, tenant: Tenant, run: Sequence[Script]) -> int |
     if script.repeatable:
         return batch.add(answer.sql, answer.params, wants_rows=True)
     sql = _answer_sql(answer.sql, len(answer.columns))
-    return batch.add(sql, (*answer.params, *tenant[:2], script.key), wants_rows=True)
+    return batch.add(sql, (*answer.params, *writer_id[:2], script.key), wants_rows=True)
 
 
-def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script]) -> int | None:
+def _add_merged(batch: Batch, writer_id: WriterId, shape: Shape, run: Sequence[Script]) -> int | None:
     items = orjson.dumps([{**script.item, "key": script.key} for script in run]).decode()
-    values = (items, *tenant[:2]) if shape.repeatable else (items,)
+    values = (items, *writer_id[:2]) if shape.repeatable else (items,)
     for sql in shape.statements:
         batch.add(sql, values)
     if shape.answer is None:
@@ -96,7 +96,7 @@ def _add_merged(batch: Batch, tenant: Tenant, shape: Shape, run: Sequence[Script
     if shape.repeatable:
         return batch.add(shape.answer, values, wants_rows=True)
     sql = _merged_answer_sql(shape.answer, len(shape.columns))
-    return batch.add(sql, (items, *tenant[:2]), wants_rows=True)
+    return batch.add(sql, (items, *writer_id[:2]), wants_rows=True)
 
 
 @cache

@@ -21,7 +21,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Outcome, Script, Statement, Tenant, Verdict, guard
+from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId, guard
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.in_flight import InFlightBatch
 from vox_mesh.store.write.interceptor import DirectDatabase, WriteInterceptor
@@ -58,7 +58,7 @@ class Sender:
         self,
         run: Callable[[Batch], Awaitable[BatchResult]],
         caller: RetryingCaller,
-        tenant: Tenant,
+        writer_id: WriterId,
         key_pruner: IdempotencyKeyPruner,
         *,
         interceptor: WriteInterceptor | None = None,
@@ -66,7 +66,7 @@ class Sender:
     ) -> None:
         self._run = run
         self._caller = caller
-        self._tenant = tenant
+        self._writer_id = writer_id
         self._key_pruner = key_pruner
         self._interceptor = interceptor
         self._database = database
@@ -159,7 +159,7 @@ class Sender:
             verdicts = await self._send_optimistic(scripts, pruning, wrapper, in_flight)
         if verdicts is None:
             verdicts = await self._run_batch(
-                IsolatedBatch(self._tenant, scripts, pruning, wrapper), in_flight
+                IsolatedBatch(self._writer_id, scripts, pruning, wrapper), in_flight
             )
             # Their keys were needed for the verdicts; from now on the log holds them.
             self._key_pruner.note_answered(
@@ -182,9 +182,9 @@ class Sender:
         shape = scripts[0].shape if len(scripts) == 1 else None
         is_single = shape is not None and shape.single_statement is not None and pruning is NOTHING_TO_PRUNE
         batch = (
-            SingleStatementBatch(self._tenant, scripts[0], wrapper)
+            SingleStatementBatch(self._writer_id, scripts[0], wrapper)
             if is_single
-            else OptimisticBatch(self._tenant, scripts, pruning, wrapper)
+            else OptimisticBatch(self._writer_id, scripts, pruning, wrapper)
         )
         try:
             verdicts = await self._run_batch(batch, in_flight)
@@ -224,7 +224,7 @@ class Sender:
         except (StaleIncarnation, KeyRefused, DatabaseClockJumped):
             # The error says why the wrapper is stale, but not whether a copy was applied.
             keys = orjson.dumps([script.key for script in scripts]).decode()
-            known_keys = Statement(_OUTCOMES_OF, (*self._tenant[:2], keys))
+            known_keys = Statement(_OUTCOMES_OF, (*self._writer_id[:2], keys))
             in_flight.has_earlier_copy = bool(await self._reach(lambda: database.ask(known_keys), in_flight))
             raise
         in_flight.has_earlier_copy = any(script.op is None for script in scripts)  # not in the log

@@ -1,0 +1,42 @@
+"""The locked versions: every dependency is locked, in the range of the project, with its hashes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_LOCKED: Final = re.compile(
+    r"^(?P<name>[\w.-]+)==(?P<version>[^ ;\\]+)(?: ;[^\\]*)? \\\n +--hash=sha256:", re.MULTILINE
+)
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def _locked(lock: str) -> dict[str, str]:
+    """Return the version of each package in a lock file; every entry must have hashes."""
+    text = (_ROOT / "requirements" / lock).read_text()
+    found: dict[str, str] = {
+        canonicalize_name(entry["name"]): entry["version"] for entry in _LOCKED.finditer(text)
+    }
+    assert set(found) == {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    return found
+
+
+@pytest.mark.parametrize(("lock", "extra"), [("run.lock", None), ("image.lock", "otel"), ("dev.lock", "dev")])
+def test_every_dependency_is_locked_in_its_range(lock: str, extra: str | None) -> None:
+    project = _project()
+    asked = [*project["dependencies"], *(project["optional-dependencies"][extra] if extra else ())]
+    locked = _locked(lock)
+    for requirement in map(Requirement, asked):
+        version = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{lock}: {requirement} is locked at {version}"

@@ -1,0 +1,96 @@
+"""The unix socket of a node: requests of the same user, authenticated by the system instead of a token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+FILE: Final = "http.sock"
+"""Its name in the folder of a node's slot."""
+
+_DRAFT: Final = "http.new"
+_MAX_PATH_BYTES: Final = 107
+"""The longest path of a socket: 108 bytes, with the null byte at its end."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_OTHER_USERS: Final = 0o077
+
+
+class LocalSocket:
+    """A socket in a folder that only this user can enter. Where there can't be one, the node has none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.absolute() / FILE
+        self._inode: int | None = None
+
+    def listen(self, backlog: int) -> socket.socket | None:
+        """Return the listening socket, or log why there is none.
+
+        The caller holds the slot of the folder, so an existing socket is of a process that has ended.
+        """
+        size = len(os.fsencode(self.path))
+        if size > _MAX_PATH_BYTES:
+            self._log_absent(f"its path has {size} bytes, {_MAX_PATH_BYTES} are possible")
+            return None
+        if not hasattr(socket, "SO_PEERCRED"):
+            self._log_absent("this system does not tell who connects")
+            return None
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _make_private(self.path.parent)
+            draft = self.path.with_name(_DRAFT)
+            draft.unlink(missing_ok=True)
+            listening.bind(str(draft))
+            draft.chmod(0o600)
+            listening.listen(backlog)
+            draft.rename(self.path)  # replaces what has this name, also a link, and follows none
+            self._inode = self.path.lstat().st_ino
+        except OSError as error:
+            listening.close()
+            self._log_absent(error.strerror or str(error))
+            return None
+        listening.setblocking(False)
+        return listening
+
+    def _log_absent(self, reason: str) -> None:
+        _log.warning(
+            "no local socket at %s: %s; local commands use the token in VOX_MESH_HOME", self.path, reason
+        )
+
+    def remove(self) -> None:
+        """Remove the socket, unless it was replaced."""
+        try:
+            if self._inode is not None and self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+        except OSError:
+            _log.debug("local socket not removed: path=%s", self.path)
+
+
+def _make_private(folder: Path) -> None:
+    """Close the folder to other users; raise `OSError` if it is a link or of another user."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            raise PermissionError(0, "the folder is of another user")
+        if stat.S_IMODE(found.st_mode) & _OTHER_USERS:
+            os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
+
+
+def peer_user(transport: asyncio.BaseTransport) -> int | None:
+    """Return the user at the other end of a unix socket; `None` for other connections."""
+    connected: Any = transport.get_extra_info("socket")
+    if connected is None or connected.family != socket.AF_UNIX:
+        return None
+    packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(packed)[1])

@@ -1,0 +1,19 @@
+"""Settings: the `VOX_*` variables, secrets, and the `.env` file of a folder."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vox_mesh.settings.settings import EXAMPLES, Settings, load_settings, variable_of
+
+__all__ = ["EXAMPLES", "Settings", "load_settings", "variable_of"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the settings when first asked for: a process removes its secrets from its environment before."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module("vox_mesh.settings.settings"), name)
+    return found

@@ -1,0 +1,124 @@
+"""Trust in the `.env` file of a folder: who may have written it, and whether this user has approved it.
+
+The folder may be one that another person prepared, such as a cloned repository. A file that another user may
+have written is refused. Settings that decide where data and tokens go, and what runs, are used only if the
+user has approved this very content with `vox-mesh trust`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+from dotenv import dotenv_values
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.settings.ownership import ownership_fault, ownership_hint
+
+ENV_FILE: Final = ".env"
+
+_MAX_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class EnvFile:
+    """A `.env` file: its variables, and whether the user has approved its content."""
+
+    path: Path
+    variables: Mapping[str, str | None]
+    digest: str
+    is_trusted: bool
+
+
+def read_env_file(path: Path) -> EnvFile | None:
+    """Read a `.env` file, or return `None` if there is none.
+
+    Raises `BadSettings` if other users may have written it. An untrusted file can't refer to variables of the
+    environment: it could copy a secret into a harmless setting.
+    """
+    try:
+        content = _read_owned(path)
+    except FileNotFoundError:
+        return None
+    digest = hashlib.sha256(content).hexdigest()
+    is_trusted = _load().get(_key(path)) == digest
+    variables = dotenv_values(stream=StringIO(content.decode()), interpolate=is_trusted)
+    return EnvFile(path, variables, digest, is_trusted)
+
+
+def _read_owned(path: Path) -> bytes:
+    link = path.lstat()
+    with path.open("rb") as file:
+        for status in (link, os.fstat(file.fileno())):
+            if (fault := ownership_fault(path, status)) is not None:
+                raise BadSettings(f"{fault}: its settings are not used", hint=ownership_hint(path, status))
+        return file.read(_MAX_BYTES)
+
+
+# --- approval ------------------------------------------------------------------------------------
+
+
+def trust(file: EnvFile) -> None:
+    """Approve the present content of a `.env` file."""
+    _save({**_load(), _key(file.path): file.digest})
+
+
+def distrust(path: Path) -> bool:
+    """Withdraw the approval of a `.env` file; return whether there was one."""
+    kept = _load()
+    was_trusted = kept.pop(_key(path), None) is not None
+    if was_trusted:
+        _save(kept)
+    return was_trusted
+
+
+def config_folder() -> Path:
+    """Return the folder of this user's configuration."""
+    chosen = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        base = Path(chosen) if chosen and Path(chosen).is_absolute() else Path.home() / ".config"
+    except RuntimeError:  # a user without a home
+        base = Path("/nonexistent")
+    return base / "vox-mesh"
+
+
+def _list_path() -> Path:
+    return config_folder() / "trusted.json"
+
+
+def _key(path: Path) -> str:
+    return str(path.absolute().resolve())
+
+
+def _load() -> dict[str, str]:
+    """Return the approved digests by path. A list that others may have written approves nothing."""
+    path = _list_path()
+    try:
+        with path.open("rb") as file:
+            if ownership_fault(path, os.fstat(file.fileno())) is not None:
+                return {}
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(digest) for name, digest in found.items()} if isinstance(found, dict) else {}
+
+
+def _save(trusted: Mapping[str, str]) -> None:
+    path = _list_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, draft = tempfile.mkstemp(".new", path.name, path.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(dict(trusted), file, indent=2)
+        Path(draft).replace(path)
+    except OSError as error:
+        raise BadSettings(
+            f"{path} can't be written: {error.strerror}", hint="set XDG_CONFIG_HOME to a folder of your own"
+        ) from None
