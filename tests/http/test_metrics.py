@@ -454,6 +454,7 @@ async def test_however_many_kinds_and_nodes_there_are_the_answer_is_bounded(
 
 async def test_a_scrape_over_http_is_answered_and_counted_by_its_route(metrics: Metrics) -> None:
     async with served(metrics) as client:
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
         for path in ("/metrics", "/metrics?x=1", "/secret/1", "/secret/2"):
             answer = await client.get(path)
         assert answer.status_code == HTTPStatus.NOT_FOUND

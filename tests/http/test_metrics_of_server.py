@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.messages.relaying import TOKEN
 from tests.support.nodes.scraping import Scrape, metrics_of, scraped, served
 from tests.support.replica.standing import until, until_in_touch
 from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, MovableClock, player
@@ -67,6 +68,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
         await node.store.synced()
         node.store.faults.note("relay", KeyError("unexpected"))
         async with served(metrics_of(node)) as client:
+            client.headers["Authorization"] = f"Bearer {TOKEN}"
             await client.get("/metrics")
             now = Scrape((await client.get("/metrics")).text)
     empty = {family.name for family in now.families if not family.samples}

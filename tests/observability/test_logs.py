@@ -324,7 +324,7 @@ def test_the_text_says_the_same_in_short(vox: Vox) -> None:
 
 def test_a_token_is_in_no_line_no_matter_who_says_it(vox: Vox) -> None:
     (vox.folder / "my_handlers.py").write_text(
-        HANDLERS.replace('"in the loop"', '"it is %s", __import__("os").environ["VOX_MESH_TOKEN"]', 1)
+        HANDLERS.replace('"in the loop"', f'"it is %s", "{_TOKEN}"', 1)
     )
     vox("job", "schedule", "--kind", "example.async")
     chosen = vox.having(VOX_LOG_FORMAT="json")

@@ -156,10 +156,9 @@ class JobAuthorship:
             run = await self._pages.from_entry(chain, seq, through=last, limit=limit)
             if not run or run[0].seq != seq:
                 continue
-            self._read_ahead = _read_ahead_of(run)
             keys = await self._trusted_keys.of_chain(chain)
             arguments = run, keys, self._store.writer_id.scope_id
-            done, jobs = await asyncio.to_thread(_authentic_jobs, *arguments)
+            done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
             self._learn(jobs)
 
     async def _read(self, name: str, *values: Any) -> Any:
@@ -168,16 +167,18 @@ class JobAuthorship:
 
 def _authentic_jobs(
     run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
-) -> tuple[int, dict[ScheduleKey, ScheduledJob]]:
-    """Return the number of the last authentic entry of a run, and the jobs scheduled up to it."""
+) -> tuple[int, dict[ScheduleKey, ScheduledJob], int]:
+    """Verify a run. Return the number of its last authentic entry, the jobs scheduled up to it, and how many
+    entries to read ahead the next time.
+    """
     authentic = authentic_entries(run, keys, scope_id)
     last = authentic[-1].seq if authentic else 0
-    return last, jobs_scheduled_by(authentic)
+    return last, jobs_scheduled_by(authentic), _read_ahead_of(authentic)
 
 
 def _read_ahead_of(run: Sequence[LogEntry]) -> int:
     """Return how many entries to read ahead, so that they have about a given size."""
-    size = sum(len(entry.payload) for entry in run if isinstance(entry.payload, str))
+    size = sum(len(entry.payload) for entry in run)
     return min(max(_MIN_READ_AHEAD, _READ_AHEAD_BYTES * len(run) // (size + 1)), _MAX_RUN)
 
 

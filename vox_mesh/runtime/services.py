@@ -70,8 +70,15 @@ class MeshServices(RenamedAttributes):
         self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
         self.pending_ops = PendingOps(store, clock, kinds, self.trusted_keys)
         self.oplog = OpLog(
-            *(store, writer, clock, kinds, self.roles, self.pending_ops, self.trusted_keys),
-            *(LogPast(store, self.ownership, self.trusted_keys), remembered),
+            store,
+            writer,
+            clock,
+            kinds,
+            self.roles,
+            self.pending_ops,
+            self.trusted_keys,
+            LogPast(store, self.ownership, self.trusted_keys),
+            remembered,
         )
         versions = Versions(store, writer, clock, self.nodes, agent)
         self.conflicts = Conflicts(store, versions)

@@ -92,9 +92,9 @@ def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: Vox, number: sign
     ("loaded", "number"),
     [
         ("click.globals", signal.SIGINT),
-        ("vox_mesh.settings.settings", signal.SIGTERM),
+        ("vox_mesh.settings.sources", signal.SIGTERM),
         ("uvloop", signal.SIGINT),
-        ("vox_mesh.cli.node.node_run", signal.SIGTERM),
+        ("vox_mesh.cli.node.traces", signal.SIGTERM),
         ("vox_mesh.store.engines.file", signal.SIGINT),
     ],
 )

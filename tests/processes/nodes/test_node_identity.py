@@ -105,7 +105,7 @@ async def test_five_processes_in_one_folder_are_five_nodes_and_one_of_them_is_th
         assert owner is not None
         assert initialised.accepted
         assert owner.node_id == initialised.node_id == first[0]["node"]
-        assert [chain.problem for chain in await mesh.oplog.verify()] == [None]
+        assert {chain.problem for chain in await mesh.oplog.verify()} == {None}
 
 
 async def test_a_number_as_a_name_is_not_a_slot_of_those_without_a_name(

@@ -217,12 +217,17 @@ def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
     return Manifest.of(kind=kind, payload=payload, **fields)
 
 
+def _names(value: object) -> set[str]:
+    """Return the names in a mapping or a list; what is neither is a flaw of its own."""
+    return {each for each in value if isinstance(each, str)} if isinstance(value, dict | list) else set()
+
+
 def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
     """Yield the contradictions between fields."""
     if "command" in given:
         if "timeout" not in given:
             yield ("timeout",), "is missing: a command needs one, 0 for no limit"
-        for name in sorted(set(given.get("env", ())) & set(given.get("env_from", ()))):
+        for name in sorted(_names(given.get("env")) & _names(given.get("env_from"))):
             yield ("env_from", name), "is also in env; leave one of them out"
         if given.get("kind", EXEC) != EXEC:
             yield ("kind",), f"a job with a command is of kind {EXEC}; leave this out"
