@@ -37,6 +37,8 @@ _MAX_KNOWN: Final = 32_768
 _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
 _MAX_RUN: Final = 256
+_MIN_READ_AHEAD: Final = 8  # in a backlog, jobs of the next ops are claimed next
+_READ_AHEAD_BYTES: Final = 2**16
 _SEARCH_SLACK_MS: Final = 1_000
 _MAX_SEARCHED: Final = 50_000
 
@@ -56,6 +58,7 @@ class JobAuthorship:
         self._trusted_keys = trusted_keys
         self._pages = Pages(store)
         self._monotonic = monotonic
+        self._read_ahead = _MIN_READ_AHEAD
         self._scheduled: dict[ScheduleKey, ScheduledJob] = {}
         self._earlier: dict[ScheduleKey, ScheduledJob] = {}
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
@@ -149,12 +152,13 @@ class JobAuthorship:
             if seq <= done:
                 continue
             last = max(each for each in seqs[index:] if each < seq + _MAX_RUN)
-            run = await self._pages.from_entry(chain, seq, through=last, limit=last - seq + 1)
+            limit = last - seq + self._read_ahead
+            run = await self._pages.from_entry(chain, seq, through=last, limit=limit)
             if not run or run[0].seq != seq:
                 continue
             keys = await self._trusted_keys.of_chain(chain)
             arguments = run, keys, self._store.writer_id.scope_id
-            done, jobs = await asyncio.to_thread(_authentic_jobs, *arguments)
+            done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
             self._learn(jobs)
 
     async def _read(self, name: str, *values: Any) -> Any:
@@ -163,11 +167,19 @@ class JobAuthorship:
 
 def _authentic_jobs(
     run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
-) -> tuple[int, dict[ScheduleKey, ScheduledJob]]:
-    """Return the number of the last authentic entry of a run, and the jobs scheduled up to it."""
+) -> tuple[int, dict[ScheduleKey, ScheduledJob], int]:
+    """Verify a run. Return the number of its last authentic entry, the jobs scheduled up to it, and how many
+    entries to read ahead the next time.
+    """
     authentic = authentic_entries(run, keys, scope_id)
     last = authentic[-1].seq if authentic else 0
-    return last, jobs_scheduled_by(authentic)
+    return last, jobs_scheduled_by(authentic), _read_ahead_of(authentic)
+
+
+def _read_ahead_of(run: Sequence[LogEntry]) -> int:
+    """Return how many entries to read ahead, so that they have about a given size."""
+    size = sum(len(entry.payload) for entry in run)
+    return min(max(_MIN_READ_AHEAD, _READ_AHEAD_BYTES * len(run) // (size + 1)), _MAX_RUN)
 
 
 def _by_chain(positions: Iterable[_Position]) -> dict[str, list[int]]:

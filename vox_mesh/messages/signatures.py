@@ -83,7 +83,6 @@ class SenderVerifier:
     """Check signatures. An unknown key is looked up once before its message is refused."""
 
     def __init__(self, store: Store, trusted_keys: TrustedKeys, monotonic: Callable[[], float]) -> None:
-        self._store = store
         self._trusted_keys = trusted_keys
         self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
