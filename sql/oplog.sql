@@ -218,9 +218,32 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 SELECT node_id, from_seq, public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
 
--- name: keys_of_chain
-SELECT node_id, from_seq, public_key FROM node_keys
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND typeof(from_seq) = 'integer' ORDER BY from_seq
+-- part: REKEYED
+-- A mark of the ops by which keys were accepted; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+
+-- name: beginnings
+-- How the chains ?3 and ?4 begin, each up to its first signature: no request has more entries. At least one row;
+-- each has the recorded keys of both chains, and a mark of the ops by which keys were accepted.
+SELECT e.id, e.node_id, e.seq, e.op_id, e.kind, e.hlc, e.causal_deps, e.payload, e.repository_id, e.prev, e.hash,
+    e.signature, e.accepted, e.reason, e.result, k.keys, k.mark
+FROM (
+    SELECT (
+            SELECT json_group_array(json_array(node_id, public_key)) FROM node_keys
+            WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)) AS keys,
+        (REKEYED) AS mark
+) AS k
+CROSS JOIN (SELECT ?3 AS chain UNION ALL SELECT ?4) AS c
+LEFT JOIN agent_oplog AS e
+    ON e.scope_id = ?1 AND e.repository_id = ?2 AND e.node_id = c.chain AND e.seq BETWEEN 1 AND (
+        SELECT s.seq FROM agent_oplog AS s
+        WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.node_id = c.chain
+          AND s.seq BETWEEN 1 AND 1024 AND s.signature IS NOT NULL
+        ORDER BY s.seq LIMIT 1)
+ORDER BY c.chain, e.seq
 
 -- name: is_open
 -- Whether one of two chains has a first entry.
@@ -228,11 +251,7 @@ SELECT 1 FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4) AND seq = 1 LIMIT 1
 
 -- name: rekeyed
--- A mark of the ops by which keys were accepted; NULL: there are none.
-SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
-FROM agent_oplog INDEXED BY agent_oplog_of_owner
-WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+REKEYED
 
 -- name: initialised
 -- The ops that initialised the mesh, in the order of their commits: the first one is near the beginning.

@@ -15,6 +15,7 @@ from vox_mesh.errors import (
     Refused,
     StaleIncarnation,
     StoreClosed,
+    Unauthorized,
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
@@ -179,14 +180,16 @@ class MeshNode(Mesh):
 
     async def start(self) -> None:
         """Register the node and start its parts; it registers later if the database is unavailable."""
+        self.health.is_beginning = True  # the server answers from now on
         if self._server is not None:
             self.presence.announce(await self._server.start(), self._server.token_id)
         if self.store.is_prepared:
             with suppress(*AWAY):
-                await self.run_once()
+                await self._heartbeat.run_once()
+                await _log_failure(self._take_place, "node not established yet")
             if self._writer.broken is not None:
                 raise self._writer.broken
-            with suppress(DatabaseUnavailable):
+            with suppress(DatabaseUnavailable, Unauthorized):
                 await self.rhythm.refresh()
         for name, run in (
             ("heartbeat", self._tick),
@@ -198,6 +201,7 @@ class MeshNode(Mesh):
             ("status", self.rhythm.status.run),
         ):
             self.supervisor.start(name, run)
+        self.health.is_beginning = False
 
     async def broken(self) -> MeshError:
         """Wait for a fatal error of this node, and return it."""
@@ -206,6 +210,9 @@ class MeshNode(Mesh):
     async def run_once(self) -> None:
         """Send a heartbeat; become the owner of a mesh that has none; open the node's chain if empty."""
         await self._heartbeat.run_once()
+        await self._take_place()
+
+    async def _take_place(self) -> None:
         is_ownerless = False
         with suppress(TimeoutError):  # a slow answer must not delay the next heartbeat
             async with asyncio.timeout(self._tick_s):

@@ -6,7 +6,9 @@ A key counts if it made the first signature of its chain, or if the owner accept
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+import orjson
 
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
@@ -23,6 +25,15 @@ _MAX_KNOWN: Final = 4_096
 _PAGE: Final = 64
 
 
+class _Beginnings(NamedTuple):
+    """How the chains of a node and of its commands begin, and the keys that are recorded for them."""
+
+    entries: dict[str, list[LogEntry]]
+    recorded: dict[str, list[str]]
+    mark: str | None
+    """Of the ops by which keys were accepted."""
+
+
 class TrustedKeys:
     """Find the keys of chains. The key that opened a chain is looked up once, and then never replaced."""
 
@@ -32,28 +43,40 @@ class TrustedKeys:
         self._pages = Pages(store)
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._accepted: dict[str, list[Key]] = {}
-        self._rekeyed: str | None = None
+        self._mark: str | None = None
 
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening = Recent(_MAX_KNOWN)
-        self._accepted, self._rekeyed = {}, None
+        self._accepted, self._mark = {}, None
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
-        """Return all keys with which a node, or a command under its identity, may have signed."""
+        """Return all keys with which a node, or a command under its identity, may have signed.
+
+        It takes one query, unless the owner has accepted keys since the last one.
+        """
+        begun = await self._look_up(node_id, fresh)
         chains = (node_id, node_id + COMMANDS)
-        found = {key.public_key for chain in chains for key in await self.of_chain(chain, fresh=fresh)}
-        if not found and not [page for chain in chains if (page := await self._first_of(chain, fresh))]:
+        found = {key.public_key for chain in chains for key in self._keys(chain)}
+        if not found and not begun.entries:
             # An earlier version recorded a node's key without opening its chain: there is nothing else.
-            found = {key.public_key for chain in chains for key in await self._recorded(chain, fresh)}
+            found = {key for chain in chains for key in begun.recorded.get(chain, ())}
         return frozenset(found)
 
-    async def of_chain(self, chain: str, *, fresh: bool = False) -> list[Key]:
+    async def of_chain(self, chain: str) -> list[Key]:
         """Return the keys of a chain, in the order in which they came into force."""
-        opening = await self._opening_key(chain, fresh)
-        keys = [] if opening is None else [Key(chain, 1, opening)]
-        later = (await self._accepted_by_owner(fresh)).get(chain, ())
-        return keys + [key for key in later if key.from_seq > 1 or opening is None]
+        if chain in self._opening:
+            await self._learn_accepted((await self._store.read(_SQL["rekeyed"], self._store.mesh_id)).value)
+        else:
+            await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
+        return self._keys(chain)
+
+    def known(self, chain: str, mark: str | None) -> list[Key] | None:
+        """Return the keys of a chain without a query, if they are known.
+
+        `mark` is that of the ops by which keys were accepted (`rekeyed`), as it was read just now.
+        """
+        return self._keys(chain) if chain in self._opening and mark == self._mark else None
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
@@ -61,36 +84,54 @@ class TrustedKeys:
         keys = await self.of_chain(entry.node_id)
         return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
-    async def _recorded(self, chain: str, fresh: bool) -> list[Key]:
-        values = (*self._store.mesh_id, chain)
-        return [Key._make(row) for row in await self._store.read(_SQL["keys_of_chain"], values, fresh=fresh)]
+    def _keys(self, chain: str) -> list[Key]:
+        opening = self._opening.get(chain)
+        keys = [] if opening is None else [Key(chain, 1, opening)]
+        return keys + [key for key in self._accepted.get(chain, ()) if key.from_seq > 1 or opening is None]
 
-    async def _first_of(self, chain: str, fresh: bool) -> list[LogEntry]:
-        return await self._pages.from_entry(chain, 1, limit=_PAGE, fresh=fresh)
+    # --- looking up ------------------------------------------------------------------------------
 
-    async def _opening_key(self, chain: str, fresh: bool) -> str | None:
-        known = self._opening.get(chain)
-        if known is None:
-            first = await self._first_of(chain, fresh)
+    async def _look_up(self, node_id: str, fresh: bool) -> _Beginnings:
+        """Learn the keys that opened the chain of a node and that of its commands, and the accepted ones."""
+        begun = await self._read_beginnings(node_id, fresh)
+        await self._learn_accepted(begun.mark)
+        for chain in (node_id, node_id + COMMANDS):
+            first = begun.entries.get(chain)
+            if first is None or chain in self._opening:
+                continue
             # A command has its node's key.
-            candidates = [key.public_key for key in await self._recorded(chain, fresh)]
-            if chain.endswith(COMMANDS):
-                of_node = await self.of_chain(chain.removesuffix(COMMANDS), fresh=fresh)
-                candidates += [key.public_key for key in of_node]
-            known = opening_key(first, candidates, self._store.writer_id.scope_id)
-            if known is not None:
-                self._opening[chain] = known
-        return known
+            candidates = [*begun.recorded.get(chain, ()), *(key.public_key for key in self._keys(node_id))]
+            opening = opening_key(first, candidates, self._store.writer_id.scope_id)
+            if opening is not None and await self._may_open(chain, opening):
+                self._opening[chain] = opening
+        return begun
 
-    async def _accepted_by_owner(self, fresh: bool) -> dict[str, list[Key]]:
-        """Return the keys that the owner accepted, by chain; read again if there is another such op."""
-        mark = (await self._store.read(_SQL["rekeyed"], self._store.mesh_id, fresh=fresh)).value
-        if mark != self._rekeyed:
-            witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-            async for entry in self._pages.of_kind(REKEY, fresh=True):
-                witness.hear(entry)
-            accepted: dict[str, list[Key]] = {}
-            for key in sorted(witness.accepted_keys):
-                accepted.setdefault(key.node_id, []).append(key)
-            self._accepted, self._rekeyed = accepted, mark
-        return self._accepted
+    async def _may_open(self, chain: str, key: str) -> bool:
+        """Return whether a key may open a chain: the owner keeps the key with which it opened its own."""
+        owner = await self._ownership.owner()
+        return owner is None or chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
+
+    async def _read_beginnings(self, node_id: str, fresh: bool) -> _Beginnings:
+        values = (*self._store.mesh_id, node_id, node_id + COMMANDS)
+        rows = await self._store.read(_SQL["beginnings"], values, fresh=fresh)
+        entries: dict[str, list[LogEntry]] = {}
+        for row in rows:
+            if row["id"] is not None:
+                entry = LogEntry._make(tuple(row)[: len(LogEntry._fields)])
+                entries.setdefault(entry.node_id, []).append(entry)
+        recorded: dict[str, list[str]] = {}
+        for chain, key in orjson.loads(rows[0]["keys"]):
+            recorded.setdefault(chain, []).append(key)
+        return _Beginnings(entries, recorded, rows[0]["mark"])
+
+    async def _learn_accepted(self, mark: str | None) -> None:
+        """Read the keys that the owner accepted, if there is another such op since they were read."""
+        if mark == self._mark:
+            return
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        async for entry in self._pages.of_kind(REKEY, fresh=True):
+            witness.hear(entry)
+        accepted: dict[str, list[Key]] = {}
+        for key in sorted(witness.accepted_keys):
+            accepted.setdefault(key.node_id, []).append(key)
+        self._accepted, self._mark = accepted, mark
