@@ -98,16 +98,32 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
 UPDATE jobs AS j SET waits = (UNMET)
 WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 
--- name: schedules
--- Where the ops are that scheduled jobs, among some ops.
-SELECT op_id, node_id, seq FROM agent_oplog
-WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?3)) AND kind = 'ScheduleJob' AND accepted = 1
+-- name: place
+-- Where an op is in the log.
+SELECT node_id, seq, kind, id FROM agent_oplog WHERE OF_MESH AND op_id = ?3 AND accepted = 1
 
 -- name: schedule_of
--- The same for one job (?6) of an author (?5), among up to ?4 ops from a time (?3) on.
-SELECT node_id, seq FROM agent_oplog
-WHERE id IN (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4)
-  AND node_id = ?5 AND kind = 'ScheduleJob' AND accepted = 1 AND instr(payload, ?6) > 0
+-- Where the op is by which an author (?5) scheduled a job with a given seed (?6), among up to ?4 ops from a time (?3)
+-- on.
+SELECT o.node_id, o.seq
+FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4) AS n
+CROSS JOIN agent_oplog AS o ON o.id = n.id
+WHERE o.node_id = ?5 AND o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
+LIMIT 1
+
+-- name: entry_at
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog WHERE id = ?3 AND OF_MESH
+
+-- part: CLAIMS
+-- Ops that claimed or aborted jobs, after an entry (?3) and up to another (?4). Values of other types are planted.
+agent_oplog NOT INDEXED
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind IN ('ClaimWork', 'AbortJob') AND accepted = 1
+  AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
+
+-- name: claims_between
+SELECT id, payload, result FROM CLAIMS ORDER BY id
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
@@ -393,7 +409,8 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
--- kinds, the number of jobs that each node holds, and the last change of routes.
+-- kinds, the number of jobs that each node holds, the last change of routes, the last entry of the log, and the
+-- claims since an entry (?3), up to another (?4).
 SELECT
     (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
@@ -402,7 +419,9 @@ SELECT
     (SELECT json_group_object(claimer, jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
-    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
+    (SELECT max(id) FROM agent_oplog) AS last_id,
+    (SELECT json_group_array(json_array(id, payload, result)) FROM CLAIMS) AS claims
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -439,8 +458,12 @@ SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
--- In the order of the request.
-SELECT RECORD FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+-- In the order of the request, each with the place of its last op. Values of other types are planted.
+SELECT RECORD, (
+    SELECT json_array(o.node_id, o.seq, o.kind, o.id) FROM agent_oplog AS o
+    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = jobs.last_op AND o.accepted = 1
+      AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
+FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
 WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
 
 -- name: next_due

@@ -254,6 +254,7 @@ class MeshNode(Mesh):
         """After a rollback, let each part reconcile its work. Nothing is written here."""
         self.ownership.forget()
         self.trusted_keys.forget()
+        self.jobs.authorship.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext
+from vox_mesh.jobs.queries import PlacedJob
 from vox_mesh.model.base.canonical import canonical, text_id
 from vox_mesh.model.jobs.records import SCHEDULE, Job
 from vox_mesh.node import MeshNode
@@ -89,9 +92,70 @@ async def test_a_genuine_job_whose_row_was_changed_is_not_run(
     assert await run_until_done(other, "genuine") == ["genuine"]
 
 
-async def _believe(jobs: Sequence[Job]) -> list[Job]:
+async def _end(owner: MeshNode, payload: str, how: str) -> Job:
+    """Schedule a job and end it, and return its row from before it was claimed."""
+    scheduled = await owner.jobs.schedule("build", payload, priority=3)
+    row = await owner.jobs.find(scheduled.job_id)
+    if how == "aborted":
+        await owner.jobs.abort(row.job_id, reason="not wanted")
+    else:
+        assert await run_until_done(owner, payload) == [payload]
+        await owner.jobs.wait(row.job_id, timeout=PATIENCE_S)
+    return row
+
+
+def _put_back(hostile: HostileWriter, row: Job, **columns: Any) -> None:
+    """Restore the row of a job to its state before it was claimed, or to one like it."""
+    values = row._asdict() | columns
+    names = [name for name in values if name not in ("id", "job_id", "manifest")]
+    settings = ", ".join(f"{name} = ?{number}" for number, name in enumerate(names, 4))
+    hostile.run(
+        f"UPDATE jobs SET {settings} WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3",
+        *(row.job_id, *(values[name] for name in names)),
+    )
+
+
+@pytest.mark.parametrize("how", ["completed", "aborted", "completed, with the op of another"])
+async def test_a_job_that_has_ended_is_not_run_again_when_its_row_was_put_back(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter, how: str
+) -> None:
+    row = await _end(owner, "ended", how)
+    if "another" in how:  # of a job that was returned to the queue after it
+        ended = await owner.jobs.find(row.job_id)
+        _put_back(hostile, row, claim_token=ended.claim_token, last_op=await _yielded(owner))
+    else:
+        _put_back(hostile, row)
+    await owner.jobs.schedule("build", "genuine", priority=0)
+    await other.store.synced()
+    assert await run_until_done(other, "genuine") == ["genuine"]
+    assert other.jobs.authorship.forged == 1
+
+
+async def _yielded(node: MeshNode) -> str:
+    """Have a job claimed and returned to the queue; return the op."""
+    job = await node.jobs.schedule("build", "returned", priority=0)
+    item = {"job_id": job.job_id, "claim_token": 1}
+    await node.store.write_all(node.jobs.transitions.take([item], [item], 60_000))
+    held = {"job_id": job.job_id, "claim_token": 1, "not_before_ms": node.clock.now_ms + 10**8}
+    outcome = await node.store.write(node.jobs.transitions.yield_jobs([held]))
+    return outcome.key
+
+
+async def test_a_job_that_was_returned_to_the_queue_is_run_by_another_node(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    job = await owner.jobs.schedule("build", "genuine")
+    item = {"job_id": job.job_id, "claim_token": 1}
+    await owner.store.write_all(owner.jobs.transitions.take([item], [item], 60_000))
+    await owner.store.write(owner.jobs.transitions.yield_jobs([item]))
+    await other.store.synced()
+    assert await run_until_done(other, "genuine") == ["genuine"]
+    assert other.jobs.authorship.forged == 0
+
+
+async def _believe(jobs: Sequence[PlacedJob]) -> list[Job]:
     """Take every row for genuine, as a modified worker does."""
-    return [*jobs]
+    return [job for job, _ in jobs]
 
 
 async def test_a_planted_job_that_was_completed_has_no_proof(

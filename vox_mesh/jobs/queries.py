@@ -11,6 +11,7 @@ import orjson
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
@@ -18,6 +19,8 @@ from vox_mesh.store.store import Store
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
+_MAX_ENTRIES: Final = 2_000
+"""How many entries of the log are looked through at a time."""
 
 
 class KindRules(NamedTuple):
@@ -57,6 +60,13 @@ class Claimable(NamedTuple):
     not_before_ms: int
     claim_token: int
     seed: str
+
+
+class PlacedJob(NamedTuple):
+    """A job, and the place in the log of the op that last changed it, if it is there."""
+
+    job: Job
+    place: OpPlace | None
 
 
 class Predecessor(NamedTuple):
@@ -123,9 +133,17 @@ class JobQueries:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def situation(self) -> Situation:
-        """Return the facts that decide which node may claim which jobs."""
-        kinds, drains, rules, places, routed = (await self._read("claim_inputs"))[0]
+    async def situation(self, history: ClaimHistory | None = None) -> Situation:
+        """Return the facts that decide which node may claim which jobs.
+
+        `history` takes in the claims since it was last read: with it, and before the rows of jobs.
+        """
+        after = None if history is None else history.position
+        until = None if after is None else after + _MAX_ENTRIES
+        row = (await self._read("claim_inputs", after, until))[0]
+        kinds, drains, rules, places, routed, last_id, claims = row
+        if history is not None:
+            await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
         return Situation(
             orjson.loads(kinds),
@@ -134,6 +152,24 @@ class JobQueries:
             orjson.loads(places),
             routed,
         )
+
+    async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
+        """Take in the first claims since the position of the history, and then all others."""
+        after = history.position
+        if after is None or last_id < after:
+            history.begin(last_id)
+            return
+        history.learn(claims, min(last_id, after + _MAX_ENTRIES))
+        while (after := history.position or 0) < last_id:
+            until = min(last_id, after + _MAX_ENTRIES)
+            history.learn(await self._read("claims_between", after, until), until)
+
+    async def follow_back(self, history: ClaimHistory, entry_id: int) -> None:
+        """Read the claims since an entry that precedes the history, as far as it goes back."""
+        while history.is_missing_since(entry_id):
+            first_id = max(0, history.start - _MAX_ENTRIES)
+            rows = await self._read("claims_between", first_id, history.start)
+            history.learn_earlier(rows, first_id)
 
     # --- queue -----------------------------------------------------------------------------------
 
@@ -152,9 +188,18 @@ class JobQueries:
             rows = await self._read("claimable", *values)
         return [Claimable._make(row) for row in rows]
 
-    async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
+    async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
-        return await self._read_jobs("still_claimable", (json(each.id for each in chosen),), len(chosen))
+        ids = json(each.id for each in chosen)
+        return [
+            PlacedJob(Job._make(row), None if place is None else OpPlace._make(orjson.loads(str(place))))
+            for *row, place in await self._read_some("still_claimable", (ids,), len(chosen))
+        ]
+
+    async def placed(self, job: Job) -> PlacedJob:
+        """Return the job with the place of its last op."""
+        rows = await self._read("place", job.last_op)
+        return PlacedJob(job, OpPlace._make(rows[0]) if rows else None)
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """Return the time in ms when the next job of these kinds becomes claimable."""
@@ -218,9 +263,12 @@ class JobQueries:
 
     async def _read_jobs(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
         """Return up to `limit` jobs, fewer if more do not fit into one answer."""
+        return self._jobs(await self._read_some(name, values, limit, *more))
+
+    async def _read_some(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> Rows:
         while True:
             try:
-                return self._jobs(await self._read(name, *values, limit, *more))
+                return await self._read(name, *values, limit, *more)
             except TooLarge:
                 if limit == 1:
                     raise

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.store.rows import Value
+from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
@@ -28,6 +28,13 @@ _BYTES_PER_ENTRY: Final = 4_096
 """How many payload bytes count as one entry."""
 
 
+class ChainRun(NamedTuple):
+    """Entries of a chain, and the mark of the ops by which keys were accepted when they were read."""
+
+    entries: list[LogEntry]
+    mark: str | None
+
+
 class Pages:
     """Read entries in pages. Payloads may be large, so a page shrinks if the server can't answer with it."""
 
@@ -39,35 +46,33 @@ class Pages:
         self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
     ) -> list[LogEntry]:
         """Read a page by one of the statements that end with a limit."""
+        return [LogEntry._make(row) for row in await self._rows(name, *values, limit=limit, fresh=fresh)]
+
+    async def _rows(self, name: str, *values: Value, limit: int, fresh: bool = False) -> Rows:
         mesh = self._store.mesh_id
         while True:
             page_limit = min(limit, self._page_limit)
             try:
-                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit), fresh=fresh)
+                return await self._store.read(_SQL[name], (*mesh, *values, page_limit), fresh=fresh)
             except TooLarge:
                 if page_limit == 1:
                     raise
                 self._page_limit = page_limit // 2
-            else:
-                return [LogEntry._make(row) for row in rows]
 
     async def from_entry(
-        self,
-        chain: str,
-        seq: int,
-        *,
-        through: int = 0,
-        limit: int = MAX_PAGE_ENTRIES,
-        fresh: bool = False,
-    ) -> list[LogEntry]:
+        self, chain: str, seq: int, *, through: int = 0, limit: int = MAX_PAGE_ENTRIES
+    ) -> ChainRun:
         """Return a chain from an entry on, in pages up to one with a signed entry, at `through` or later."""
         found: list[LogEntry] = []
-        while page := await self.read("page_of_chain", chain, seq - 1, None, limit=limit, fresh=fresh):
+        mark: str | None = None
+        while rows := await self._rows("page_and_mark", chain, seq - 1, limit=limit):
+            page = [LogEntry._make(row[:-1]) for row in rows]
+            mark = rows[-1]["mark"]
             found += page
             if any(each.signature is not None and each.seq >= through for each in reversed(page)):
                 break
             seq, limit = page[-1].seq + 1, _NEXT_ENTRIES
-        return found
+        return ChainRun(found, mark)
 
     async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""

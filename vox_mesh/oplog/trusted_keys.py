@@ -80,8 +80,10 @@ class TrustedKeys:
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
-        run = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
-        keys = await self.of_chain(entry.node_id)
+        run, mark = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
+        keys = self.known(entry.node_id, mark)
+        if keys is None:
+            keys = await self.of_chain(entry.node_id)
         return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
     def _keys(self, chain: str) -> list[Key]:

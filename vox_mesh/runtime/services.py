@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
-from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
@@ -92,8 +91,15 @@ class MeshServices(RenamedAttributes):
             on_granted=writer.witness.record_token,
         )
         self.messages = Messages(store, writer, clock, dependencies, agent, self.trusted_keys)
-        authorship = JobAuthorship(store, self.trusted_keys, dependencies.monotonic)
-        self.jobs = Jobs(store, writer, clock, self.nodes, dependencies.secret, authorship)
+        self.jobs = Jobs(
+            store,
+            writer,
+            clock,
+            self.nodes,
+            dependencies.secret,
+            self.trusted_keys,
+            dependencies.monotonic,
+        )
         self.crons = Crons(store, self.jobs, clock)
         self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation
+from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.records import EXEC, matches, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import NodeState
@@ -60,9 +61,12 @@ class Chooser:
         self._now = Situation([], frozenset(), {}, {}, None)
         self._rankings: dict[str, Ranking] = {}
 
-    async def read_situation(self) -> list[str]:
-        """Read the current situation and return the kinds that have unfinished jobs."""
-        self._now = await self._queries.situation()
+    async def read_situation(self, history: ClaimHistory | None = None) -> list[str]:
+        """Read the current situation and return the kinds that have unfinished jobs.
+
+        `history` takes in the claims since the last time.
+        """
+        self._now = await self._queries.situation(history)
         if not self._known.issuperset(self._now.places):
             self.invalidate_membership()
         if self._is_membership_stale:

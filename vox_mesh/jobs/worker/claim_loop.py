@@ -148,7 +148,8 @@ class ClaimLoop:
         if not self._clock.can_author:
             return NextLook(_RETRY_DELAY_S)
         self._presence.consumed()
-        kinds = [kind for kind in await self._chooser.read_situation() if self._capacity.has_free(kind)]
+        situation = await self._chooser.read_situation(self._authorship.history)
+        kinds = [kind for kind in situation if self._capacity.has_free(kind)]
         if not kinds:
             await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
             return AFTER_CHANGE
@@ -184,10 +185,10 @@ class ClaimLoop:
 
     async def _claim_and_start(self, chosen: Sequence[Claimable]) -> None:
         """Claim the chosen jobs that are still claimable and authentic, and start each that was claimed."""
-        jobs = await self._queries.still_claimable(chosen)
-        if len(jobs) < len(chosen):
+        placed = await self._queries.still_claimable(chosen)
+        if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
-        jobs = await self._authorship.genuine(jobs)
+        jobs = await self._authorship.genuine(placed)
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}

@@ -20,6 +20,8 @@ class ScheduledJob(NamedTuple):
 
     item: Item
     earliest_ms: int
+    entry_id: int
+    """The entry of the op in the log, or an earlier one."""
 
     def is_row(self, job: Job) -> bool:
         """Return whether the row of a job, with this id and seed, follows from the item."""
@@ -54,12 +56,12 @@ def jobs_scheduled_by(entries: Sequence[LogEntry]) -> dict[ScheduleKey, Schedule
                 payload = orjson.loads(entry.payload)
                 at_ms = payload["at_ms"]
                 for item in payload["jobs"]:
-                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms)
+                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms, entry.id)
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
     return found
 
 
-def _scheduled(item: dict[str, Any], at_ms: int) -> ScheduledJob:
+def _scheduled(item: dict[str, Any], at_ms: int, entry_id: int) -> ScheduledJob:
     del item["manifest"]  # it is large, and the id is its hash
-    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0))
+    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0), entry_id)
