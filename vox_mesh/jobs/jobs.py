@@ -89,6 +89,7 @@ class Jobs:
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
+        self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, monotonic)
         self.transitions = JobTransitions(store, writer, clock)

@@ -78,7 +78,12 @@ class OpKind:
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
+ADD_CRON: Final = "AddCron"
+REMOVE_CRON: Final = "RemoveCron"
+ADOPT_CRONS: Final = "AdoptCrons"
+
 _MESH_KINDS: Final = (
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)

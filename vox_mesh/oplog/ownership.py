@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from vox_mesh.model.oplog.authorship import Owner, initial_owner
+from vox_mesh.model.oplog.authorship import Owner, initial_owner, states_signed_crons
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
@@ -28,6 +28,7 @@ class Ownership:
         self._pages = Pages(store)
         self.pinned_key = pinned_key
         self._found: Owner | None = None
+        self._signs_crons = False
 
     async def owner(self) -> Owner | None:
         """Return the owner, or `None` until a node has initialised the mesh."""
@@ -45,6 +46,10 @@ class Ownership:
         """Return the owner that the table `mesh_owner` names, which proves nothing."""
         rows = await self._store.read(_SQL["owner"], self._store.mesh_id, fresh=True)
         return Owner._make(rows[0]) if rows else None
+
+    async def signs_crons(self) -> bool:
+        """Return whether the mesh has had signed crons from its first op on."""
+        return await self.owner() is not None and self._signs_crons
 
     async def key(self) -> str | None:
         """Return the owner's key: the pinned one, or that of the owner found in the log."""
@@ -69,6 +74,7 @@ class Ownership:
                 return None
             owner = initial_owner(page[0], self._store.writer_id.scope_id)
             if owner is not None and self.pinned_key in (None, owner.public_key):
+                self._signs_crons = states_signed_crons(page[0])
                 return owner
             after_id = page[0].id
         return None

@@ -17,7 +17,7 @@ from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
-from vox_mesh.model.oplog.authorship import Owner
+from vox_mesh.model.oplog.authorship import Owner, initialisation
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
@@ -129,7 +129,7 @@ class Roles:
         is_baseless = recorded is not None and await self.owner() is None
         values = (*self._store.mesh_id, recorded.op_id if recorded and is_baseless else None)
         free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
-        op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
+        op = Op(INITIALISE, initialisation(author.node_id, author.key.public), signed=True)
         take = Statement(_SQL["become_owner"], (*self._store.mesh_id, *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 

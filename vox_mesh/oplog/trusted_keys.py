@@ -86,6 +86,11 @@ class TrustedKeys:
             keys = await self.of_chain(entry.node_id)
         return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
+    async def is_of_owner(self, entry: LogEntry) -> bool:
+        """Return whether the owner of the mesh signed this very entry."""
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        return entry.accepted == 1 and witness.is_of_owner(entry)
+
     def _keys(self, chain: str) -> list[Key]:
         opening = self._opening.get(chain)
         keys = [] if opening is None else [Key(chain, 1, opening)]

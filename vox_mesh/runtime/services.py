@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.cron_ops import CRONS_SIGNED
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.kinds import JobKinds
@@ -61,6 +62,7 @@ class MeshServices(RenamedAttributes):
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
         kinds = OpKinds()
         self.store = store
+        self._writer = writer
         self.clock = clock
         self.nodes = Nodes(store, clock)
         self.features = Features(store, self.nodes, dependencies.monotonic)
@@ -100,7 +102,7 @@ class MeshServices(RenamedAttributes):
             self.trusted_keys,
             dependencies.monotonic,
         )
-        self.crons = Crons(store, self.jobs, clock)
+        self.crons = Crons(store, self.jobs, clock, self._may_adopt_crons)
         self.job_kinds = JobKinds(store, self.jobs.queries)
         self.artifacts = artifacts
         self._writer = writer
@@ -129,6 +131,13 @@ class MeshServices(RenamedAttributes):
         """Return `messages` under its old name, which is deprecated."""
         warn_renamed("Mesh.bus", "Mesh.messages")
         return self.messages
+
+    async def _may_adopt_crons(self) -> bool:
+        """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
+        is_owner = await self.ownership.key() == self._writer.identity.key.public
+        if not is_owner or await self.ownership.signs_crons():
+            return False
+        return await self.features.is_known_to_all(CRONS_SIGNED)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""

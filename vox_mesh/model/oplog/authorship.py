@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.model.base.canonical import is_canonical, parse
+from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.oplog.chain import NO_HASH, LogEntry, signed_text
 from vox_mesh.model.oplog.verification import INITIALISE, READ_ERRORS, Key, is_whole, key_at
@@ -18,6 +18,7 @@ OPEN_CHAIN: Final = "OpenChain"
 
 _KEY_BEARERS: Final = frozenset({OPEN_CHAIN, INITIALISE})
 _PLAIN_DEPS: Final = "[]"
+_SIGNED: Final = "signed"
 
 
 class Owner(NamedTuple):
@@ -41,6 +42,19 @@ def initial_owner(entry: LogEntry, scope_id: str) -> Owner | None:
     except READ_ERRORS:
         return None
     return Owner(node_id, key, entry.op_id) if is_own else None
+
+
+def initialisation(node_id: str, key: str) -> str:
+    """Return the payload of the op that initialises a mesh, whose crons are added by signed ops."""
+    return canonical({"crons": _SIGNED, "key": key, "node": node_id})
+
+
+def states_signed_crons(entry: LogEntry) -> bool:
+    """Return whether the op that initialised a mesh states that its crons are added by signed ops."""
+    try:
+        return bool(parse(entry.payload).get("crons") == _SIGNED)
+    except READ_ERRORS:
+        return False
 
 
 def opening_key(first: Sequence[LogEntry], recorded: Iterable[str], scope_id: str) -> str | None:
