@@ -185,6 +185,7 @@ class MeshNode(Mesh):
             self.presence.announce(await self._server.start(), self._server.token_id)
         if self.store.is_prepared:
             with suppress(*AWAY):
+                await self.ownership.refuse_if_foreign()
                 await self._heartbeat.run_once()
                 await _log_failure(self._take_place, "node not established yet")
             if self._writer.broken is not None:

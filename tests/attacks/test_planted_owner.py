@@ -9,7 +9,8 @@ import pytest
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.nodes.town import Town
 from vox_mesh import Mesh
-from vox_mesh.errors import Refused
+from vox_mesh.errors import BadSettings, Refused
+from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, ROUTE
 from vox_mesh.node import MeshNode
 
@@ -133,3 +134,43 @@ async def test_a_route_of_the_owner_that_was_changed_in_the_database_is_still_en
         with pytest.raises(Refused) as refused:
             await other.store.write(script)
         assert refused.value.reason == reason
+
+
+def rewrite_log(hostile: HostileWriter) -> None:
+    """Replace the whole log by another, in which the hostile key is the owner's, and schedules a job."""
+    for table in ("agent_oplog", "node_keys", "mesh_owner", "node_incarnations"):
+        hostile.run(f"DELETE FROM {table} WHERE scope_id = ?1 AND repository_id = ?2")
+    op = hostile.plant_entry("owner", INITIALISE, {"key": hostile.key.public, "node": "owner"})
+    hostile.plant_key("owner", 1)
+    hostile.insert("mesh_owner", node_id="owner", public_key=hostile.key.public, op_id=op.op_id)
+
+
+async def test_a_fresh_node_refuses_a_rewritten_log_if_it_knows_the_owners_key(
+    town: Town, hostile: HostileWriter
+) -> None:
+    async with Mesh.open(town.settings("owner")) as owner:
+        key = owner.identity.key.public
+    rewrite_log(hostile)
+    with pytest.raises(BadSettings, match="but one of another key does"):
+        async with Mesh.open(town.settings("fresh", owner_key=key)):
+            pass
+    async with Mesh.open(town.settings("fresh")) as fresh:  # it can't know
+        found = await fresh.roles.owner()
+        assert found is not None
+        assert found.public_key == hostile.key.public
+
+
+async def test_with_a_pinned_key_no_chain_counts_before_the_owner_has_initialised_the_mesh(
+    town: Town, hostile: HostileWriter
+) -> None:
+    async with Mesh.open(town.settings("owner")) as owner:
+        key = owner.identity.key.public
+    for table in ("agent_oplog", "node_keys", "mesh_owner", "node_incarnations"):
+        hostile.run(f"DELETE FROM {table} WHERE scope_id = ?1 AND repository_id = ?2")
+    hostile.plant_entry("evil", OPEN_CHAIN, {"key": hostile.key.public, "node": "evil"})
+    async with Mesh.open_command(town.settings("fresh")) as unpinned:
+        assert [each.public_key for each in await unpinned.trusted_keys.of_chain("evil")] == [
+            hostile.key.public
+        ]
+    async with Mesh.open(town.settings("fresh", owner_key=key)) as fresh:
+        assert await fresh.trusted_keys.of_chain("evil") == []

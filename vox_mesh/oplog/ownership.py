@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from vox_mesh.errors import BadSettings
 from vox_mesh.model.oplog.authorship import Owner, initial_owner, states_signed_crons
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
@@ -57,6 +58,16 @@ class Ownership:
             return self.pinned_key
         owner = await self.owner()
         return None if owner is None else owner.public_key
+
+    async def refuse_if_foreign(self) -> None:
+        """Raise `BadSettings` if another than the pinned owner initialised the mesh, as its log has it."""
+        if self.pinned_key is None or await self.owner() is not None:
+            return
+        if await self.recorded() is not None or await self._pages.read("initialised", 0, limit=1, fresh=True):
+            raise BadSettings(
+                f"no op signed with {self.pinned_key} initialises the mesh, but one of another key does",
+                hint="check VOX_MESH_OWNER_KEY; if it is right, the log was rewritten",
+            )
 
     def pin(self, key: str) -> None:
         """Believe only an owner with this key."""

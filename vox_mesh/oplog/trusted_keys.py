@@ -114,9 +114,14 @@ class TrustedKeys:
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:
-        """Return whether a key may open a chain: the owner keeps the key with which it opened its own."""
+        """Return whether a key may open a chain: the owner keeps the key with which it opened its own.
+
+        With a pinned key, no chain counts before its owner has initialised the mesh: the log may be another.
+        """
         owner = await self._ownership.owner()
-        return owner is None or chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
+        if owner is None:
+            return self._ownership.pinned_key is None
+        return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
 
     async def _read_beginnings(self, node_id: str, fresh: bool) -> _Beginnings:
         values = (*self._store.mesh_id, node_id, node_id + COMMANDS)
