@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
+_LOADED: Final = "ignore::pytest.PytestAssertRewriteWarning"  # the bug is planted before pytest starts
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -51,6 +53,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
+        elif plant.instrument is Instrument.ATTACKS:
+            broken, effort = _run_attacks(plant)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -102,6 +106,17 @@ def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
             raise InstrumentFailed("it came to no verdict")
         verdicts = json.loads(verdicts.read_text())
     return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
+
+
+def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+    """Return the expected tests that failed."""
+    names = " or ".join(plant.found_by)
+    output = _run(
+        *("proof.mutants.run_with_bug", plant.name, "pytest"),
+        *("-rf", "--tb=no", "-p", "no:cacheprovider", "-W", _LOADED, "-k", names, "tests/attacks"),
+    )
+    failed = {name for name in plant.found_by if re.search(rf"^FAILED .*::{name}\b", output, re.MULTILINE)}
+    return sorted(failed), f"{len(plant.found_by)} tests"
 
 
 def _run(*arguments: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
@@ -22,6 +23,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        AUTHENTICITY_PLANTS,
     )
     for plant in plants
 }
