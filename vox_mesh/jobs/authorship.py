@@ -39,8 +39,8 @@ _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
 _MAX_RUN: Final = 256
 _MIN_READ_AHEAD: Final = 8  # in a backlog, jobs of the next ops are claimed next
-_READ_AHEAD_BYTES: Final = 2**16
-_MAX_INLINE_BYTES: Final = 2**14  # a longer run is verified in another thread
+_READ_AHEAD_BYTES: Final = 2**15
+_MAX_INLINE_BYTES: Final = 2**15 + 2**12  # about a millisecond; a longer run is verified in another thread
 _SEARCH_SLACK_MS: Final = 1_000
 _MAX_SEARCHED: Final = 20_000
 
