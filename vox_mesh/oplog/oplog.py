@@ -269,7 +269,12 @@ class OpLog:
                 return Moment(await self._roles.owner(), keys, last_id)
 
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
+        """Recompute all chains, or one. Return a report on each. It yields to the event loop.
+
+        Raises:
+            SchemaDiffers: A trigger or another object in the database could change what is written.
+        """
+        await self._store.check_schema()
         owner, keys, last_id = await self.moment()
         scope_id = self._store.writer_id.scope_id
         witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
