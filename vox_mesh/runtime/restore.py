@@ -332,9 +332,9 @@ class _Restore:
         for (kind, name), sql in created.items():
             if kind != "table" and name not in existing:
                 batch.add(sql)
-        for name, last in backup.sequences:
-            batch.add(TABLES["forget_sequence"], (name,))
-            batch.add(TABLES["set_sequence"], (name, last))
+        for table_name, last in backup.sequences:
+            batch.add(TABLES["forget_sequence"], (table_name,))
+            batch.add(TABLES["set_sequence"], (table_name, last))
         for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
         batch.add(_SQL["begin_epochs"], (new_key(),))
