@@ -48,7 +48,7 @@ fi
 for key in ${tenants:+"$tenants"/*.pub.pem}; do
     name=${key##*/}
     if [[ ! ${name%.pub.pem} =~ ^[a-z0-9][a-z0-9-]*$ ]] || [[ ! $(<"$key") =~ ^-----BEGIN\ PUBLIC\ KEY-----[A-Za-z0-9+/=[:space:]]+-----END\ PUBLIC\ KEY-----$ ]]; then
-        echo "start.sh: SQLD_TENANTS must hold one public key per file and names of letters, digits and hyphens, got $key; run \`vox-mesh token create --key NAME.pem\`" >&2
+        echo "start.sh: SQLD_TENANTS must hold one public key per file and names of letters, digits and hyphens, got $key; run \`vox-mesh token create\` with --key NAME.pem" >&2
         exit 2
     fi
 done

@@ -136,9 +136,10 @@ async def test_a_claim_for_one_namespace_does_not_close_the_log_of_another(
     token = tenants.server.token_with({"p": {"rw": {"ns": ["initech"]}}})
     async with Mesh.open(tenants.settings(MESH, tmp_path, "initech", db_token=token)) as initech:
         await initech.messages.send("bob", _SECRET, sender="ada")
-    other = tenants.server.token_with({"p": {"rw": {"ns": ["somewhere-else"]}}})
-    await fails(tenants.settings(MESH, tmp_path, "initech", db_token=other), "SELECT 1", MeshError)
-    assert _SECRET.encode() in tenants.streamed("initech", other)
+    for claims in ({"p": {"rw": {"ns": ["acme"]}}}, {"a": "rw", "id": "acme"}):
+        other = tenants.server.token_with(claims)
+        await fails(tenants.settings(MESH, tmp_path, "initech", db_token=other), "SELECT 1", MeshError)
+        assert _SECRET.encode() in tenants.streamed("initech", other)
 
 
 async def test_a_replica_never_follows_the_default_namespace_for_a_tenant(

@@ -23,7 +23,7 @@ from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.schema.schema import check_schema, ensure_schema, versions_at
+from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.slots import Slot
 from vox_mesh.store.spool.spool import SpoolStatus
@@ -418,14 +418,6 @@ class Store(RenamedAttributes):
         async with self._prepare_lock:
             if not self._schema_version:
                 self._schema_version = await ensure_schema(self._engine)
-
-    async def check_schema(self) -> None:
-        """Compare the schema again. Raise `SchemaDiffers` if the database has another shape by now."""
-
-        async def ask(statement: Statement) -> Rows:
-            return await self.read(statement.sql, statement.params, fresh=True)
-
-        await check_schema(ask, self._schema_version)
 
     async def _prepare_again(self) -> bool:
         """Migrate a database that was rolled back to an older schema. Return whether it was.

@@ -13,7 +13,7 @@ from vox_mesh.store.schema.unexpected import our_tables, trigger_names
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """The parts of a backup that a restore uses, and the descriptions of those that it skips."""
+    """The parts of a backup that a restore uses, and the descriptions of the skipped ones."""
 
     tables: list[TableColumns]
     """The tables whose rows are restored, with the known columns."""
