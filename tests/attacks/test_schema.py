@@ -108,6 +108,8 @@ async def test_no_node_starts_on_a_planted_trigger(
         ),
         (("CREATE UNIQUE INDEX one_job ON jobs (kind)",), "index one_job on jobs"),
         (("CREATE INDEX picky ON jobs (json_extract(kind, '$.a'))",), "index picky on jobs"),
+        (("CREATE INDEX picky ON jobs (kind -> '$.a')",), "index picky on jobs"),
+        (("CREATE INDEX picky ON jobs (kind) WHERE json(kind) > 1",), "index picky on jobs"),
         (("ALTER TABLE jobs ADD COLUMN x TEXT AS (lower(kind))",), "column jobs.x"),
         (("ALTER TABLE jobs ADD COLUMN x TEXT CHECK (x <> 'y')",), "column jobs.x"),
         (

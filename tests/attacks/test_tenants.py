@@ -136,7 +136,8 @@ async def test_a_claim_for_one_namespace_does_not_close_the_log_of_another(
     token = tenants.server.token_with({"p": {"rw": {"ns": ["initech"]}}})
     async with Mesh.open(tenants.settings(MESH, tmp_path, "initech", db_token=token)) as initech:
         await initech.messages.send("bob", _SECRET, sender="ada")
-    for claims in ({"p": {"rw": {"ns": ["acme"]}}}, {"a": "rw", "id": "acme"}):
+    limits: list[dict[str, object]] = [{"p": {"rw": {"ns": ["acme"]}}}, {"a": "rw", "id": "acme"}]
+    for claims in limits:
         other = tenants.server.token_with(claims)
         await fails(tenants.settings(MESH, tmp_path, "initech", db_token=other), "SELECT 1", MeshError)
         assert _SECRET.encode() in tenants.streamed("initech", other)

@@ -43,7 +43,9 @@ def is_passive_index(name: str, sql: str, tables: Collection[str]) -> bool:
 def is_plain_index(sql: str) -> bool:
     """Return whether an index only orders rows by columns: it can't refuse or compute anything."""
     words = words_of(sql)
-    return words[:2] == ("create", "index") and "where" not in words and words.count("(") == 1
+    columns = words[words.index("(") + 1 : -1] if "(" in words else ("?",)
+    is_whole = words[:2] == ("create", "index") and words[-1] == ")"
+    return is_whole and all(word == "," or is_name(word) for word in columns)
 
 
 def is_passive_column(words: Words) -> bool:

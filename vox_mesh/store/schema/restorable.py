@@ -66,7 +66,9 @@ def _is_passive(each: SchemaObject) -> bool:
 
 
 def _is_known(each: SchemaObject) -> bool:
-    """Return whether the object is the mesh's; it is created from the schema, not from the backup."""
+    """Return whether the object is the mesh's, or libSQL's own: it is not created from the backup."""
+    if each.type in ("table", "index") and each.table.startswith("libsql_"):
+        return True
     return (each.type, each.name) in expected() or (each.type == "trigger" and each.name in trigger_names())
 
 
