@@ -116,10 +116,11 @@ class Crons:
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
         wanted = CronDefinition(cron.expression, cron.timezone, canonical(manifest.core()), given.decode())
-        await self._ops.refresh(fresh=True)
-        stored = await self._find(name)
-        if stored is not None and stored.definition == wanted == self._ops.definitions.get(name):
-            return stored
+        with suppress(DatabaseUnavailable):  # adding it again does no harm
+            await self._ops.refresh(fresh=True)
+            stored = await self._find(name)
+            if stored is not None and stored.definition == wanted == self._ops.definitions.get(name):
+                return stored
         script = Script(
             self._statement("refuse_if_other", name, *wanted, refusal=_OTHER),
             self._statement("add", name, *wanted, cron.after(self._clock.now_ms)),
