@@ -27,7 +27,7 @@ def row_of(kind: str, **columns: Any) -> dict[str, Any]:
 
 
 async def fired(node: MeshNode) -> list[str]:
-    """Fire all crons that are due, and return the names of those that were."""
+    """Fire all crons that are due, and return their names."""
     await node.store.synced()
     job_ids = await node.crons.fire_due()
     jobs = [await node.jobs.find(job_id) for job_id in job_ids]

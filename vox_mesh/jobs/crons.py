@@ -194,7 +194,9 @@ class Crons:
     def _refuse_if_planted(self, cron: CronJob) -> None:
         if cron.definition != self._ops.definitions.get(cron.name):
             self._log_unusable(
-                cron.name, logging.ERROR, f"cron not fired, no signed op adds it as it is: cron={cron.name}"
+                cron.name,
+                logging.ERROR,
+                f"cron not fired, no signed op adds it with this definition: cron={cron.name}",
             )
             raise _Unusable
 

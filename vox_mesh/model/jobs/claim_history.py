@@ -48,7 +48,7 @@ class ClaimHistory:
         self._latest_since = 0
 
     def forget(self) -> None:
-        """Begin anew with the next read: the database was rolled back."""
+        """Begin again with the next read: the database was rolled back."""
         self.position, self._latest, self._earlier = None, {}, {}
 
     def begin(self, last_id: int) -> None:
