@@ -96,7 +96,7 @@ class Crons:
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
-        wanted = (cron.expression, cron.timezone, canonical(manifest.core()), given.decode())
+        wanted = (cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode())
         next_ms = cron.after(self._clock.now_ms)
         script = self._script("add", name, *wanted, next_ms)
         await self._store.write(script)

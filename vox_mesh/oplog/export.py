@@ -285,6 +285,6 @@ def _entry(path: Path, number: int, line: bytes, header: ExportHeader) -> LogEnt
 def _canonical(value: Any) -> str:
     """Return the text that a column's value was read from."""
     try:
-        return canonical(value) if value else orjson.dumps(value).decode()
+        return canonical(value, max_depth=None) if value else orjson.dumps(value).decode()
     except BadValue:  # numbers that are exact as doubles only
-        return canonical(parse(orjson.dumps(value)))
+        return canonical(parse(orjson.dumps(value)), max_depth=None)
