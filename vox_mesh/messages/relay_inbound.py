@@ -258,4 +258,4 @@ def _check_payload(message: Message) -> None:
         raise BadValue(f"message body must be at most {MAX_PAYLOAD_BYTES} bytes")
     if not is_canonical(message.payload):
         raise BadValue("message body must be canonical JSON")
-    check_depth(message.body, message.payload)
+    check_depth(orjson.loads(message.payload), message.payload)

@@ -1,7 +1,7 @@
 """JSON from outside: refused where another reader would see another value, or could not pass it on.
 
-Duplicate names, integers that do not fit into 64 bits, numbers that are no doubles, half surrogate pairs and deep
-nesting are refused, never changed silently.
+Duplicate names, integers that do not fit into 64 bits, numbers that are no doubles, half surrogate pairs and
+deep nesting are refused, never changed silently.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ MAX_DEPTH: Final = 64
 """How many levels a value from outside may have: `[]` has one, `[[]]` two."""
 
 MAX_STORED_DEPTH: Final = 128
-"""How many levels a stored value may have to be passed on. Earlier versions stored deeper ones than are accepted."""
+"""How many levels a stored value may have to be passed on: earlier versions accepted deeper ones."""
 
 MAX_INTEGER: Final = 2**63 - 1
 """The largest integer that the database and all readers keep."""
+
+COUNTER_LIMIT: Final = 2**53
+"""No counter of the mesh reaches this in centuries; above it, additions would become inexact."""
+
+UNREADABLE: Final = "unreadable"
+"""The name of the only field in place of a stored value that can't be read."""
 
 _CONTAINERS: Final = (dict, list, tuple)
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
@@ -47,7 +53,8 @@ def check_depth(value: Any, text: str, limit: int = MAX_DEPTH) -> None:
     """Raise `BadValue` if a value has too many levels; `text` is its JSON, which shows that of most."""
     if text.count("[") + text.count("{") > limit and is_deeper(value, limit):
         raise BadValue(
-            f"a JSON value must be nested at most {limit} levels deep", hint="make it flatter, or send it as text"
+            f"a JSON value must be nested at most {limit} levels deep",
+            hint="make it flatter, or send it as text",
         )
 
 
@@ -66,15 +73,22 @@ def is_deeper(value: Any, limit: int) -> bool:
     return bool(level)
 
 
-def is_passable(text: object) -> bool:
-    """Return whether a stored text is JSON that can be read here and passed on."""
-    if not isinstance(text, str):
-        return False
+def read_stored(text: str) -> Any:
+    """Return the value of a stored JSON text. Raises `BadValue` if it can't be read and passed on."""
     try:
         value = orjson.loads(text)
-    except (orjson.JSONDecodeError, RecursionError):
-        return False
-    return text.count("[") + text.count("{") <= MAX_STORED_DEPTH or not is_deeper(value, MAX_STORED_DEPTH)
+    except orjson.JSONDecodeError as error:
+        raise NotJson(f"this is not JSON: {error}") from None
+    check_depth(value, text, MAX_STORED_DEPTH)
+    return value
+
+
+def shown(text: str) -> Any:
+    """Return the value of a stored JSON text, or in its place an object that says why it can't be read."""
+    try:
+        return read_stored(text)
+    except BadValue as error:
+        return {UNREADABLE: str(error)}
 
 
 # --- the second look: at names and integers ------------------------------------------------------
@@ -84,7 +98,9 @@ def _check_names(pairs: list[tuple[str, Any]]) -> None:
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
-            raise BadValue(f"the name {name[:64]!r} occurs twice in a JSON object", hint="give each name once")
+            raise BadValue(
+                f"the name {name[:64]!r} occurs twice in a JSON object", hint="give each name once"
+            )
         names.add(name)
 
 
