@@ -223,7 +223,12 @@ async def test_a_job_with_counters_that_no_node_can_raise_stops_no_other(node: M
         pass
 
     jobs = await node.jobs.schedule_all([Manifest.of(kind=_KIND, payload=n) for n in range(5)])
-    values = {"claim_token": 2**63 - 1, "attempts": 2**63 - 1, "backoff_ms": "x", "claim_token ": "x"}
+    values: dict[str, int | str] = {
+        "claim_token": 2**63 - 1,
+        "attempts": 2**63 - 1,
+        "backoff_ms": "x",
+        "claim_token ": "x",
+    }
     for job, (column, value) in zip(jobs, values.items(), strict=False):
         of_job = "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
         await write(node, f"UPDATE jobs SET {column} = ?4 {of_job}", job.job_id, value)

@@ -117,7 +117,7 @@ class JobClaimer:
         return self._skipped_until.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
 
     def sound_jobs(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs without those that no node can claim, which are named in the log."""
+        """Return the jobs that can be claimed; the others are named in the log."""
         for job in jobs:
             if job.fault is not None:
                 _log.error("job can't be claimed: job_id=%s: %s", job.job_id, job.fault)
