@@ -64,7 +64,7 @@ class ExportVerification(NamedTuple):
 def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
     """Return an entry for a JSON encoder, by column; payload and dependencies are values, not text.
 
-    Those that are not canonical JSON, or have more than `max_depth` levels, stay text.
+    What is not canonical JSON, or has more than `max_depth` levels, stays text.
     """
     values: tuple[Any, ...] = entry
     if any(isinstance(value, bytes) for value in values):  # no valid entry holds any
