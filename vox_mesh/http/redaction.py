@@ -6,6 +6,7 @@ variables of jobs may be secrets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -19,6 +20,11 @@ _RESULT: Final = "result"
 def redacted(document: Any) -> Any:
     """Return a JSON document as a read-only credential sees it: hidden values are null."""
     return _redact(orjson.loads(orjson.dumps(document)))
+
+
+def is_redacted_as_one(names: Iterable[str]) -> bool:
+    """Return whether an object with these members can't be redacted member by member."""
+    return {*names}.issuperset(_MESSAGE)
 
 
 def _redact(value: Any) -> Any:

@@ -18,8 +18,6 @@ READ_S: Final = 5.0
 
 Undo = Callable[[Any], Awaitable[None]]
 
-_MAX_WAITING: Final = 256
-
 
 async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
     """Return the body, or raise the problem with it."""
@@ -72,9 +70,9 @@ class RequestScope:
 
         `undo` is called with the answer if the client has disconnected meanwhile.
         """
-        if waits and (self._is_closed or len(self._waiting) >= _MAX_WAITING):
+        if waits and self._is_closed:
             work.close()
-            raise _leaving_problem() if self._is_closed else _overloaded_problem()
+            raise _leaving_problem()
         task = asyncio.create_task(work, name="vox-mesh-call")
         disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
         if waits:
@@ -116,8 +114,3 @@ def _leaving_problem() -> Problem:
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "node is shutting down", "retry at another node"
     )
-
-
-def _overloaded_problem() -> Problem:
-    detail = f"waiting requests must be at most {_MAX_WAITING}"
-    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

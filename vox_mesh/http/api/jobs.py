@@ -11,6 +11,7 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
@@ -125,19 +126,19 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView
     return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
 
 
-@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show the dependencies of all open jobs."""
     return GraphView.of(await graph_of_open(mesh.jobs))
 
 
-@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def check_roster(mesh: MeshServices) -> RebuildView:
     """Replay the op log and compare it with the job tables."""
     return await rebuild_roster(mesh)
 
 
-@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Rewrite the job tables from the op log."""
     return await rebuild_roster(mesh, repair=True)
@@ -157,8 +158,13 @@ class WaitQuery(RequestModel):
 
     timeout: Wait = 30.0
 
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.timeout
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
+
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitQuery) -> JobView:
     """Wait until a job has ended, or for `timeout`; return its current state."""
     found = await mesh.jobs.find(job)
@@ -172,8 +178,13 @@ class LogsQuery(PageQuery):
 
     wait: Wait = 0.0
 
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.wait
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
+
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
@@ -192,7 +203,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
     return query.page(views, lambda piece: piece.n, goes_on=goes_on)
 
 
-@JOBS.get("/v1/jobs/{job}/graph")
+@JOBS.get("/v1/jobs/{job}/graph", load=Load.SCAN)
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show all predecessors and successors of a job."""
     return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
@@ -211,7 +222,7 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)
@@ -226,7 +237,7 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     return orjson.Fragment(bundle.text)
 
 
-@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Verify the proof of a job and its outputs."""
     return await verify_proof(mesh, job)

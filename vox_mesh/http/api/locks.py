@@ -11,6 +11,7 @@ from pydantic import Field
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.locks.path_guard import obstacles
@@ -45,6 +46,11 @@ class AcquireRequest(RequestModel):
     def item_count(self) -> int:
         """The number of keys."""
         return len(self.keys)
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.wait
 
 
 class ReleaseRequest(RequestModel):
@@ -111,7 +117,11 @@ async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
 
 
 @LOCKS.post(
-    "/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_release_unclaimed
+    "/v1/locks",
+    status=HTTPStatus.CREATED,
+    takes_s=MAX_WAIT_S + CALL_S,
+    load=Load.LOCK_WAIT,
+    undo=_release_unclaimed,
 )
 async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
     """Acquire all keys under one fencing token, or none."""
@@ -137,7 +147,7 @@ async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
-@LOCKS.post("/v1/locks/check", scope=Scope.READ)
+@LOCKS.post("/v1/locks/check", scope=Scope.READ, load=Load.READ)
 async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
     """List the locks of other agents that cover these paths."""
     found = obstacles(body.paths, await mesh.locks.holders(), body.agent)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.oplog.export import Export
@@ -48,7 +49,7 @@ async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[OpStateView
     return query.page_of(views, lambda view: view.op_id)
 
 
-@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S)
+@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S, load=Load.SCAN)
 async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView]:
     """Verify every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)
@@ -57,7 +58,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     return [ChainView.from_record(report) for report in reports]
 
 
-@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE)
+@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE, load=Load.STREAM)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
     export = await Export.begin(mesh.oplog, *mesh.store.mesh_id)

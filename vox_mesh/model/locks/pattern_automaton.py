@@ -1,6 +1,6 @@
 """Decide in linear time whether some path matches two patterns.
 
-A pattern is an automaton whose states are the places between its tokens. The set of the states it can be in is
+A pattern is an automaton whose states are the places between its tokens. The set of its possible states is
 one integer, a bit for each place. The tokens of the other pattern move the whole set at once, each with a few
 operations on integers, so a pair takes as many steps as its second pattern has characters.
 """
