@@ -116,6 +116,7 @@ async def test_more_who_wait_than_there_is_room_for_are_notified(
     node: MeshNode, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(admission._LIMITS, admission.Load.WAIT, admission.PoolLimits(total=0, each=1))
+    assert node._server is not None
     node._server._api._admission = admission.Admission()
     job = await node.jobs.schedule("a.kind")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")

@@ -33,6 +33,9 @@ class Load(StrEnum):
     STREAM = "stream"
     """Sends everything there is, as fast as the client reads."""
 
+    EVENTS = "events"
+    """Listens to events until it leaves."""
+
     WAIT = "wait"
     """A read that waits for a change; one that does not wait is like any other."""
 
@@ -59,6 +62,7 @@ _LIMITS: Final = {
     Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
     Load.SCAN: PoolLimits(total=1, each=1, queue=4, wait_s=10.0),
     Load.STREAM: PoolLimits(total=4, each=2),
+    Load.EVENTS: PoolLimits(total=64, each=48),
     Load.WAIT: PoolLimits(total=256, each=192),
     Load.LOCK_WAIT: PoolLimits(total=256, each=256),
 }

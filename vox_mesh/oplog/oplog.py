@@ -26,6 +26,8 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
+_FOLLOWED: Final = 100
+"""The number of entries that are read ahead of a follower, who may be slow."""
 
 
 Heads = dict[str, list[Any]]
@@ -192,7 +194,7 @@ class OpLog:
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", after_id, node_id, kind)
+                page = await self._pages.read("after", after_id, node_id, kind, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id

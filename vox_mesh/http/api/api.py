@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Grant, Scope
-from vox_mesh.http.admission import Admission
+from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
@@ -61,11 +61,17 @@ _WRITE_TIMEOUT_S: Final = 10.0
 class Api:
     """Serves the operations on a mesh."""
 
-    def __init__(self, mesh: MeshServices, access: Access, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        mesh: MeshServices,
+        access: Access,
+        quotas: Quotas | None = None,
+        admission: Admission | None = None,
+    ) -> None:
         self._mesh = mesh
         self._access = access
         self._quotas = quotas
-        self._admission = Admission()
+        self._admission = admission or Admission()
         self._scope = RequestScope()
         self._document: bytes | None = None
 
@@ -137,9 +143,10 @@ class Api:
         return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
-        self._access.check(request, Scope.READ)
-        if self._document is None:
-            self._document = orjson.dumps(document_of(OPERATIONS))
+        grant = self._access.check(request, Scope.READ)
+        async with self._admission.place(Load.READ, grant):
+            if self._document is None:
+                self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
         return _respond(request, self._document, HTTPStatus.OK)
 
 

@@ -12,7 +12,7 @@ from vox_mesh.http.redaction import is_redacted_as_one, redacted
 
 
 def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
-    """Yield the JSON of an answer. Each item of a list is a piece of its own, also of the lists in an object."""
+    """Yield the JSON of an answer. Each item of a list is a piece, also of the lists in an object."""
     if isinstance(answer, list):
         yield from _array(answer, is_redacted=is_redacted)
     elif is_dataclass(answer) and not is_redacted_as_one(each.name for each in fields(answer)):

@@ -14,10 +14,11 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import Page, PageQuery, read_page
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import (
     CountView,
@@ -93,12 +94,17 @@ async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
         "claimer": query.node,
     }
     queries = mesh.jobs.queries
-    found = await queries.listed(**wanted, before=query.number, limit=query.limit)
-    goes_on = False
-    if 0 < len(found) < query.limit:  # large jobs make a page shorter than its limit
+    found, goes_on = await read_page(
+        lambda before, limit: queries.listed(**wanted, before=before, limit=limit),
+        query.number,
+        query.limit,
+        lambda job: job.id,
+        lambda job: len(job.manifest) + len(job.output_artifacts),
+    )
+    if not goes_on and found:  # the server may answer with fewer than there are
         goes_on = bool(await queries.listed(**wanted, before=found[-1].id, limit=1))
     page = query.page(found, lambda job: job.id, goes_on=goes_on)
-    return Page([JobView.of(job) for job in page.items], page.next)
+    return Page(await in_slices(JobView.of(job) for job in page.items), page.next)
 
 
 class CountsQuery(PageQuery):

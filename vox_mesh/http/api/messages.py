@@ -11,24 +11,22 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from vox_mesh.errors import BadValue, MeshError, TooLarge
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import Page, PageQuery, read_page
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.messages import MessageView
 
 MESSAGES: Final = Operations("messages")
 
 Read = Callable[[int | None, int], Awaitable[list[Message]]]
 """Reads messages from a position on, up to a limit."""
-
-_AT_A_TIME: Final = 16
-_PAGE_BYTES: Final = 4 * 2**20
 
 
 class MessagesQuery(PageQuery):
@@ -107,28 +105,12 @@ async def list_messages(mesh: MeshServices, query: MessagesQuery) -> Page[Messag
 
 
 async def _page(mesh: MeshServices, query: PageQuery, read: Read) -> Page[MessageView]:
-    """Return a page of messages; large ones are read in smaller batches and make it shorter."""
-    messages: list[Message] = []
-    most, size, position = _AT_A_TIME, 0, query.number
-    while len(messages) < query.limit and size < _PAGE_BYTES:
-        wanted = min(most, query.limit - len(messages))
-        try:
-            some = await read(position, wanted)
-        except TooLarge:
-            if most == 1:
-                raise
-            most //= 2
-            continue
-        messages += some
-        if len(some) < wanted:
-            return query.page([MessageView.of(mesh, each) for each in messages], _position)
-        position = messages[-1].position
-        size += sum(len(each.payload) for each in some)
-    return query.page([MessageView.of(mesh, each) for each in messages], _position, goes_on=True)
-
-
-def _position(view: MessageView) -> int:
-    return view.position
+    """Return a page of messages; large ones make it shorter."""
+    messages, goes_on = await read_page(
+        read, query.number, query.limit, lambda each: each.position, lambda each: len(each.payload)
+    )
+    views = await in_slices(MessageView.of(mesh, each) for each in messages)
+    return query.page(views, lambda view: view.position, goes_on=goes_on)
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED, opens="messages")

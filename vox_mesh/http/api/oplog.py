@@ -10,9 +10,10 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import Page, PageQuery, read_page
 from vox_mesh.oplog.export import Export
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
 
 OPLOG: Final = Operations("oplog")
@@ -38,8 +39,15 @@ class ChainQuery(RequestModel):
 async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
     """List entries in commit order."""
     after = query.number if query.cursor is not None else query.after
-    found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
-    return query.page([EntryView.of(mesh, entry) for entry in found], lambda view: view.id)
+    found, goes_on = await read_page(
+        lambda after, limit: mesh.oplog.after(after, limit, node_id=query.node, kind=query.kind),
+        after or 0,
+        query.limit,
+        lambda entry: entry.id,
+        lambda entry: len(entry.payload),
+    )
+    views = await in_slices(EntryView.of(mesh, entry) for entry in found)
+    return query.page(views, lambda view: view.id, goes_on=goes_on)
 
 
 @OPLOG.get("/v1/oplog/waiting")

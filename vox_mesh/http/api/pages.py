@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -12,11 +12,16 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 import orjson
 from pydantic import Field
 
+from vox_mesh.errors import TooLarge
 from vox_mesh.http.api.operations import RequestModel
 from vox_mesh.http.problems import Problem
 
 MAX_LIMIT: Final = 500
 _LIMIT: Final = 100
+MAX_PAGE_BYTES: Final = 2**20
+"""About how large the items of a page may be together."""
+
+_MIN_BATCH: Final = 16
 _MAX_CURSOR: Final = 2_048
 
 T = TypeVar("T")
@@ -76,6 +81,40 @@ class PageQuery(RequestModel):
         rest = ordered if after is None else [each for each in ordered if position(each) > after]
         part = rest[: self.limit]
         return Page(part, _cursor(position(part[-1])) if len(rest) > len(part) else None)
+
+
+async def read_page(
+    read: Callable[[Any, int], Awaitable[Sequence[T]]],
+    start: Any,
+    limit: int,
+    position: Callable[[T], Any],
+    size: Callable[[T], int],
+) -> tuple[list[T], bool]:
+    """Return up to `limit` items, and whether more may follow; large items make it shorter.
+
+    They are read in batches that grow as long as the items are small.
+    """
+    items: list[T] = []
+    batch, max_batch, left = _MIN_BATCH, limit, MAX_PAGE_BYTES
+    while len(items) < limit:
+        wanted = min(batch, limit - len(items))
+        try:
+            some = await read(start, wanted)
+        except TooLarge:
+            if wanted == 1:
+                raise
+            batch = max_batch = wanted // 2
+            continue
+        for item in some:
+            items.append(item)
+            left -= size(item)
+            if left <= 0:
+                return items, True
+        if len(some) < wanted:
+            return items, False
+        start = position(items[-1])
+        batch = min(2 * batch, max_batch)
+    return items, True
 
 
 def _cursor(position: Any) -> str:
