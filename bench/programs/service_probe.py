@@ -1,4 +1,4 @@
-"""A well-behaved client: it times `/livez`, on a new connection each, and a lock that it acquires and releases.
+"""A well-behaved client: it times `/livez`, on a new connection each, and a lock that it takes and releases.
 
 A signal is for how many seconds; it is answered with all times in milliseconds, and the number of failures.
 """

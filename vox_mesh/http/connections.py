@@ -221,9 +221,8 @@ class Connections:
                 each.hang_up()
 
     def _timeout_of(self, connection: Connection) -> float:
-        if connection.unread_bytes:
-            return self._patience.unread_s
-        return self._patience.kept_s if connection.has_asked else self._patience.first_s
+        timeout_s = self._patience.kept_s if connection.has_asked else self._patience.first_s
+        return min(timeout_s, self._patience.unread_s) if connection.unread_bytes else timeout_s
 
     @web.middleware
     async def record_activity(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from http import HTTPStatus
@@ -23,8 +23,9 @@ from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.redaction import redacted
+from vox_mesh.http.redaction import redacted_json
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview, OverviewReader
 
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 Event = tuple[str, Any, int | None]
 """A name, its data, and the id of an entry of the log."""
 
-Encode = Callable[[str, Any, int | None], bytes]
+Encode = Callable[[str, Any, int | None], Iterator[bytes]]
 
 JsonOfPart = Callable[[Overview, str], orjson.Fragment]
 """Returns a part of an overview as JSON."""
@@ -219,9 +220,8 @@ def _topics(request: web.Request) -> Collection[str]:
 
 def _log_failure(fault: BaseException) -> None:
     """Log the failure of a stream, unless its listener left or did not read in time."""
-    failure: BaseException | None = fault
-    if isinstance(fault, BaseExceptionGroup):
-        _, failure = fault.split((ConnectionError, TimeoutError))
+    group = fault if isinstance(fault, BaseExceptionGroup) else BaseExceptionGroup("", [fault])
+    _, failure = group.split((ConnectionError, TimeoutError))
     if failure is not None:
         _log.error("event stream failed", exc_info=failure)
 
@@ -229,7 +229,7 @@ def _log_failure(fault: BaseException) -> None:
 async def _forward(source: AsyncGenerator[Event, None], queue: asyncio.Queue[bytes], encode: Encode) -> None:
     async with aclosing(source):
         async for event in source:
-            await queue.put(encode(*event))
+            await queue.put(b"".join(await in_slices(encode(*event))))
 
 
 def _part_of(overview: Overview, name: str) -> Any:
@@ -238,14 +238,24 @@ def _part_of(overview: Overview, name: str) -> Any:
     return overview.rhythm.report if name == "report" else getattr(overview, name)
 
 
-def _redacted_event(name: str, data: Any, id_: int | None) -> bytes:
-    return _event(name, data if isinstance(data, orjson.Fragment) else redacted(data), id_)
+def _redacted_event(name: str, data: Any, id_: int | None) -> Iterator[bytes]:
+    """Yield an event as a read-only credential sees it. What is encoded already is redacted already."""
+    is_encoded = isinstance(data, orjson.Fragment)
+    yield _head(name, id_)
+    yield from (orjson.dumps(data),) if is_encoded else redacted_json(data)
+    yield b"\n\n"
 
 
-def _event(name: str, data: Any, id_: int | None) -> bytes:
-    """Return an event in wire format. JSON has no line breaks, so its data is one line."""
+def _event(name: str, data: Any, id_: int | None) -> Iterator[bytes]:
+    """Yield an event in wire format. JSON has no line breaks, so its data is one line."""
+    yield _head(name, id_)
+    yield orjson.dumps(data)
+    yield b"\n\n"
+
+
+def _head(name: str, id_: int | None) -> bytes:
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
-    return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))
+    return f"{head}data: ".encode()
 
 
 # --- the overview, read once for all listeners ---------------------------------------------------
@@ -268,7 +278,7 @@ class OverviewFeed:
         encoded_for, json = self._encoded.get((name, is_redacted), (None, None))
         if json is None or encoded_for is not overview:
             part = _part_of(overview, name)
-            json = orjson.Fragment(orjson.dumps(redacted(part) if is_redacted else part))
+            json = orjson.Fragment(b"".join(redacted_json(part)) if is_redacted else orjson.dumps(part))
             self._encoded[name, is_redacted] = overview, json
         return json
 

@@ -57,12 +57,18 @@ class NodeServer:
         self._events = EventStream(mesh, access, admission)
         quotas = Quotas(settings.rate_limit, settings.open_limit, monotonic)
         self._api = Api(mesh, access, quotas, admission)
+        metrics = Metrics(
+            measured,
+            access,
+            is_ready=lambda: all(check.is_ok for check in checks()),
+            admission=admission,
+        )
         self.service = Service(
             address,
             [
                 Delivery(own, reception, access).add_to,
                 HealthPages(checks, access).add_to,
-                Metrics(measured, access, is_ready=lambda: all(check.is_ok for check in checks())).add_to,
+                metrics.add_to,
                 self._events.add_to,
                 self._api.add_to,
                 RefusalBrake().add_to,

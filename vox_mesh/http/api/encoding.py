@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from vox_mesh.http.redaction import is_redacted_as_one, redacted
+from vox_mesh.http.redaction import is_redacted_as_one, redacted_json
 
 
 def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
@@ -18,7 +18,7 @@ def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
     elif is_dataclass(answer) and not is_redacted_as_one(each.name for each in fields(answer)):
         yield from _object(answer, is_redacted=is_redacted)
     else:
-        yield _piece(answer, is_redacted=is_redacted)
+        yield from _json(answer, is_redacted=is_redacted)
 
 
 def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
@@ -29,7 +29,7 @@ def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
             yield separator + orjson.dumps(field.name) + b":"
             yield from _array(value, is_redacted=is_redacted)
         else:
-            yield separator + _piece({field.name: value}, is_redacted=is_redacted)[1:-1]
+            yield separator + b"".join(_json({field.name: value}, is_redacted=is_redacted))[1:-1]
         separator = b","
     yield b"}"
 
@@ -37,9 +37,13 @@ def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
 def _array(items: Sequence[Any], *, is_redacted: bool) -> Iterator[bytes]:
     yield b"["
     for at, item in enumerate(items):
-        yield (b"," if at else b"") + _piece(item, is_redacted=is_redacted)
+        if at:
+            yield b","
+        yield from _json(item, is_redacted=is_redacted)
     yield b"]"
 
 
-def _piece(value: Any, *, is_redacted: bool) -> bytes:
-    return orjson.dumps(redacted(value) if is_redacted else value)
+def _json(value: Any, *, is_redacted: bool) -> Iterator[bytes]:
+    if is_redacted:
+        return redacted_json(value)
+    return iter((orjson.dumps(value),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import timeout
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -14,9 +15,9 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
-from vox_mesh.http.api.pages import Page, PageQuery, read_page
+from vox_mesh.http.api.pages import Page, PageQuery, read_first, read_page
 from vox_mesh.http.problems import Problem
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
@@ -42,7 +43,7 @@ JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$"
 """A job's id, at least its first 6 digits, or its ULID."""
 
 _WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
-_PIECES: Final = 200
+_MAX_PIECES: Final = 64
 """The number of pieces of a job's log per page: each may have 16 KiB."""
 
 _READ_ALL_TIMEOUT_S: Final = 120.0
@@ -99,12 +100,16 @@ async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
         query.number,
         query.limit,
         lambda job: job.id,
-        lambda job: len(job.manifest) + len(job.output_artifacts),
+        _size_of,
     )
     if not goes_on and found:  # the server may answer with fewer than there are
         goes_on = bool(await queries.listed(**wanted, before=found[-1].id, limit=1))
     page = query.page(found, lambda job: job.id, goes_on=goes_on)
     return Page(await in_slices(JobView.of(job) for job in page.items), page.next)
+
+
+def _size_of(job: Job) -> int:
+    return len(job.manifest) + len(job.output_artifacts)
 
 
 class CountsQuery(PageQuery):
@@ -128,8 +133,9 @@ class ReadyQuery(RequestModel):
 
 @JOBS.get("/v1/jobs/ready")
 async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView]:
-    """List the first ready jobs by priority, then age."""
-    return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
+    """List the first ready jobs by priority, then age; large ones make the list shorter."""
+    jobs = await read_first(partial(ready_jobs, mesh, query.kind), query.limit, _size_of)
+    return await in_slices(JobView.of(job) for job in jobs)
 
 
 @JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
@@ -195,7 +201,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
-    limit = min(query.limit, _PIECES)
+    limit = min(query.limit, _MAX_PIECES)
     pieces = await notes.logged(job_id, after=after, limit=limit)
     if not pieces and query.wait and not found.has_ended:
         with suppress(TimeoutError):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageQuery, read_page
+from vox_mesh.http.api.pages import Page, PageQuery, read_first, read_page
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.queries import MessageThread
@@ -127,8 +127,10 @@ async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageVie
 
 @MESSAGES.get("/v1/messages/overdue")
 async def list_overdue(mesh: MeshServices, query: LimitQuery) -> list[MessageView]:
-    """List overdue messages, longest overdue first."""
-    return [MessageView.of(mesh, each) for each in await mesh.messages.queries.overdue(limit=query.limit)]
+    """List overdue messages, longest overdue first; large ones make the list shorter."""
+    overdue = mesh.messages.queries.overdue
+    found = await read_first(lambda limit: overdue(limit=limit), query.limit, lambda each: len(each.payload))
+    return await in_slices(MessageView.of(mesh, each) for each in found)
 
 
 @MESSAGES.get("/v1/threads")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import orjson
@@ -115,6 +117,20 @@ async def read_page(
         start = position(items[-1])
         batch = min(2 * batch, max_batch)
     return items, True
+
+
+async def read_first(
+    read: Callable[[int], Awaitable[Sequence[T]]], limit: int, size: Callable[[T], int]
+) -> list[T]:
+    """Return the first items of a list without pages; large items make it shorter."""
+    wanted = min(_MIN_BATCH, limit)
+    while True:
+        items = list(await read(wanted))
+        sizes = list(accumulate(map(size, items)))
+        fitting = 1 + bisect_left(sizes, MAX_PAGE_BYTES)
+        if fitting < len(items) or len(items) < wanted or wanted == limit:
+            return items[:fitting]
+        wanted = min(4 * wanted, limit)
 
 
 def _cursor(position: Any) -> str:
