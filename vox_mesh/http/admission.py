@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.http.access import Grant
 from vox_mesh.http.problems import Problem
+from vox_mesh.store.slices import resting
 
 
 class Load(StrEnum):
@@ -57,6 +58,7 @@ class PoolLimits(NamedTuple):
     """How long they wait."""
 
 
+_REST_S: Final = 0.002
 _READ_ONLY_SHARE: Final = 4
 _LIMITS: Final = {
     Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
@@ -132,4 +134,8 @@ class Admission:
             yield
             return
         async with pool.place(grant):
-            yield
+            token = resting.set(_REST_S)
+            try:
+                yield
+            finally:
+                resting.reset(token)

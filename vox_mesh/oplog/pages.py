@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -10,6 +9,7 @@ from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
+from vox_mesh.store.slices import rest
 from vox_mesh.store.store import Store
 
 MAX_PAGE_ENTRIES: Final = 1_000
@@ -82,4 +82,4 @@ class Pace:
         self._done += 1 + (len(payload) // _BYTES_PER_ENTRY if isinstance(payload, str | bytes) else 0)
         if self._done >= _ENTRIES_PER_PIECE:
             self._done = 0
-            await asyncio.sleep(0)
+            await rest()

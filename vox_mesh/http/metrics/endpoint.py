@@ -63,7 +63,10 @@ class Metrics:
             return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:
-        """Return all metrics now. Scrapes at the same time share one; without the database, its are omitted."""
+        """Return all metrics now; scrapes at the same time share one.
+
+        While the database is away, its metrics are omitted.
+        """
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.create_task(self._collect(), name="vox-mesh-scrape")
         return await asyncio.shield(self._scrape)
