@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import httpx
@@ -17,10 +18,12 @@ import pytest
 from tests.support.messages.relaying import PATIENCE_S, TOKEN, Wire, address_of, assert_problem, until
 from tests.support.nodes.town import Town
 from tools.homes import FILE
+from vox_mesh.http.api import jobs, messages, oplog
 from vox_mesh.http.connections import Patience
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import new_key
 
 _READ: Final = "a-token-for-those-who-only-look"
@@ -201,7 +204,7 @@ async def test_the_event_loop_goes_on_while_many_paths_are_matched(
 async def test_a_page_is_bounded_by_size_and_pages_have_every_item_once(
     node: MeshNode, client: httpx.AsyncClient
 ) -> None:
-    jobs = [await node.jobs.schedule("a.kind", {"n": n, "text": "x" * 200_000}) for n in range(12)]
+    large = [await node.jobs.schedule("a.kind", {"n": n, "text": "x" * 200_000}) for n in range(12)]
     seen: list[str] = []
     query: dict[str, Any] = {"limit": 500}
     while True:
@@ -212,10 +215,45 @@ async def test_a_page_is_bounded_by_size_and_pages_have_every_item_once(
         if page["next"] is None:
             break
         query["cursor"] = page["next"]
-    assert seen == [each.job_id for each in reversed(jobs)]
+    assert seen == [each.job_id for each in reversed(large)]
     for path in ("/v1/jobs/ready", "/v1/oplog"):
         answer = await client.get(path, params={"limit": 500}, headers=_bearer(_READ))
         assert len(answer.content) < 2 * 2**20, path
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "query"),
+    [
+        ("/v1/jobs", jobs, {"kind": "b.*"}),
+        ("/v1/messages", messages, {"sender": "b"}),
+        ("/v1/oplog", oplog, {"kind": "test.b"}),
+    ],
+)
+async def test_a_filter_that_matches_little_looks_at_few_rows_for_each_page(
+    node: MeshNode,
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    module: ModuleType,
+    query: dict[str, str],
+) -> None:
+    monkeypatch.setattr(module, "MAX_SCANNED", 4, raising=False)
+    for kind in ("test.a", "test.b"):
+        node.oplog.register(OpKind(kind))
+    for name in "abaaaaaaaaaaba":
+        await node.jobs.schedule(f"{name}.kind", new=True)
+        await node.messages.send("anyone", {}, sender=name)
+        await node.oplog.append(f"test.{name}", {})
+    pages = []
+    cursor: dict[str, str] = {}
+    while True:
+        answer = await client.get(path, params={**query, **cursor, "limit": 500}, headers=_bearer(_READ))
+        pages.append(answer.json())
+        if pages[-1]["next"] is None:
+            break
+        cursor = {"cursor": pages[-1]["next"]}
+    assert sum(len(page["items"]) for page in pages) == 2
+    assert len(pages) >= 3
 
 
 # --- memory --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ MAX_PAGE_ENTRIES: Final = 1_000
 """The maximum number of entries in a page."""
 
 _SQL: Final = named("oplog")
-_MAX_POSITION: Final = 2**63 - 1
+MAX_POSITION: Final = 2**63 - 1
 
 _ENTRIES_PER_PIECE: Final = 32
 """How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
@@ -57,7 +57,7 @@ class Pages:
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """Return the last entries, of one chain and kind or of all, newest first."""
         found: list[LogEntry] = []
-        before = _MAX_POSITION
+        before = MAX_POSITION
         while len(found) < limit:
             left = limit - len(found)
             if node_id is None:

@@ -15,7 +15,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
-from vox_mesh.http.api.pages import Page, PageQuery, read_first, read_page
+from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
@@ -95,16 +95,19 @@ async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
         "claimer": query.node,
     }
     queries = mesh.jobs.queries
+    start = await queries.newest_position() + 1 if query.number is None else query.number
+    down_to = max(0, start - MAX_SCANNED)
+    listed = partial(queries.listed, **wanted, down_to=down_to)
     found, goes_on = await read_page(
-        lambda before, limit: queries.listed(**wanted, before=before, limit=limit),
-        query.number,
+        lambda before, limit: listed(before=before, limit=limit),
+        start,
         query.limit,
         lambda job: job.id,
         _size_of,
     )
     if not goes_on and found:  # the server may answer with fewer than there are
-        goes_on = bool(await queries.listed(**wanted, before=found[-1].id, limit=1))
-    page = query.page(found, lambda job: job.id, goes_on=goes_on)
+        goes_on = bool(await listed(before=found[-1].id, limit=1))
+    page = query.page(found, lambda job: job.id, goes_on=goes_on, scanned_to=down_to or None)
     return Page(await in_slices(JobView.of(job) for job in page.items), page.next)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -10,8 +11,9 @@ from vox_mesh.errors import NotKnown
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
-from vox_mesh.http.api.pages import Page, PageQuery, read_page
+from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_page
 from vox_mesh.oplog.export import Export
+from vox_mesh.oplog.pages import MAX_POSITION
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
@@ -38,16 +40,19 @@ class ChainQuery(RequestModel):
 @OPLOG.get("/v1/oplog")
 async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
     """List entries in commit order."""
-    after = query.number if query.cursor is not None else query.after
+    after = (query.number if query.cursor is not None else query.after) or 0
+    up_to = min(after + MAX_SCANNED, MAX_POSITION)
+    is_last = await mesh.oplog.last_id() <= up_to
+    entries = partial(mesh.oplog.after, node_id=query.node, kind=query.kind, up_to=up_to)
     found, goes_on = await read_page(
-        lambda after, limit: mesh.oplog.after(after, limit, node_id=query.node, kind=query.kind),
-        after or 0,
+        entries,
+        after,
         query.limit,
         lambda entry: entry.id,
         lambda entry: len(entry.payload),
     )
     views = await in_slices(EntryView.of(mesh, entry) for entry in found)
-    return query.page(views, lambda view: view.id, goes_on=goes_on)
+    return query.page(views, lambda view: view.id, goes_on=goes_on, scanned_to=None if is_last else up_to)
 
 
 @OPLOG.get("/v1/oplog/waiting")

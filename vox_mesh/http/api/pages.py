@@ -23,6 +23,9 @@ _LIMIT: Final = 100
 MAX_PAGE_BYTES: Final = 2**20
 """About how large the items of a page may be together."""
 
+MAX_SCANNED: Final = 50_000
+"""How many rows are looked at for a page."""
+
 _MIN_BATCH: Final = 16
 _MAX_CURSOR: Final = 2_048
 
@@ -70,10 +73,20 @@ class PageQuery(RequestModel):
             raise bad_cursor()
         return position
 
-    def page(self, items: Sequence[T], position: Callable[[T], Any], *, goes_on: bool = False) -> Page[T]:
-        """Return a page of these items; another follows if the page is full, or with `goes_on`."""
+    def page(
+        self,
+        items: Sequence[T],
+        position: Callable[[T], Any],
+        *,
+        goes_on: bool = False,
+        scanned_to: int | None = None,
+    ) -> Page[T]:
+        """Return a page of these items; another follows if the page is full, or with `goes_on`.
+
+        With `scanned_to`, nothing was looked for beyond that position: the next page goes on there.
+        """
         if len(items) < self.limit and not goes_on:
-            return Page(list(items), None)
+            return Page(list(items), None if scanned_to is None else _cursor(scanned_to))
         return Page(list(items), _cursor(position(items[-1]) if items else self.position))
 
     def page_of(self, items: Sequence[T], position: Callable[[T], str]) -> Page[T]:
