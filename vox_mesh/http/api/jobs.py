@@ -43,6 +43,9 @@ JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$"
 """A job's id, at least its first 6 digits, or its ULID."""
 
 _WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
+_DEBOUNCE_S: Final = 0.25
+"""How late a waiting read looks at a commit: each looks for itself, and there may be many."""
+
 _MAX_PIECES: Final = 64
 """The number of pieces of a job's log per page: each may have 16 KiB."""
 
@@ -208,7 +211,8 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
     pieces = await notes.logged(job_id, after=after, limit=limit)
     if not pieces and query.wait and not found.has_ended:
         with suppress(TimeoutError):
-            async with timeout(query.wait), aclosing(notes.follow(job_id, after=after)) as coming:
+            coming = notes.follow(job_id, after=after, debounce_s=_DEBOUNCE_S)
+            async with timeout(query.wait), aclosing(coming):
                 async for _ in coming:
                     break
         found = await mesh.jobs.find(job_id)
