@@ -225,11 +225,20 @@ class _Restore:
         """Start the restore, or resume an interrupted one of this file, and complete it."""
         done = await self._rows_done()
         if done is None:
-            done = await self._begin()
+            done = await self._begin_or_join()
         while done is not None and done < self._backup.total:
             done = await self._add_part(done)
         if done is not None:
             await self._end()
+
+    async def _begin_or_join(self) -> int:
+        try:
+            return await self._begin()
+        except BackupRefused:
+            done = await self._rows_done()  # another restore of this file may have begun meanwhile
+            if done is None:
+                raise
+            return done
 
     async def _begin(self) -> int:
         await self._retry(lambda: ensure_schema(self._engine))
