@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
+_QUIETLY: Final = (
+    *("-p", "no:cacheprovider", "-q", "-rf", "--tb=no"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # a planted bug has imported the product already
+)
+_FAILED_TEST: Final = re.compile(r"^FAILED \S+::(\w+)", re.MULTILINE)
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -51,6 +57,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
+        elif plant.instrument is Instrument.ATTACKS:
+            broken, effort = _run_attacks(plant)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -72,6 +80,14 @@ def _run_simulation(plant: PlantedBug, seeds: int) -> tuple[Sequence[str], str]:
     if last["stuck"] and not last["broken"]:
         raise InstrumentFailed(f"seed {last['stuck'][0]} does not end")
     return last["broken"], f"{last['seeds']} seeds"
+
+
+def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+    """Return the attacks that succeeded. The bug is planted in the process of the tests."""
+    files = [f"tests/attacks/{name}.py" for name in plant.workloads]
+    options = [*_QUIETLY, "-k", " or ".join(plant.found_by)]
+    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *files, *options)
+    return _FAILED_TEST.findall(output), "one run"
 
 
 def _simulation_arguments(plant: PlantedBug, seeds: int) -> list[str]:

@@ -22,6 +22,7 @@ class Instrument(StrEnum):
     SIMULATION = "simulation"
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
+    ATTACKS = "the attack tests"
 
 
 class PlaceNotFound(Exception):
@@ -106,7 +107,7 @@ class PlantedBug:
     found_by: Sequence[str]
     """The checks that should find it; one of them must."""
     workloads: Sequence[str] = ()
-    """The workloads that show it; empty: all."""
+    """The workloads that show it; empty: all. For the attack tests: their files."""
     instrument: Instrument = Instrument.SIMULATION
     faults: Sequence[str] = ()
     """The kinds of faults that show it; empty: the default ones."""
