@@ -192,7 +192,7 @@ class Connections:
     def make_room(self, newest: Connection) -> None:
         """If there are too many, close one: of a client that is refused often, or else an idle one.
 
-        Of the idle ones, those that have sent no request come first.
+        Idle ones without any request come first.
         """
         connections = [each for each in self.open_connections if not each.is_closing]
         if len(connections) <= self._patience.connections:
