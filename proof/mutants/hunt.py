@@ -17,11 +17,7 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
-_QUIETLY: Final = (
-    *("-p", "no:cacheprovider", "-q", "-rf", "--tb=no"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # a planted bug has imported the product already
-)
-_FAILED_TEST: Final = re.compile(r"^FAILED \S+::(\w+)", re.MULTILINE)
+_ATTACKS: Final = Path(__file__).parents[2] / "tests" / "attacks"
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -82,14 +78,6 @@ def _run_simulation(plant: PlantedBug, seeds: int) -> tuple[Sequence[str], str]:
     return last["broken"], f"{last['seeds']} seeds"
 
 
-def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
-    """Return the attacks that succeeded. The bug is planted in the process of the tests."""
-    files = [f"tests/attacks/{name}.py" for name in plant.workloads]
-    options = [*_QUIETLY, "-k", " or ".join(plant.found_by)]
-    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *files, *options)
-    return _FAILED_TEST.findall(output), "one run"
-
-
 def _simulation_arguments(plant: PlantedBug, seeds: int) -> list[str]:
     return ["--seeds", str(seeds), "--json", "--until", *plant.found_by, *_selection(plant)]
 
@@ -97,6 +85,24 @@ def _simulation_arguments(plant: PlantedBug, seeds: int) -> list[str]:
 def _selection(plant: PlantedBug) -> list[str]:
     playing = ["--with", *plant.workloads] if plant.workloads else []
     return [*playing, "--faults", *plant.faults] if plant.faults else playing
+
+
+def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+    """Return the tests that failed, without their parameters."""
+    options = (
+        "-q",
+        "-rf",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--assert=plain",
+        "-k",
+        " or ".join(plant.found_by),
+    )
+    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *options, str(_ATTACKS))
+    failed = re.findall(r"^FAILED \S+?::(\w+)", output, re.MULTILINE)
+    return tuple(dict.fromkeys(failed)), f"{len(failed)} tests failed"
 
 
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:

@@ -18,8 +18,7 @@ READ_PLANTS: Final = (
             ),
         ),
         ("test_one_read_of_everything_runs_at_a_time_and_tokens_take_turns",),
-        ("test_reads",),
-        Instrument.ATTACKS,
+        instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
         "waits-in-one-pool",
@@ -33,7 +32,6 @@ READ_PLANTS: Final = (
             Code("vox_mesh.http.admission:AdmissionPool._share_of", "return max(", "return 256 or max("),
         ),
         ("test_reads_that_wait_keep_no_lock_and_no_other_token_from_waiting",),
-        ("test_reads",),
-        Instrument.ATTACKS,
+        instrument=Instrument.ATTACKS,
     ),
 )
