@@ -23,6 +23,7 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.cron_ops import CronDefinition, CronOps, adding, adopting, removing
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.cron import Cron, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
@@ -73,10 +74,12 @@ class CronJob(NamedTuple):
 
     def job_at(self, time_ms: int) -> Manifest:
         """Return the manifest of the job of one due time, identical on every node."""
-        options: dict[str, Any] = orjson.loads(self.options)
+        options, core = read_stored(self.options), read_stored(self.manifest)
+        if not isinstance(options, dict) or not isinstance(core, dict):
+            raise BadValue(f"the options and the manifest of cron {self.name} must be objects")
         options |= {name: options[name] * _MILLISECOND for name in _DURATIONS if name in options}
         options["nonce"] = f"{self.name}@{iso(time_ms)}"
-        return Manifest.of_core(orjson.loads(self.manifest)).model_copy(update=options)
+        return Manifest.of_core(core).model_copy(update=options)
 
 
 class Crons:
@@ -115,7 +118,9 @@ class Crons:
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
-        wanted = CronDefinition(cron.expression, cron.timezone, canonical(manifest.core()), given.decode())
+        wanted = CronDefinition(
+            cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode()
+        )
         with suppress(DatabaseUnavailable):  # adding it again does no harm
             await self._ops.refresh(fresh=True)
             stored = await self._find(name)
@@ -169,9 +174,10 @@ class Crons:
         await self._adopt_once()
         names = orjson.dumps(list(self._ops.definitions)).decode()
         due = (*self._mesh, self._clock.now_ms, _MAX_DUE, names)
-        for (name,) in await self._store.read(_SQL["due_without_op"], due):
+        for row in await self._store.read(_SQL["due_without_op"], due):
+            name = str(row["name"])
             self._log_unusable(
-                str(name), logging.ERROR, f"cron not fired, no signed op adds it; add it again: cron={name}"
+                name, logging.ERROR, f"cron not fired, no signed op adds it; add it again: cron={name}"
             )
         rows = await self._store.read(_SQL["due"], due)
         fired = []
@@ -224,9 +230,9 @@ class Crons:
             time_ms = max(cron.next_ms, schedule.latest(now_ms))
             item = self._jobs.item(cron.job_at(time_ms))
             following_ms = schedule.after(max(now_ms, time_ms))
-        except MeshError as error:
+        except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
             self._log_unusable(
-                cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error.line}"
+                cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}"
             )
             raise _Unusable from None
         job_id = item["job_id"]

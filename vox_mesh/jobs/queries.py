@@ -10,6 +10,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
@@ -18,6 +19,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
+_MAX_POSITION: Final = 2**63 - 1
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 _JOB_FIELDS: Final = len(Job._fields)
@@ -106,7 +108,7 @@ class JobQueries:
             raise BadValue(
                 f"job id {reference} is ambiguous: several jobs begin with it", hint="give more digits"
             )
-        return Job._make(rows[0])
+        return Job.of_row(rows[0])
 
     async def _candidates(self, reference: str, fresh: bool) -> Rows:
         if is_ulid(reference.upper()):
@@ -125,12 +127,12 @@ class JobQueries:
     async def find_all(self, job_ids: Iterable[str], *, fresh: bool = False) -> dict[str, Job]:
         """Return the jobs that exist, by id."""
         rows = await self._read("find", json(job_ids), fresh=fresh)
-        return {row["job_id"]: Job._make(row) for row in rows}
+        return {row["job_id"]: Job.of_row(row) for row in rows}
 
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return the jobs that exist, by id, read from the database and without manifests."""
         rows = await self._read("standing", json(job_ids), fresh=True)
-        return {row["job_id"]: Job._make(row) for row in rows}
+        return {row["job_id"]: Job.of_row(row) for row in rows}
 
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
         """Return the ids of the jobs that exist and are not terminal."""
@@ -192,7 +194,7 @@ class JobQueries:
             rows = await self._read("claimable_but", *values, json(but_of))
         else:
             rows = await self._read("claimable", *values)
-        return [Claimable._make(row) for row in rows]
+        return [Claimable._make(row) for row in rows if _is_claimable(*row)]
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
@@ -219,11 +221,11 @@ class JobQueries:
 
     async def overdue(self, limit: int = 100) -> list[Job]:
         """Return held jobs with expired leases, without manifests."""
-        return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
+        return self._sound_jobs(await self._read("overdue", self._clock.now_ms, limit))
 
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
         """Return the jobs that a node holds, without manifests."""
-        return self._jobs(await self._read("held_by", node_id, fresh=fresh))
+        return self._sound_jobs(await self._read("held_by", node_id, fresh=fresh))
 
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
         """Return the ids of the jobs, given by id and claim token, that the node does not hold any more."""
@@ -238,13 +240,22 @@ class JobQueries:
         kind: str | None = None,
         claimer: str | None = None,
         before: int | None = None,
+        down_to: int = 0,
         limit: int = 100,
     ) -> list[Job]:
-        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
+        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`.
+
+        `before` and `down_to` bound their positions, and so how many jobs are looked at.
+        """
         name = "list"
         if state is not None:
             name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
-        return await self._read_jobs(name, (kind, claimer, before), limit, state)
+        before = _MAX_POSITION if before is None else before
+        return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
+
+    async def newest_position(self) -> int:
+        """Return the position of the job that was scheduled last, in any mesh of the database."""
+        return (await self._store.read(SQL["newest"])).value or 0
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state."""
@@ -286,7 +297,10 @@ class JobQueries:
                 limit //= 2
 
     def _jobs(self, rows: Rows) -> list[Job]:
-        return [Job._make(row) for row in rows]
+        return [Job.of_row(row) for row in rows]
+
+    def _sound_jobs(self, rows: Rows) -> list[Job]:
+        return [job for job in self._jobs(rows) if job.fault is None]
 
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
@@ -297,6 +311,14 @@ def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:
         return PlacedJob(job, None)
     entry: LogEntry = LogEntry._make(op)
     return PlacedJob(job, OpPlace(entry.node_id, entry.seq, entry.kind, entry.id), entry)
+
+
+def _is_claimable(
+    _id: int, job_id: object, kind: object, _p: int, _at: int, token: object, seed: object
+) -> bool:
+    """Return whether the columns hold such values: only a hostile row does not, and no node can claim it."""
+    are_texts = type(job_id) is str and type(kind) is str and type(seed) is str
+    return are_texts and type(token) is int and 0 <= token < COUNTER_LIMIT
 
 
 def json(values: Iterable[object]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from vox_mesh.errors import ConstraintFailed, KeyRefused, Overloaded, Refused
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.nodes.store_memory import (
     ROLLED_BACK,
     Epoch,
@@ -22,7 +23,7 @@ from vox_mesh.model.nodes.store_memory import (
     rollback_evidence,
 )
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import Identity
+from vox_mesh.nodes.identity import Identity, planted_counters
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, WriterId, new_key
@@ -158,6 +159,9 @@ class Rollback:
         started = self._clock.started()
         row = (await database.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
         self._clock.heard(row["now_ms"], started)
+        for counter in (row["incarnation"], row["beats"]):
+            if counter is not None and not (type(counter) is int and 0 <= counter < COUNTER_LIMIT):
+                raise planted_counters(node_id)
         epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
         return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
 

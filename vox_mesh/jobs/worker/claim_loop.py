@@ -188,7 +188,8 @@ class ClaimLoop:
         placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
         if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
-        jobs = await self._authorship.genuine(placed)
+        sound = {job.job_id for job in self._claimer.sound_jobs([each.job for each in placed])}
+        jobs = await self._authorship.genuine([each for each in placed if each.job.job_id in sound])
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}
