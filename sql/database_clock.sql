@@ -9,9 +9,10 @@ FROM database_clock
 -- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
 -- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single
 -- one may have been written while the clock was ahead. A node that has only registered since the clock was set
--- does not count. ?3: how old the record of a step may be. A step does not stand any more if most live nodes have
--- sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn yet. A
--- registration is none: it is written whatever the time.
+-- does not count, and neither does one that registered in the time that the last correction took back. ?3: how
+-- old the record of a step may be. A step does not stand any more if most live nodes have sent heartbeats since, by
+-- the database's clock: the clock was set right, and the witness has not withdrawn yet. A registration is none: it
+-- is written whatever the time.
 WITH step AS (
     SELECT w.low_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
     WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
@@ -28,7 +29,10 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
-          AND (h.last_seen_ms > NOW_MS + ?1 OR h.last_seen_ms > h.started_ms)
+          AND (h.last_seen_ms > h.started_ms OR h.last_seen_ms > NOW_MS + ?1 AND NOT EXISTS (
+            SELECT 1 FROM database_clock AS c
+            WHERE h.last_seen_ms BETWEEN c.stepped_ms AND c.stepped_ms + c.step_ms + ?1
+          ))
     ) AS newest_ms
 FROM database_clock
 

@@ -409,8 +409,8 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
--- kinds, the number of jobs that each node holds, the last change of routes, the last entry of the log, and the
--- claims since an entry (?3), up to another (?4).
+-- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
+-- the log, and the claims since an entry (?3), up to another (?4).
 SELECT
     (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
@@ -420,6 +420,9 @@ SELECT
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+        FROM agent_oplog INDEXED BY agent_oplog_of_owner WHERE OF_MESH AND kind = 'RekeyNode'
+          AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
     (SELECT json_group_array(json_array(id, payload, result)) FROM CLAIMS) AS claims
 
@@ -465,6 +468,17 @@ SELECT RECORD, (
       AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
 FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
 WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+
+-- name: claimable_with_op
+-- One of them, with the entry of its last op.
+SELECT j.*, o.id, o.node_id, o.seq, o.op_id, o.kind, o.hlc, o.causal_deps, o.payload, o.repository_id, o.prev, o.hash,
+    o.signature, o.accepted, o.reason, o.result
+FROM (
+    SELECT RECORD FROM jobs WHERE id = ?3 AND scope_id = ?1 AND repository_id = ?2 AND state = 'pending'
+) AS j
+LEFT JOIN agent_oplog AS o
+    ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = j.last_op AND o.accepted = 1
+    AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text'
 
 -- name: next_due
 -- When the next job of these kinds can be claimed, after a given time.

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import proof.witness  # noqa: F401 - declares the triggers that it finds in the database
 from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import OutsideWithPoints, Point, Points
 from proof.chaos.protocol import DRAINED, EXIT_REFUSED, OVER, UP, ProcessSpec, append_events_to

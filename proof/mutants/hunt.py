@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
+_ATTACKS: Final = Path(__file__).parents[2] / "tests" / "attacks"
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -51,6 +53,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
+        elif plant.instrument is Instrument.ATTACKS:
+            broken, effort = _run_attacks(plant)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -81,6 +85,24 @@ def _simulation_arguments(plant: PlantedBug, seeds: int) -> list[str]:
 def _selection(plant: PlantedBug) -> list[str]:
     playing = ["--with", *plant.workloads] if plant.workloads else []
     return [*playing, "--faults", *plant.faults] if plant.faults else playing
+
+
+def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+    """Return the tests that failed, without their parameters."""
+    options = (
+        "-q",
+        "-rf",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--assert=plain",
+        "-k",
+        " or ".join(plant.found_by),
+    )
+    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *options, str(_ATTACKS))
+    failed = re.findall(r"^FAILED \S+?::(\w+)", output, re.MULTILINE)
+    return tuple(dict.fromkeys(failed)), f"{len(failed)} tests failed"
 
 
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:

@@ -22,6 +22,7 @@ class Instrument(StrEnum):
     SIMULATION = "simulation"
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
+    ATTACKS = "the tests of attacks"
 
 
 class PlaceNotFound(Exception):
@@ -104,7 +105,7 @@ class PlantedBug:
     description: str
     changes: Sequence[Change]
     found_by: Sequence[str]
-    """The checks that should find it; one of them must."""
+    """The checks that should find it, or the tests in `tests/attacks`; one of them must."""
     workloads: Sequence[str] = ()
     """The workloads that show it; empty: all."""
     instrument: Instrument = Instrument.SIMULATION

@@ -155,7 +155,7 @@ async def test_a_job_that_was_returned_to_the_queue_is_run_by_another_node(
 
 async def _believe(jobs: Sequence[PlacedJob]) -> list[Job]:
     """Take every row for genuine, as a modified worker does."""
-    return [job for job, _ in jobs]
+    return [job for job, *_ in jobs]
 
 
 async def test_a_planted_job_that_was_completed_has_no_proof(

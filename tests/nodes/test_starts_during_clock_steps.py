@@ -114,6 +114,20 @@ async def test_nodes_that_only_registered_do_not_show_that_a_step_was_undone(tmp
                 await d.locks.acquire("y", ttl=TTL_S)
 
 
+async def test_registrations_from_before_a_correction_do_not_show_that_the_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of(in_memory, tmp_path) as mesh:
+        a, *_ = mesh.nodes
+        mesh.database.set_ahead(STEP_S)
+        noticed_ms = a.clock.now_ms + round(STEP_S * 1_000)
+        await mesh.settle()
+        await _register_others(mesh, noticed_ms)
+        async with mesh.there.node("d") as d:
+            assert await ticks(d)
+            assert abs(d.clock.now_ms - a.clock.now_ms) < 1_000
+
+
 async def test_a_node_that_has_only_registered_does_not_hide_that_the_clock_was_set_back(
     tmp_path: Path,
 ) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.jobs.queries import JobQueries, PlacedJob
+from vox_mesh.jobs.queries import Claimable, JobQueries, PlacedJob
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.claim_history import ClaimHistory, OpPlace, claimed_jobs, is_released_by
@@ -39,8 +39,8 @@ _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
 _MAX_RUN: Final = 256
 _MIN_READ_AHEAD: Final = 8  # in a backlog, jobs of the next ops are claimed next
-_READ_AHEAD_BYTES: Final = 2**16
-_MAX_INLINE_BYTES: Final = 2**14  # a longer run is verified in another thread
+_READ_AHEAD_BYTES: Final = 2**15
+_MAX_INLINE_BYTES: Final = 2**15 + 2**12  # about a millisecond; a longer run is verified in another thread
 _SEARCH_SLACK_MS: Final = 1_000
 _MAX_SEARCHED: Final = 20_000
 
@@ -109,6 +109,27 @@ class JobAuthorship:
         """Return whether a row was found not to be authentic just now."""
         return self._doubted_until.get((job_id, claim_token), 0.0) > self._monotonic()
 
+    async def still_claimable(self, chosen: Sequence[Claimable], rekeyed: str | None) -> list[PlacedJob]:
+        """Read the chosen jobs that are still claimable, with all that is needed to verify them.
+
+        A single one is verified from the same answer, if the keys of its author are known and no other was
+        accepted since, which `rekeyed` shows.
+        """
+        if len(chosen) > 1 or self._knows(chosen[0]):
+            return await self._queries.still_claimable(chosen)
+        found = await self._queries.claimable_with_op(chosen[0])
+        for _, _, entry in found:
+            if entry is not None and entry.signature is not None and entry.kind == SCHEDULE:
+                keys = self._trusted_keys.known(entry.node_id, rekeyed)
+                if keys is not None and len(entry.payload) <= _MAX_INLINE_BYTES:
+                    arguments = [entry], keys, self._store.writer_id.scope_id
+                    self._learn(jobs_scheduled_by(authentic_entries(*arguments)))
+        return found
+
+    def _knows(self, job: Claimable) -> bool:
+        key = (job.job_id, job.seed)
+        return key in self._scheduled or key in self._earlier
+
     async def genuine(self, jobs: Sequence[PlacedJob]) -> list[Job]:
         """Return the pending jobs that their authors scheduled, just as they are in the table."""
         genuine: list[Job] = []
@@ -138,13 +159,13 @@ class JobAuthorship:
     # --- scheduled by its author -----------------------------------------------------------------
 
     async def _are_scheduled(self, jobs: Sequence[PlacedJob]) -> list[bool]:
-        known = [self._is_known(job) for job, _ in jobs]
+        known = [self._is_known(job) for job, *_ in jobs]
         if not all(known):
             unknown = [placed for placed, is_known in zip(jobs, known, strict=True) if not is_known]
             for chain, seqs in _by_chain(await self._positions(unknown)).items():
                 await self._verify(chain, seqs)
-            known = [is_known or self._is_known(job) for (job, _), is_known in zip(jobs, known, strict=True)]
-        return [is_known and has_own_manifest(job) for (job, _), is_known in zip(jobs, known, strict=True)]
+            known = [is_known or self._is_known(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
+        return [is_known and has_own_manifest(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
 
     def _is_known(self, job: Job) -> bool:
         scheduled = self._scheduled_as(job)
@@ -157,7 +178,7 @@ class JobAuthorship:
     async def _positions(self, jobs: Sequence[PlacedJob]) -> set[_Position]:
         """Return where the ops are that may have scheduled these jobs."""
         positions: set[_Position] = set()
-        for job, place in jobs:
+        for job, place, _ in jobs:
             if place is not None and place.kind == SCHEDULE:
                 positions.add(_Position(place.chain, place.seq))
             else:  # it has changed since it was scheduled
@@ -197,7 +218,7 @@ class JobAuthorship:
 
     async def _is_put_back(self, placed: PlacedJob) -> bool:
         """Return whether the row of a pending job shows an earlier state than its last claim led to."""
-        job, place = placed
+        job, place, _ = placed
         scheduled = self._scheduled_as(job)
         since = 0 if scheduled is None else scheduled.entry_id
         if place is not None and place.kind in (YIELD, EXPIRE) and await self._is_released(job, place):

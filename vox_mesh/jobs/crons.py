@@ -39,6 +39,7 @@ FIRED: Final = "cron_fired"
 _SQL: Final = named("crons")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_DUE: Final = 100
+_MAX_LOGGED: Final = 1_000
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
 _OPTIONS: Final = ("priority", "max_attempts")
 _DURATIONS: Final = ("backoff", "lease")
@@ -166,7 +167,12 @@ class Crons:
         await self._ops.refresh()
         await self._adopt_once()
         names = orjson.dumps(list(self._ops.definitions)).decode()
-        rows = await self._store.read(_SQL["due"], (*self._mesh, self._clock.now_ms, _MAX_DUE, names))
+        due = (*self._mesh, self._clock.now_ms, _MAX_DUE, names)
+        for (name,) in await self._store.read(_SQL["due_without_op"], due):
+            self._log_unusable(
+                str(name), logging.ERROR, f"cron not fired, no signed op adds it; add it again: cron={name}"
+            )
+        rows = await self._store.read(_SQL["due"], due)
         fired = []
         for cron in map(CronJob._make, rows):
             with suppress(_Unusable):
@@ -204,7 +210,7 @@ class Crons:
             _log.warning("crons adopted: crons=%s", ",".join(unsigned))
 
     def _log_unusable(self, name: str, level: int, what: str) -> None:
-        if name not in self._logged_unusable:
+        if name not in self._logged_unusable and len(self._logged_unusable) < _MAX_LOGGED:
             self._logged_unusable.add(name)
             _log.log(level, "%s", what)
 

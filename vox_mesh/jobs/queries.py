@@ -13,12 +13,14 @@ from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
+_JOB_FIELDS: Final = len(Job._fields)
 _MAX_ENTRIES: Final = 2_000
 """How many entries of the log are looked through at a time."""
 
@@ -48,6 +50,8 @@ class Situation(NamedTuple):
     """The number of jobs that each node holds."""
     routed: str | None
     """A marker of the last change of routes; `None` if there is no route."""
+    rekeyed: str | None = None
+    """A marker of the last key that the owner accepted; `None` if there is none."""
 
 
 class Claimable(NamedTuple):
@@ -63,10 +67,11 @@ class Claimable(NamedTuple):
 
 
 class PlacedJob(NamedTuple):
-    """A job, and the place in the log of the op that last changed it, if it is there."""
+    """A job, and the place in the log of the op that last changed it, and maybe its entry."""
 
     job: Job
     place: OpPlace | None
+    entry: LogEntry | None = None
 
 
 class Predecessor(NamedTuple):
@@ -141,7 +146,7 @@ class JobQueries:
         after = None if history is None else history.position
         until = None if after is None else after + _MAX_ENTRIES
         row = (await self._read("claim_inputs", after, until))[0]
-        kinds, drains, rules, places, routed, last_id, claims = row
+        kinds, drains, rules, places, routed, rekeyed, last_id, claims = row
         if history is not None:
             await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
@@ -151,6 +156,7 @@ class JobQueries:
             {each.kind: each for each in parsed},
             orjson.loads(places),
             routed,
+            rekeyed,
         )
 
     async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
@@ -195,6 +201,11 @@ class JobQueries:
             PlacedJob(Job._make(row), None if place is None else OpPlace._make(orjson.loads(str(place))))
             for *row, place in await self._read_some("still_claimable", (ids,), len(chosen))
         ]
+
+    async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
+        """Return a job, if it is still claimable, with the entry of its last op."""
+        rows = await self._read("claimable_with_op", chosen.id)
+        return [_with_op(Job._make(row[:_JOB_FIELDS]), row[_JOB_FIELDS:]) for row in rows]
 
     async def placed(self, job: Job) -> PlacedJob:
         """Return the job with the place of its last op."""
@@ -279,6 +290,13 @@ class JobQueries:
 
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
+
+
+def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:
+    if op[0] is None:
+        return PlacedJob(job, None)
+    entry: LogEntry = LogEntry._make(op)
+    return PlacedJob(job, OpPlace(entry.node_id, entry.seq, entry.kind, entry.id), entry)
 
 
 def json(values: Iterable[object]) -> str:

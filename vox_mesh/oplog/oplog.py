@@ -33,6 +33,7 @@ from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -304,7 +305,11 @@ class OpLog:
 
         The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
         remember. It yields to the event loop.
+
+        Raises:
+            SchemaDiffers: A trigger or another object in the database could change what is written.
         """
+        await check_schema(self._ask, VERSION)
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
@@ -338,6 +343,9 @@ class OpLog:
     def found_broken(self) -> int:
         """Return how many chains this process has found broken, by verifying or by appending."""
         return self._found_broken + self._writer.found_broken
+
+    async def _ask(self, statement: Statement) -> Rows:
+        return await self._store.read(statement.sql, statement.params, fresh=True)
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)

@@ -112,7 +112,8 @@ async def test_a_replaced_node_that_wakes_up_writes_nothing_more(
             shutil.copytree(slot_folder(settings.home_dir, _NAME), slot_folder(copied.home_dir, _NAME))
             new = await start_author(copied, Job(verb, table, "new", callers=_CALLERS))
             await new.until_more(1 if verb == "sit" else 20)
-            assert (new.reports[0]["incarnation"], new.reports[0]["key"]) == (2, old.reports[0]["key"])
+            await _seen(observer, _NAME, NodeState.ALIVE, incarnation=2)
+            assert new.reports[0]["key"] == old.reports[0]["key"]
             last_id = await observer.oplog.last_id()
         await old.until(lambda reports: _stale(reports) == _CALLERS)
         reports = [each for author in (old, new) for each in await author.finish() if "op" in each]

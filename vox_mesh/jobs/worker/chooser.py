@@ -78,6 +78,11 @@ class Chooser:
         self._rankings = {}
         return self._now.kinds
 
+    @property
+    def rekeyed(self) -> str | None:
+        """Return the marker of the last key that the owner had accepted when the situation was read."""
+        return self._now.rekeyed
+
     async def refresh_membership(self) -> None:
         """Read the other nodes again if the last reading is too old."""
         now = self._monotonic()

@@ -185,7 +185,7 @@ class ClaimLoop:
 
     async def _claim_and_start(self, chosen: Sequence[Claimable]) -> None:
         """Claim the chosen jobs that are still claimable and authentic, and start each that was claimed."""
-        placed = await self._queries.still_claimable(chosen)
+        placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
         if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
         jobs = await self._authorship.genuine(placed)
