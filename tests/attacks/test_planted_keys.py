@@ -6,6 +6,7 @@ from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.messages.messaging import bodies
 from tests.support.nodes.town import assert_whole
 from tests.support.oplog.tampering import NOTE
+from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.verification import REKEY
 from vox_mesh.node import MeshNode
 
@@ -43,6 +44,20 @@ async def test_a_node_that_has_only_joined_cannot_be_spoken_for(
         "forged",
     )
     assert await received(owner, "z") == []
+
+
+async def test_no_planted_chain_of_commands_makes_another_key_speak_for_a_node(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    like = await other.messages.send("elsewhere", "", sender="a")
+    for chain in ("other", "other/cli"):
+        hostile.plant_key(chain)
+    hostile.plant_entry("other/cli", OPEN_CHAIN, {"key": hostile.key.public})
+    hostile.plant_message(like._replace(receiver_agent="z"), "forged")
+    assert await received(owner, "z") == []
+    problems = {each.node_id: each.problem for each in await owner.oplog.verify() if each.problem}
+    assert problems.keys() == {"other", "other/cli"}
+    assert problems["other/cli"] == f"the key {hostile.key.public} is none of the node's"
 
 
 async def test_verifying_reports_a_planted_key(owner: MeshNode, hostile: HostileWriter) -> None:

@@ -148,6 +148,15 @@ class ChainWitness:
         early = (key for key in keys if key.from_seq <= 1)
         return next((key for key in early if key.public_key != opening), None)
 
+    def find_foreign_key(self, node_id: str) -> Key | None:
+        """Return a key of the chain of a node's commands that is none of the node's own; or `None`."""
+        node, is_of_commands, _ = node_id.partition("/")
+        opening = key_at(1, self.keys.get(node, ()))
+        if not is_of_commands or opening is None:
+            return None
+        own = {opening, *(key.public_key for key in self.accepted_keys if key.node_id == node)}
+        return next((key for key in self.keys.get(node_id, ()) if key.public_key not in own), None)
+
     def may_be_empty(self, node_id: str) -> bool:
         """Return whether the chain's keys are known from other sources than its entries."""
         keys = self.keys.get(node_id, ())
@@ -294,6 +303,8 @@ class _ChainCheck:
             return "it ends with an entry that is not signed: what followed was cut off", seq, last.op_id
         if (key := self._witness.find_unaccepted_key(self.node_id)) is not None:
             return f"the owner never accepted the key {key.public_key}", key.from_seq, None
+        if (key := self._witness.find_foreign_key(self.node_id)) is not None:
+            return f"the key {key.public_key} is none of the node's", key.from_seq, None
         if (key := self._witness.find_planted_key(self.node_id)) is not None:
             return f"the key {key.public_key} was planted: it did not open the chain", key.from_seq, None
         return None
