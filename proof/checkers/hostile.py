@@ -131,13 +131,23 @@ def _no_stall(history: History) -> Iterator[str | int]:
 def lag_summary(history: History) -> list[str]:
     """Return the worst lag, and the times that liveness took, in the calm and under attack."""
     machine, lines = _Machine(history), []
-    for name, begin, end in (("calm", "calm", "attack"), ("attack", "attack", "vandalism"), ("vandalism", "vandalism", "left")):
+    for name, begin, end in (
+        ("calm", "calm", "attack"),
+        ("attack", "attack", "vandalism"),
+        ("vandalism", "vandalism", "left"),
+    ):
         is_in = _span(history, begin, end)
         late = [each for each in history.notes("loop.late") if is_in(each.at)]
         worst = max((each.data["seconds"] for each in late), default=0.0)
         own = max((own_lag(each, machine) for each in late), default=0.0)
-        stretch = max((each.data["stretch"] for each in history.notes("machine.stretch") if is_in(each.at)), default=1.0)
-        live = sorted(each.data["seconds"] for each in history.notes("hostile.livez") if is_in(each.at) and each.data["status"])
+        stretch = max(
+            (each.data["stretch"] for each in history.notes("machine.stretch") if is_in(each.at)), default=1.0
+        )
+        live = sorted(
+            each.data["seconds"]
+            for each in history.notes("hostile.livez")
+            if is_in(each.at) and each.data["status"]
+        )
         p99 = live[int(len(live) * 0.99)] if live else 0.0
         lines.append(
             f"{name}: worst lag {worst:.2f} s, own part {own:.2f} s, machine stretched up to {stretch:.1f}; "
@@ -260,7 +270,9 @@ HOSTILE_CHECKS: Final = (
     Check("every-route-tried", "every route of the service was attacked", _every_route),
     Check("no-stall", f"no loop stands still for more than {STALL_S:g} s", _no_stall),
     Check("messages-authentic", "no forged message is delivered", _messages),
-    Check("keys-authentic", "no planted key makes a message deliverable", _believed("message.received", _KEY)),
+    Check(
+        "keys-authentic", "no planted key makes a message deliverable", _believed("message.received", _KEY)
+    ),
     Check("jobs-authentic", "no forged job is run", _believed("job.ran")),
     Check("owner-authentic", "no planted owner or coordinator is obeyed", _owner),
     Check("routes-authentic", "no planted route is obeyed", _routes),

@@ -16,7 +16,7 @@ from typing import Final
 from proof.chaos.schedule import StoreKind
 from proof.checkers.hostile import lag_summary
 from proof.history import History
-from proof.hostile.environment import LOGS, HostileRun, Plan
+from proof.hostile.environment import LOGS, Attack, HostileRun, Plan
 from proof.verdicts import Verdict
 
 _FOLDER: Final = Path(".cache/hostile")
@@ -32,6 +32,16 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the run (60)")
     parser.add_argument("--seed", type=int, help="drawn, and printed, if it is not given")
     parser.add_argument("--store", type=StoreKind, choices=list(StoreKind), default=StoreKind.FILE)
+    parser.add_argument(
+        "--with",
+        nargs="+",
+        dest="attacks",
+        metavar="ATTACK",
+        choices=list(Attack),
+        type=Attack,
+        default=list(Attack),
+        help=f"kinds of attacks, of {', '.join(Attack)} (all)",
+    )
     parser.add_argument("--out", type=Path, help="a folder that is made for the history")
     parser.add_argument("--plant", default="", metavar="BUG", help="run with a planted bug")
     args = parser.parse_args()
@@ -43,8 +53,11 @@ def _parse_args() -> argparse.Namespace:
 def main() -> None:
     """Run, check and report; exit with 1 if a promise was broken."""
     args = _parse_args()
-    plan = Plan(secrets.randbelow(_SEEDS) if args.seed is None else args.seed, args.seconds, args.store, args.plant)
+    seed = secrets.randbelow(_SEEDS) if args.seed is None else args.seed
+    plan = Plan(seed, args.seconds, args.store, frozenset(args.attacks), args.plant)
     again = f"python -m proof.hostile --seconds {plan.seconds:g} --seed {plan.seed} --store {plan.store}"
+    if plan.attacks != frozenset(Attack):
+        again += f" --with {' '.join(sorted(plan.attacks))}"
     print(again, flush=True)
     folder = args.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.store}-{plan.seed}"
     hostile = HostileRun(plan, folder)

@@ -23,7 +23,7 @@ from vox_mesh.http.api.openapi import document_of
 PATIENCE_S: Final = 8.0
 """An answer that takes longer is not waited for: some requests wait, as they should."""
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 10
 _SHOWN: Final = 300
 _READ: Final = 100_000
 _LIVE: Final = "/livez"
@@ -37,18 +37,26 @@ class HostileClient:
     """Sends requests to one node after another until it is cancelled."""
 
     def __init__(
-        self, urls: Mapping[str, str], credential_of: Callable[[str], str | None], rng: random.Random, recorder: Recorder
+        self,
+        urls: Mapping[str, str],
+        routes: Sequence[Route],
+        credential_of: Callable[[str], str | None],
+        rng: random.Random,
+        recorder: Recorder,
     ) -> None:
         self._urls = dict(urls)
+        self._routes = routes
         self._credential_of = credential_of
         self._rng = rng
         self._recorder = recorder
 
-    async def run(self, routes: Sequence[Route]) -> None:
-        """Send requests for these routes, several at once."""
+    async def run(self) -> None:
+        """Send requests for all routes, several at once."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            requests = RequestMaker(routes, document_of(OPERATIONS), list(self._urls), self._rng).rounds()
+            requests = RequestMaker(
+                self._routes, document_of(OPERATIONS), list(self._urls), self._rng
+            ).rounds()
             async with asyncio.TaskGroup() as group:
                 for _ in range(_AT_ONCE):
                     group.create_task(self._send_all(session, requests))
@@ -81,7 +89,12 @@ class HostileClient:
             self._note(node, request, answer.status, _fault(answer, request.method, body))
 
     def _note(self, node: str, request: HostileRequest, status: int, fault: str) -> None:
-        about: dict[str, Any] = {"node": node, "method": request.method, "route": request.route, "status": status}
+        about: dict[str, Any] = {
+            "node": node,
+            "method": request.method,
+            "route": request.route,
+            "status": status,
+        }
         about |= {"credential": request.credential, "flaw": request.flaw, "fault": fault}
         if status >= 500:
             about |= {"target": request.target[:_SHOWN], "body": repr(request.body[:_SHOWN])}
@@ -121,7 +134,7 @@ def _fault(answer: aiohttp.ClientResponse, method: str, body: bytes) -> str:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "not JSON"
-    return "" if isinstance(document, dict) and _PROBLEM_FIELDS <= document.keys() else "fields are missing"
+    return "" if isinstance(document, dict) and document.keys() >= _PROBLEM_FIELDS else "fields are missing"
 
 
 async def _send_bytes(url: str, noise: bytes) -> None:

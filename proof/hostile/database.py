@@ -40,7 +40,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     """All but a generated row id."""
-    types: tuple[str, ...]
+    types: dict[str, str]
     names: tuple[str, ...]
     """Text columns that identify a row, apart from its mesh."""
 
@@ -75,7 +75,7 @@ class HostileDatabase:
         return Table(
             name,
             tuple(each["name"] for each in kept),
-            tuple(each["type"] for each in kept),
+            {each["name"]: each["type"] for each in kept},
             tuple(each for each in texts if each not in MESH_COLUMNS),
         )
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,21 @@ LOGS: Final = "logs"
 VERDICTS: Final = "verdicts.json"
 
 
+class Attack(StrEnum):
+    """A kind of attack."""
+
+    REQUESTS = "requests"
+    """Hostile requests to every route."""
+    FORGERIES = "forgeries"
+    """Rows that look genuine, and are not signed by a node."""
+    ROWS = "rows"
+    """Rows of the attacker in every table, with hostile content of the right types."""
+    TYPES = "types"
+    """The same with values of wrong types."""
+    VANDALISM = "vandalism"
+    """Changes of any rows, at the end: nodes may refuse to go on, with a reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is run."""
@@ -53,6 +69,7 @@ class Plan:
     seed: int
     seconds: float
     store: StoreKind
+    attacks: frozenset[Attack] = frozenset(Attack)
     plant: str = ""
 
 
@@ -94,7 +111,8 @@ class HostileRun:
     def _specs(self, mesh: AttackedMesh) -> dict[ProcessSpec, Settings]:
         folder = str(self.folder.absolute())
         return {
-            ProcessSpec(name, 0, self._plan.seed, NODES, folder, folder, 0.0): mesh.settings[name] for name in NODES
+            ProcessSpec(name, 0, self._plan.seed, NODES, folder, folder, 0.0): mesh.settings[name]
+            for name in NODES
         }
 
     @contextmanager
@@ -114,16 +132,16 @@ class HostileRun:
 
     async def _attack(self, mesh: AttackedMesh, trap: str) -> None:
         """Attack while honest work goes on; a node is killed meanwhile, and starts among hostile rows."""
-        database, seconds = mesh.database, self._plan.seconds * _ATTACK
-        client = HostileClient(mesh.urls, mesh.credential, self._rng("client"), self._recorder)
-        writer = HostileWriter(database, mesh.id, self._rng("writer"), self._recorder)
-        forger = Forger(database, mesh.id, NODES, trap, self._rng("forger"), self._recorder)
+        seconds, forger = self._plan.seconds * _ATTACK, self._forger(mesh, trap)
         self._recorder.note("attack")
-        async with (
-            _in_background(client.run(self._routes())),
-            _in_background(writer.insert_all_the_time()),
-            _in_background(forger.run()),
-        ):
+        async with AsyncExitStack() as attacks:
+            for kinds, work in (
+                ({Attack.REQUESTS}, self._client(mesh, "client").run),
+                ({Attack.ROWS, Attack.TYPES}, self._writer(mesh, "writer").insert_all_the_time),
+                ({Attack.FORGERIES}, forger.run),
+            ):
+                if kinds & self._plan.attacks:
+                    await attacks.enter_async_context(_in_background(work()))
             await asyncio.sleep(seconds / 2)
             await self._nodes[NODES[0]].kill()
             await asyncio.sleep(seconds / 2)
@@ -134,11 +152,23 @@ class HostileRun:
 
     async def _vandalise(self, mesh: AttackedMesh) -> None:
         """Change any rows: nodes may refuse to go on, with a reason, but none may fail."""
-        client = HostileClient(mesh.urls, mesh.credential, self._rng("client again"), self._recorder)
-        writer = HostileWriter(mesh.database, mesh.id, self._rng("vandal"), self._recorder)
         self._recorder.note("vandalism")
-        async with _in_background(client.run(self._routes())), _in_background(writer.vandalise()):
-            await asyncio.sleep(self._plan.seconds * (1 - _CALM - _ATTACK))
+        if Attack.VANDALISM in self._plan.attacks:
+            client, vandal = self._client(mesh, "client again"), self._writer(mesh, "vandal")
+            async with _in_background(client.run()), _in_background(vandal.vandalise()):
+                await asyncio.sleep(self._plan.seconds * (1 - _CALM - _ATTACK))
+
+    def _client(self, mesh: AttackedMesh, name: str) -> HostileClient:
+        return HostileClient(mesh.urls, self._routes(), mesh.credential, self._rng(name), self._recorder)
+
+    def _writer(self, mesh: AttackedMesh, name: str) -> HostileWriter:
+        has_wrong_types = Attack.TYPES in self._plan.attacks
+        return HostileWriter(
+            mesh.database, mesh.id, self._rng(name), self._recorder, has_wrong_types=has_wrong_types
+        )
+
+    def _forger(self, mesh: AttackedMesh, trap: str) -> Forger:
+        return Forger(mesh.database, mesh.id, NODES, trap, self._rng("forger"), self._recorder)
 
     def _routes(self) -> Sequence[tuple[str, str]]:
         (noted, *_) = History.read(self.folder).notes("routes")
@@ -185,7 +215,10 @@ class HostileRun:
                 await do(node)
         except TimeoutError:
             self._recorder.note(
-                "unexpected", player=node.name, where="process", error=f"it took more than {seconds:g} s {what}"
+                "unexpected",
+                player=node.name,
+                where="process",
+                error=f"it took more than {seconds:g} s {what}",
             )
 
 

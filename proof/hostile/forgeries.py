@@ -83,9 +83,7 @@ class Forger:
     async def _insert(self, table: str, **columns: Any) -> None:
         row = {**dict(zip(MESH_COLUMNS, self._mesh, strict=True)), **columns}
         names, places = ", ".join(row), ", ".join("?" * len(row))
-        await self._database.run(
-            f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({places})", *row.values()
-        )
+        await self._database.run(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({places})", *row.values())
 
     # --- messages ----------------------------------------------------------------------------------------
 
@@ -129,8 +127,20 @@ class Forger:
 
     def _row_of_job(self, label: str) -> dict[str, Any]:
         manifest = canonical({"kind": BAIT, "nonce": new_key(), "payload": {FORGED: label}})
-        row = {"job_id": text_id(manifest), "ulid": new_key(), "kind": BAIT, "priority": 3, "not_before_ms": 0}
-        row |= {"max_attempts": 3, "backoff_ms": 1_000, "created_ms": 0, "seed": "00" * 16, "last_op": new_key()}
+        row = {
+            "job_id": text_id(manifest),
+            "ulid": new_key(),
+            "kind": BAIT,
+            "priority": 3,
+            "not_before_ms": 0,
+        }
+        row |= {
+            "max_attempts": 3,
+            "backoff_ms": 1_000,
+            "created_ms": 0,
+            "seed": "00" * 16,
+            "last_op": new_key(),
+        }
         return row | {"scheduled_by": self._rng.choice(self._nodes), "manifest": manifest}
 
     async def _plant_job(self, row: dict[str, Any]) -> None:
@@ -144,7 +154,9 @@ class Forger:
     async def _job_with_op(self, chain: str = "", label: str = "job with an op of a stranger") -> str:
         row, chain = self._row_of_job(label), chain or f"{ATTACKER}-{new_key()}"
         item = {"job_id": row["job_id"], "manifest": orjson.loads(row["manifest"]), "at_ms": 0}
-        item |= {name: row[name] for name in ("ulid", "kind", "priority", "max_attempts", "backoff_ms", "seed")}
+        item |= {
+            name: row[name] for name in ("ulid", "kind", "priority", "max_attempts", "backoff_ms", "seed")
+        }
         entry = await self._plant_entry(chain, "ScheduleJob", {"at_ms": 0, "jobs": [item]})
         await self._plant_job(row | {"last_op": entry.op_id, "scheduled_by": chain})
         return chain

@@ -33,7 +33,9 @@ _SHOWN: Final = 80
 class GoodWork:
     """The work of one node: it takes locks, sends and receives messages, schedules and runs jobs."""
 
-    def __init__(self, mesh: MeshNode, recorder: Recorder, nodes: tuple[str, ...], rng: random.Random) -> None:
+    def __init__(
+        self, mesh: MeshNode, recorder: Recorder, nodes: tuple[str, ...], rng: random.Random
+    ) -> None:
         self._mesh = mesh
         self._recorder = recorder
         self._nodes = nodes
@@ -150,7 +152,9 @@ class GoodWork:
         """Wait until everything that was sent and scheduled has been received and run."""
         until = asyncio.get_running_loop().time() + _DRAIN_S
         for message in self._messages:
-            is_acked = await self._is(until, lambda left, each=message: self._mesh.messages.wait_for_ack(each, left))
+            is_acked = await self._is(
+                until, lambda left, each=message: self._mesh.messages.wait_for_ack(each, left)
+            )
             self._recorder.note("good.end", kind="message", done=is_acked)
         for kind, job in self._jobs:
             is_ended = await self._is(until, lambda left, each=job: self._has_ended(each, left))

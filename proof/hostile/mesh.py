@@ -70,13 +70,19 @@ class AttackedMesh:
     def configure(self, name: str, number: int) -> None:
         """Set a node up: over different protocols, with and without a replica."""
         values: dict[str, Any] = {"node_id": name, "scope_id": SCOPE, "repository_id": REPOSITORY}
-        values |= {"token": _TOKENS["full"], "read_token": _TOKENS["read"], "metrics_token": _TOKENS["metrics"]}
+        values |= {
+            "token": _TOKENS["full"],
+            "read_token": _TOKENS["read"],
+            "metrics_token": _TOKENS["metrics"],
+        }
         values |= {"http": True, "bind": f"127.0.0.1:{free_port()}", "tick": f"{PACE.tick_s * 1_000:.0f}ms"}
         case = FILE
         if self.server is None:
             values["db_path"] = self._file
         else:
-            case = HomeCase(Backend.SERVER, _DRIVERS[number % len(_DRIVERS)], _REPLICAS[number % len(_REPLICAS)])
+            case = HomeCase(
+                Backend.SERVER, _DRIVERS[number % len(_DRIVERS)], _REPLICAS[number % len(_REPLICAS)]
+            )
         self.settings[name] = case.settings(self.folder / name, self.server, **values)
 
 

@@ -60,7 +60,9 @@ class HostileRequest:
 class RequestMaker:
     """Draws requests from a seed."""
 
-    def __init__(self, routes: Sequence[Route], document: dict[str, Any], nodes: Sequence[str], rng: random.Random) -> None:
+    def __init__(
+        self, routes: Sequence[Route], document: dict[str, Any], nodes: Sequence[str], rng: random.Random
+    ) -> None:
         self._routes = routes
         self._paths: dict[str, dict[str, Any]] = document["paths"]
         self._schemas: dict[str, Any] = document["components"]["schemas"]
@@ -96,9 +98,9 @@ class RequestMaker:
             headers = {"Content-Type": "application/json", **headers}
         elif self._rng.random() < 0.1:
             body = self._values.broken_body()[:5_000]
-        if credential in ("none", "guess") and path not in OPEN_PATHS:
-            flaw = f"credential: {credential}"
-        elif credential in ("read", "metrics") and described.get("x-scope") == "write":
+        if (credential in ("none", "guess") and path not in OPEN_PATHS) or (
+            credential in ("read", "metrics") and described.get("x-scope") == "write"
+        ):
             flaw = f"credential: {credential}"
         return HostileRequest(method, path, target, credential, flaw, headers, body)
 
@@ -199,10 +201,16 @@ class RequestMaker:
         credential = "relay" if credential == "full" and self._rng.random() < 0.5 else credential
         node = self._rng.choice(self._nodes)
         message = {
-            **{"message_uuid": self._values.name(), "sender_agent": node, "receiver_agent": "bait"},
-            **{"msg_type": "event", "payload": orjson.dumps({FORGED: "relayed without a signature"}).decode()},
-            **{"priority": 1, "max_attempts": 10, "hlc": f"{1_800_000_000_000}-0000-{node}", "sender_node": node},
-            **{"signature": self._rng.choice(("", "ed25519:" + "0" * 128, self._values.text()[:500]))},
+            "message_uuid": self._values.name(),
+            "sender_agent": node,
+            "receiver_agent": "bait",
+            "msg_type": "event",
+            "payload": orjson.dumps({FORGED: "relayed without a signature"}).decode(),
+            "priority": 1,
+            "max_attempts": 10,
+            "hlc": f"{1_800_000_000_000}-0000-{node}",
+            "sender_node": node,
+            "signature": self._rng.choice(("", "ed25519:" + "0" * 128, self._values.text()[:500])),
         }
         body, flaw = self._body(DELIVER, message)
         if self._rng.random() < 0.3:
@@ -216,7 +224,10 @@ class RequestMaker:
 
 
 def _flaw_of_headers(headers: Mapping[str, str]) -> str:
-    return next((f"header {name}" for name in ("Content-Type", "Content-Encoding", "Expect") if name in headers), NO_FLAW)
+    return next(
+        (f"header {name}" for name in ("Content-Type", "Content-Encoding", "Expect") if name in headers),
+        NO_FLAW,
+    )
 
 
 def _encoded(document: Any) -> bytes:

@@ -27,15 +27,45 @@ _NUMBERS: Final = (
 
 _BEYOND: Final = (b"18446744073709551616", b"-9223372036854775809", b"1e400", b"-0.0", b"1" * 5_000)
 _NOT_JSON: Final = (
-    *(b"NaN", b"Infinity", b'"\\ud800"', b'"\xed\xa0\x80"', b'"\xff\xfe"', b"'a'", b"[1,]", b"{,}", b"\xef\xbb\xbf{}"),
+    *(
+        b"NaN",
+        b"Infinity",
+        b'"\\ud800"',
+        b'"\xed\xa0\x80"',
+        b'"\xff\xfe"',
+        b"'a'",
+        b"[1,]",
+        b"{,}",
+        b"\xef\xbb\xbf{}",
+    ),
     *(b'{"a":1', b"", b"\x00", b'"\x00"', b"nul", b"[" * 100_000, b'{"a":' * 5_000),
 )
 _TEXTS: Final = (
     *("", " ", "\x00", "a\x00b", "\ufeff", "\u202e", "💥" * 50, "é" * 1_000, "\x1b[2J", "../../etc/passwd"),
-    *("' OR 1=1 --", "%s%n", "{}", "[]", "null", "9" * 400, "-1", "1e309", "NaN", "*" * 200, "**/" * 60 + "*"),
+    *(
+        "' OR 1=1 --",
+        "%s%n",
+        "{}",
+        "[]",
+        "null",
+        "9" * 400,
+        "-1",
+        "1e309",
+        "NaN",
+        "*" * 200,
+        "**/" * 60 + "*",
+    ),
     *("role:*", "mesh:owner", "file:/**", "a" * 128, "b" * 129, "c" * 1_025, "d" * _HUGE),
     *("2026-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z", "not a time", "PT1000000000H"),
-    *('{"kind":', '{"a":{"a":', "[1e999]", '{"at_ms":9223372036854775807}', '"\\ud800"', "blake3:zz", "ed25519:zz"),
+    *(
+        '{"kind":',
+        '{"a":{"a":',
+        "[1e999]",
+        '{"at_ms":9223372036854775807}',
+        '"\\ud800"',
+        "blake3:zz",
+        "ed25519:zz",
+    ),
 )
 
 
@@ -97,7 +127,13 @@ class HostileValues:
             return [*document[:at], self.mutated(document[at]), *document[at + 1 :]]
         return self.document()
 
-    def column(self) -> Any:
+    def column(self, kind: str) -> Any:
+        """Return a value of a column's own type, but not what a node would write there."""
+        if kind == "TEXT":
+            return self.text()
+        return self._rng.choice(_NUMBERS) if kind == "INTEGER" else self.number()
+
+    def wrong_column(self) -> Any:
         """Return what a column of any type can be made to hold."""
         roll = self._rng.random()
         if roll < 0.15:
@@ -127,7 +163,9 @@ class HostileValues:
 
     def deep_body(self, document: dict[str, Any]) -> bytes:
         """Return an object with a value that is nested too deeply for any endpoint."""
-        return self.body_with(document, nested(self._rng.choice([each for each in _DEPTHS if each >= 100])).encode())
+        return self.body_with(
+            document, nested(self._rng.choice([each for each in _DEPTHS if each >= 100])).encode()
+        )
 
     def body_beyond(self, document: dict[str, Any]) -> bytes:
         """Return an object with a number that no column can hold."""

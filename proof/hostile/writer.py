@@ -17,6 +17,7 @@ BAIT: Final = "bait"
 """Names with which nodes do honest work, and names that are there for the attacker."""
 
 _REST_S: Final = 0.02
+_WRONG: Final = 0.7
 _PER_TABLE: Final = 200
 """Rows that the attacker has in a table: then it changes those it has."""
 
@@ -25,8 +26,15 @@ class HostileWriter:
     """Writes at random: rows of its own, or as a vandal any row there is."""
 
     def __init__(
-        self, database: HostileDatabase, mesh: tuple[str, str], rng: random.Random, recorder: Recorder
+        self,
+        database: HostileDatabase,
+        mesh: tuple[str, str],
+        rng: random.Random,
+        recorder: Recorder,
+        *,
+        has_wrong_types: bool,
     ) -> None:
+        self._has_wrong_types = has_wrong_types
         self._database = database
         self._mesh = mesh
         self._rng = rng
@@ -71,12 +79,10 @@ class HostileWriter:
     async def _insert(self, table: Table) -> None:
         row = await self._template(table)
         for column in self._rng.sample(table.columns, self._rng.randrange(1, 4)):
-            row[column] = self._values.column()
+            row[column] = self._value(table, column)
         row |= self._names(table)
         columns, places = ", ".join(f"[{each}]" for each in row), ", ".join("?" * len(row))
-        await self._database.run(
-            f"INSERT INTO {table.name} ({columns}) VALUES ({places})", *row.values()
-        )
+        await self._database.run(f"INSERT INTO {table.name} ({columns}) VALUES ({places})", *row.values())
         self._inserted[table.name] = self._inserted.get(table.name, 0) + 1
 
     async def _template(self, table: Table) -> Row:
@@ -86,7 +92,7 @@ class HostileWriter:
             return {name: _renamed(rows[0][name]) for name in table.columns}
         return {
             name: self._values.name() if kind == "TEXT" else self._rng.randrange(10)
-            for name, kind in zip(table.columns, table.types, strict=True)
+            for name, kind in table.types.items()
         }
 
     def _names(self, table: Table) -> Row:
@@ -102,8 +108,14 @@ class HostileWriter:
         free = [each for each in table.columns if each not in (*table.names, "scope_id", "repository_id")]
         column = self._rng.choice(free or table.columns)
         await self._database.run(
-            f"UPDATE {table.name} SET [{column}] = ? WHERE {self._one(table, condition)}", self._values.column()
+            f"UPDATE {table.name} SET [{column}] = ? WHERE {self._one(table, condition)}",
+            self._value(table, column),
         )
+
+    def _value(self, table: Table, column: str) -> Any:
+        if self._has_wrong_types and self._rng.random() < _WRONG:
+            return self._values.wrong_column()
+        return self._values.column(table.types[column])
 
     async def _delete(self, table: Table) -> None:
         await self._database.run(f"DELETE FROM {table.name} WHERE {self._one(table, '')}")
