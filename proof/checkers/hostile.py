@@ -14,11 +14,14 @@ from proof.verdicts import Check
 STALL_S: Final = 1.0
 _MARGIN_S: Final = 2.0
 _ATTACKER: Final = "evil"
+_OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+"""Their answers have a form of their own."""
+
 _MUST_DO: Final = 0.5
 """The share of honest operations that must succeed: a busy machine, and a node that restarts, delay some."""
 
-_REFUSED: Final = 3
-"""The exit status of a process that the mesh refused, with a reason."""
+_ALLOWED: Final = 503
+"""A node that can't reach the database, or is overloaded, says so."""
 
 
 def _span(history: History, begin: str, end: str) -> Callable[[float], bool]:
@@ -32,42 +35,46 @@ def _span(history: History, begin: str, end: str) -> Callable[[float], bool]:
 
 
 def _nothing_fails(history: History) -> Iterator[str | int]:
-    for note in history.notes("up"):
-        yield 1
+    """Internal errors; after vandalism they are only counted, unless they end a process."""
+    is_vandalised = _span(history, "vandalism", "never")
+    yield len(history.notes("up"))
     for note in history.notes("unexpected"):
-        trace = str(note.data.get("trace", "")).strip().splitlines()
-        place = [line.strip() for line in trace if line.strip().startswith("File")][-1:]
-        yield f"{note.data['player']}: {note.data['where'][:100]}: {note.data['error'][:300]} {' '.join(place)}"
+        if note.data["where"] == "process" or not is_vandalised(note.at):
+            yield _error_line(note)
+
+
+def _error_line(note: Event) -> str:
+    trace = str(note.data.get("trace", "")).splitlines()
+    place = [line.strip() for line in trace if line.strip().startswith("File")][-1:]
+    where, error = note.data["where"][:100], note.data["error"][:300]
+    return f"{note.data['player']}: {where}: {error} {' '.join(place)}"
 
 
 def _no_process_ends(history: History) -> Iterator[str | int]:
-    """A node that is vandalised may end, if it says why; under attack none does."""
+    """A node that is vandalised may end, if it says why; under attack none does, but the one that is killed."""
     is_vandalised = _span(history, "vandalism", "never")
-    killed = 1
     for note in history.notes("life.ended"):
         yield 1
-        how = note.data["how"]
-        if how == "killed" and killed:
-            killed -= 1
-        elif how != "left" and not is_vandalised(note.at):
-            yield f"process {note.data['life']} of {note.data['player']} {how}"
+        if note.data["how"] == "broke" and not is_vandalised(note.at):
+            yield f"process {note.data['life']} of {note.data['player']} ended"
     for note in history.notes("broken"):
         if not is_vandalised(note.at):
             yield f"{note.who} stopped: {note.data['error']}"
 
 
 def _no_500(history: History) -> Iterator[str | int]:
+    is_vandalised = _span(history, "vandalism", "never")
     for answer in history.notes("hostile.answer"):
         yield 1
         data = answer.data
-        if data["status"] >= 500 and data["status"] != 503:
+        if data["status"] >= 500 and data["status"] != _ALLOWED and not is_vandalised(answer.at):
             yield f"{data['status']} to {data['method']} {data['target']} {data['body']}"
 
 
 def _problems(history: History) -> Iterator[str | int]:
     for answer in history.notes("hostile.answer"):
         data = answer.data
-        if data["status"] >= 400:
+        if data["status"] >= 400 and data["route"] not in _OPEN_PATHS:
             yield 1
             if data["fault"]:
                 yield f"{data['status']} to {data['method']} {data['route']} is no problem document: {data['fault']}"
@@ -172,14 +179,21 @@ def _believed(what: str, *kinds: str) -> Callable[[History], Iterator[str | int]
     return judge
 
 
-_KEY: Final = "message with a planted key"
+_KEYS: Final = ("message with a planted key", "message with the key of a planted chain")
 
 
 def _messages(history: History) -> Iterator[str | int]:
     for note in history.notes("message.received"):
         yield 1
-        if note.data["forged"] not in ("", _KEY):
+        if note.data["forged"] not in ("", *_KEYS):
             yield f"{note.who} received it: {note.data['forged']}"
+
+
+def _jobs(history: History) -> Iterator[str | int]:
+    for note in history.notes("job.ran"):
+        yield 1
+        if note.data["forged"] not in ("", "cron"):
+            yield f"{note.who} ran it: {note.data['forged']}"
 
 
 def _owner(history: History) -> Iterator[str | int]:
@@ -262,7 +276,9 @@ def _work(history: History) -> Iterator[str | int]:
 
 
 HOSTILE_CHECKS: Final = (
-    Check("nothing-fails", "no hostile value causes an internal error", _nothing_fails),
+    Check(
+        "nothing-fails", "no hostile value causes an internal error, and none crashes a node", _nothing_fails
+    ),
     Check("no-process-ends", "no node stops under attack", _no_process_ends),
     Check("no-500", "no request makes the service fail", _no_500),
     Check("problems-only", "every refusal is a problem document", _problems),
@@ -271,9 +287,10 @@ HOSTILE_CHECKS: Final = (
     Check("no-stall", f"no loop stands still for more than {STALL_S:g} s", _no_stall),
     Check("messages-authentic", "no forged message is delivered", _messages),
     Check(
-        "keys-authentic", "no planted key makes a message deliverable", _believed("message.received", _KEY)
+        "keys-authentic", "no planted key makes a message deliverable", _believed("message.received", *_KEYS)
     ),
-    Check("jobs-authentic", "no forged job is run", _believed("job.ran")),
+    Check("jobs-authentic", "no forged job is run", _jobs),
+    Check("crons-authentic", "no planted cron is fired", _believed("job.ran", "cron")),
     Check("owner-authentic", "no planted owner or coordinator is obeyed", _owner),
     Check("routes-authentic", "no planted route is obeyed", _routes),
     Check("addresses-authentic", "no message goes to a planted address", _addresses),

@@ -18,6 +18,7 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.model.oplog.chain import NO_HASH, LogEntry, signed_text
+from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.key_file import new_key as new_private_key
 from vox_mesh.store import new_key
 
@@ -57,11 +58,13 @@ class Forger:
             "message without a signature": self._unsigned_message,
             "message with a foreign signature": self._message,
             "message with a planted key": self._message_with_planted_key,
+            "message with the key of a planted chain": self._message_with_planted_chain,
             "changed message": self._changed_message,
             "job without an op": self._job,
             "job with an op of a stranger": self._job_with_op,
             "job with an op in a planted chain": self._job_with_planted_chain,
             "changed job": self._changed_job,
+            "cron": self._cron,
             "owner": self._owner,
             "route": self._route,
             "coordinator": self._coordinator,
@@ -115,6 +118,15 @@ class Forger:
         await self._message("message with a planted key", node)
         return node
 
+    async def _message_with_planted_chain(self) -> str:
+        """Open the chain of a node's commands, which there is not yet, and send with the key that opened it."""
+        node = self._rng.choice(self._nodes)
+        chain = self._commands_of(node)
+        await self._plant_key(chain)
+        await self._plant_entry(chain, "OpenChain", {"key": self._key.public})
+        await self._message("message with the key of a planted chain", node)
+        return chain
+
     async def _changed_message(self) -> str:
         await self._database.run(
             f"UPDATE a2a_messages SET payload = ? WHERE {_OF_MESH} AND receiver_agent = ? AND ended_ms IS NULL "
@@ -162,10 +174,14 @@ class Forger:
         return chain
 
     async def _job_with_planted_chain(self) -> str:
-        """Plant an op, with a key, as if a command of the node had scheduled it."""
-        chain = f"{self._rng.choice(self._nodes)}/{ATTACKER}"
+        """Plant an op, with a key, as if a command of a node had scheduled it."""
+        chain = self._commands_of(self._rng.choice(self._nodes))
         await self._plant_key(chain)
         return await self._job_with_op(chain, "job with an op in a planted chain")
+
+    @staticmethod
+    def _commands_of(node: str) -> str:
+        return f"{node}{COMMANDS}"
 
     async def _changed_job(self) -> str:
         await self._database.run(
@@ -173,6 +189,18 @@ class Forger:
             "AND state = 'pending'",
             *(FORGED, *self._mesh, BAIT),
         )
+        return ""
+
+    async def _cron(self) -> str:
+        """Plant a cron that is due: a node that fires it would sign the job itself."""
+        manifest = canonical({"kind": BAIT, "payload": {FORGED: "cron"}})
+        row = {
+            "name": f"{ATTACKER}-{new_key()}",
+            "expression": "* * * * *",
+            "timezone": "UTC",
+            "manifest": manifest,
+        }
+        await self._insert("job_crons", **row, options="{}", next_ms=1, added_ms=1)
         return ""
 
     # --- keys, the owner and what it decides -------------------------------------------------------------

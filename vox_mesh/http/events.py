@@ -38,6 +38,7 @@ _WRITE_TIMEOUT_S: Final = 10.0
 _MAX_DIGITS: Final = 18
 _MIN_INTERVAL_S: Final = 1.0
 _RETRY_DELAY_S: Final = 2.0
+_LISTENER_GONE: Final = (ConnectionError, TimeoutError)
 
 _log = logging.getLogger(__name__)
 
@@ -223,9 +224,9 @@ def _topics(request: web.Request) -> Collection[str]:
 
 def _log_failure(fault: BaseException) -> None:
     """Log the failure of a stream, unless its listener left or did not read in time."""
-    failure: BaseException | None = fault
+    failure: BaseException | None = None if isinstance(fault, _LISTENER_GONE) else fault
     if isinstance(fault, BaseExceptionGroup):
-        _, failure = fault.split((ConnectionError, TimeoutError))
+        _, failure = fault.split(_LISTENER_GONE)
     if failure is not None:
         _log.error("event stream failed", exc_info=failure)
 
