@@ -403,7 +403,8 @@ ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 -- The same without jobs charged to the accounts in ?6.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
-    READY AND coalesce(r.manifest ->> '$.budget.charge_to', '') NOT IN (SELECT value FROM json_each(?6))
+    READY AND coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
+        NOT IN (SELECT value FROM json_each(?6))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 

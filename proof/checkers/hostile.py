@@ -14,9 +14,6 @@ from proof.verdicts import Check
 STALL_S: Final = 1.0
 _MARGIN_S: Final = 2.0
 _ATTACKER: Final = "evil"
-_OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""Their answers have a form of their own."""
-
 _MUST_DO: Final = 0.5
 """The share of honest operations that must succeed: a busy machine, and a node that restarts, delay some."""
 
@@ -72,9 +69,10 @@ def _no_500(history: History) -> Iterator[str | int]:
 
 
 def _problems(history: History) -> Iterator[str | int]:
+    is_vandalised = _span(history, "vandalism", "never")
     for answer in history.notes("hostile.answer"):
         data = answer.data
-        if data["status"] >= 400 and data["route"] not in _OPEN_PATHS:
+        if data["status"] >= 400 and not is_vandalised(answer.at):
             yield 1
             if data["fault"]:
                 yield f"{data['status']} to {data['method']} {data['route']} is no problem document: {data['fault']}"
@@ -137,49 +135,36 @@ def _no_stall(history: History) -> Iterator[str | int]:
 
 def lag_summary(history: History) -> list[str]:
     """Return the worst lag, and the times that liveness took, in the calm and under attack."""
-    machine, lines = _Machine(history), []
-    for name, begin, end in (
-        ("calm", "calm", "attack"),
-        ("attack", "attack", "vandalism"),
-        ("vandalism", "vandalism", "left"),
-    ):
-        is_in = _span(history, begin, end)
-        late = [each for each in history.notes("loop.late") if is_in(each.at)]
-        worst = max((each.data["seconds"] for each in late), default=0.0)
-        own = max((own_lag(each, machine) for each in late), default=0.0)
-        stretch = max(
-            (each.data["stretch"] for each in history.notes("machine.stretch") if is_in(each.at)), default=1.0
-        )
-        live = sorted(
-            each.data["seconds"]
-            for each in history.notes("hostile.livez")
-            if is_in(each.at) and each.data["status"]
-        )
-        p99 = live[int(len(live) * 0.99)] if live else 0.0
-        lines.append(
-            f"{name}: worst lag {worst:.2f} s, own part {own:.2f} s, machine stretched up to {stretch:.1f}; "
-            f"livez p99 {p99 * 1_000:.0f} ms of {len(live)}"
-        )
-    return lines
+    ends = {"calm": "attack", "attack": "vandalism", "vandalism": "left"}
+    return [_lag_line(history, begin, end) for begin, end in ends.items()]
+
+
+def _lag_line(history: History, begin: str, end: str) -> str:
+    is_in, machine = _span(history, begin, end), _Machine(history)
+    late = [each for each in history.notes("loop.late") if is_in(each.at)]
+    worst = max((each.data["seconds"] for each in late), default=0.0)
+    own = max((own_lag(each, machine) for each in late), default=0.0)
+    stretches = [each.data["stretch"] for each in history.notes("machine.stretch") if is_in(each.at)]
+    answers = [each.data for each in history.notes("hostile.livez") if is_in(each.at)]
+    live = sorted(each["seconds"] for each in answers if each["status"])
+    p99 = live[int(len(live) * 0.99)] if live else 0.0
+    return (
+        f"{begin}: worst lag {worst:.2f} s, own part {own:.2f} s, machine stretched up to "
+        f"{max(stretches, default=1.0):.1f}; livez p99 {p99 * 1_000:.0f} ms of {len(live)}"
+    )
 
 
 # --- belief ------------------------------------------------------------------------------------------
 
 
-def _believed(what: str, *kinds: str) -> Callable[[History], Iterator[str | int]]:
-    """Return a check that no forgery of these kinds was delivered or run."""
-
-    def judge(history: History) -> Iterator[str | int]:
-        for note in history.notes(what):
-            yield 1
-            forged = note.data["forged"]
-            if forged and (not kinds or forged in kinds):
-                yield f"{note.who} took it: {forged}"
-
-    return judge
-
-
 _KEYS: Final = ("message with a planted key", "message with the key of a planted chain")
+
+
+def _keys(history: History) -> Iterator[str | int]:
+    for note in history.notes("message.received"):
+        yield 1
+        if note.data["forged"] in _KEYS:
+            yield f"{note.who} received it: {note.data['forged']}"
 
 
 def _messages(history: History) -> Iterator[str | int]:
@@ -194,6 +179,13 @@ def _jobs(history: History) -> Iterator[str | int]:
         yield 1
         if note.data["forged"] not in ("", "cron"):
             yield f"{note.who} ran it: {note.data['forged']}"
+
+
+def _crons(history: History) -> Iterator[str | int]:
+    for note in history.notes("job.ran"):
+        yield 1
+        if note.data["forged"] == "cron":
+            yield f"{note.who} ran a job of a planted cron"
 
 
 def _owner(history: History) -> Iterator[str | int]:
@@ -286,11 +278,9 @@ HOSTILE_CHECKS: Final = (
     Check("every-route-tried", "every route of the service was attacked", _every_route),
     Check("no-stall", f"no loop stands still for more than {STALL_S:g} s", _no_stall),
     Check("messages-authentic", "no forged message is delivered", _messages),
-    Check(
-        "keys-authentic", "no planted key makes a message deliverable", _believed("message.received", *_KEYS)
-    ),
+    Check("keys-authentic", "no planted key makes a message deliverable", _keys),
     Check("jobs-authentic", "no forged job is run", _jobs),
-    Check("crons-authentic", "no planted cron is fired", _believed("job.ran", "cron")),
+    Check("crons-authentic", "no planted cron is fired", _crons),
     Check("owner-authentic", "no planted owner or coordinator is obeyed", _owner),
     Check("routes-authentic", "no planted route is obeyed", _routes),
     Check("addresses-authentic", "no message goes to a planted address", _addresses),

@@ -16,7 +16,7 @@ from yarl import URL
 
 from proof.chaos.fuzzers import NOISE
 from proof.history import Recorder
-from proof.hostile.requests import HostileRequest, RequestMaker, Route
+from proof.hostile.requests import OPEN_PATHS, HostileRequest, RequestMaker, Route
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.openapi import document_of
 
@@ -30,6 +30,8 @@ _LIVE: Final = "/livez"
 _LIVE_EVERY_S: Final = 0.2
 _LIVE_S: Final = 30.0
 _PROBLEM: Final = "application/problem+json"
+_QUERY_FAILED: Final = "bad_statement"
+"""A statement of the mesh itself failed: no request holds SQL."""
 _PROBLEM_FIELDS: Final = frozenset({"type", "title", "status", "code", "detail"})
 
 
@@ -86,7 +88,7 @@ class HostileClient:
                 self._note(node, request, answer.status, "")
                 return
             body = await answer.content.read(_READ)
-            self._note(node, request, answer.status, _fault(answer, request.method, body))
+            self._note(node, request, answer.status, _fault(answer, request, body))
 
     def _note(self, node: str, request: HostileRequest, status: int, fault: str) -> None:
         about: dict[str, Any] = {
@@ -124,9 +126,9 @@ async def watch_liveness(urls: Mapping[str, str], recorder: Recorder) -> None:
             await asyncio.sleep(_LIVE_EVERY_S)
 
 
-def _fault(answer: aiohttp.ClientResponse, method: str, body: bytes) -> str:
-    """Return why an answer is no problem document, or nothing."""
-    if method == "HEAD":
+def _fault(answer: aiohttp.ClientResponse, request: HostileRequest, body: bytes) -> str:
+    """Return why a refusal is no problem document, or not one for the client; or nothing."""
+    if request.method == "HEAD" or request.route in OPEN_PATHS:
         return ""
     if answer.content_type != _PROBLEM:
         return f"content type {answer.content_type}"
@@ -134,7 +136,9 @@ def _fault(answer: aiohttp.ClientResponse, method: str, body: bytes) -> str:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "not JSON"
-    return "" if isinstance(document, dict) and document.keys() >= _PROBLEM_FIELDS else "fields are missing"
+    if not isinstance(document, dict) or not document.keys() >= _PROBLEM_FIELDS:
+        return "fields are missing"
+    return f"a query failed: {document['detail'][:_SHOWN]}" if document["code"] == _QUERY_FAILED else ""
 
 
 async def _send_bytes(url: str, noise: bytes) -> None:
