@@ -126,7 +126,7 @@ class HostileRun:
     def _rng(self, what: str) -> random.Random:
         return random.Random(f"{self._plan.seed} {what}")
 
-    # --- the phases ----------------------------------------------------------------------------------------
+    # --- the phases ----------------------------------------------------------------------------------
 
     async def _attack(self, mesh: AttackedMesh, trap: str) -> None:
         """Attack while honest work goes on; a node is killed meanwhile, and starts among hostile rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -88,13 +89,26 @@ class Forger:
         names, places = ", ".join(row), ", ".join("?" * len(row))
         await self._database.run(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({places})", *row.values())
 
-    # --- messages ----------------------------------------------------------------------------------------
+    # --- messages ------------------------------------------------------------------------------------
 
     def _forged_message(self, label: str, node: str) -> Message:
-        now_ms = int(asyncio.get_running_loop().time()) + 1_800_000_000_000
         return Message(
-            *(new_key(), node, BAIT, "event", canonical({FORGED: label}), 3),
-            *(None, None, None, None, None, 10, str(Hlc(now_ms, 77, node)), node, 1, None),
+            message_uuid=new_key(),
+            sender_agent=node,
+            receiver_agent=BAIT,
+            msg_type="event",
+            payload=canonical({FORGED: label}),
+            priority=3,
+            thread_id=None,
+            correlation_id=None,
+            reply_to=None,
+            expires_ms=None,
+            ack_by_ms=None,
+            max_attempts=10,
+            hlc=str(Hlc(time.time_ns() // 1_000_000, self._rng.randrange(1_000), node)),
+            sender_node=node,
+            sender_incarnation=1,
+            traceparent=None,
         )
 
     async def _plant_message(self, message: Message) -> str:
@@ -119,7 +133,7 @@ class Forger:
         return node
 
     async def _message_with_planted_chain(self) -> str:
-        """Open the chain of a node's commands, which there is not yet, and send with the key that opened it."""
+        """Open the chain of a node's commands, and send with the key that opened it."""
         node = self._rng.choice(self._nodes)
         chain = self._commands_of(node)
         await self._plant_key(chain)
@@ -129,13 +143,13 @@ class Forger:
 
     async def _changed_message(self) -> str:
         await self._database.run(
-            f"UPDATE a2a_messages SET payload = ? WHERE {_OF_MESH} AND receiver_agent = ? AND ended_ms IS NULL "
-            "AND payload LIKE '%prey%'",
+            f"UPDATE a2a_messages SET payload = ? WHERE {_OF_MESH} AND receiver_agent = ? "
+            "AND ended_ms IS NULL AND payload LIKE '%prey%'",
             *(canonical({FORGED: "changed message"}), *self._mesh, BAIT),
         )
         return ""
 
-    # --- jobs --------------------------------------------------------------------------------------------
+    # --- jobs ----------------------------------------------------------------------------------------
 
     def _row_of_job(self, label: str) -> dict[str, Any]:
         manifest = canonical({"kind": BAIT, "nonce": new_key(), "payload": {FORGED: label}})
@@ -203,7 +217,7 @@ class Forger:
         await self._insert("job_crons", **row, options="{}", next_ms=1, added_ms=1)
         return ""
 
-    # --- keys, the owner and what it decides -------------------------------------------------------------
+    # --- keys, the owner and what it decides ---------------------------------------------------------
 
     async def _plant_key(self, chain: str, from_seq: int = 0) -> None:
         await self._insert("node_keys", node_id=chain, from_seq=from_seq, public_key=self._key.public)
@@ -211,12 +225,13 @@ class Forger:
     async def _plant_entry(self, chain: str, kind: str, payload: Any) -> LogEntry:
         """Append an entry that fits the end of a chain, signed with the attacker's key."""
         rows = await self._database.run(
-            f"SELECT seq, hash, hlc FROM agent_oplog WHERE {_OF_MESH} AND node_id = ? ORDER BY seq DESC LIMIT 1",
+            f"SELECT seq, hash, hlc FROM agent_oplog WHERE {_OF_MESH} AND node_id = ? "
+            "ORDER BY seq DESC LIMIT 1",
             *(*self._mesh, chain),
         )
         seq, prev, hlc = rows[0].values() if rows else (0, NO_HASH, str(Hlc(1_700_000_000_000, 0, chain)))
-        time = Hlc.parse(hlc)
-        later = str(time._replace(wall_ms=time.wall_ms + 1))
+        end = Hlc.parse(hlc)
+        later = str(end._replace(wall_ms=end.wall_ms + 1))
         entry = LogEntry(
             *(0, chain, seq + 1, new_key(), kind, later, "[]", canonical(payload), self._mesh[1], prev),
             *("", None, 1, None, None),

@@ -58,7 +58,7 @@ class GoodWork:
             forged = "changed job"
         self._recorder.note("job.ran", kind=context.job.kind, job=context.job.job_id, forged=forged[:_SHOWN])
 
-    # --- doing ---------------------------------------------------------------------------------------------
+    # --- doing ---------------------------------------------------------------------------------------
 
     async def run(self, over: asyncio.Event) -> None:
         """Do one thing after another, until it is over."""
@@ -106,7 +106,7 @@ class GoodWork:
     def _own(self) -> str:
         return f"{GOOD}-{self._recorder.who}"
 
-    # --- receiving and looking -------------------------------------------------------------------------------
+    # --- receiving and looking -----------------------------------------------------------------------
 
     async def receive(self, agent: str) -> None:
         """Receive and acknowledge the messages of an inbox, until cancelled."""
@@ -130,7 +130,7 @@ class GoodWork:
         self._recorder.note("message.received", inbox=message.receiver_agent, forged=forged[:_SHOWN])
 
     async def look(self) -> None:
-        """Note whom this node believes to be the owner and the coordinator, and the routes, until cancelled."""
+        """Note whom this node takes for the owner and the coordinator, and the routes, until cancelled."""
         known: dict[str, Any] = {}
         while True:
             try:
@@ -146,7 +146,7 @@ class GoodWork:
                     self._recorder.note("believed", **believed)
             await asyncio.sleep(_BELIEFS_S)
 
-    # --- the end ---------------------------------------------------------------------------------------------
+    # --- the end -------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Wait until everything that was sent and scheduled has been received and run."""

@@ -1,7 +1,7 @@
 """The lag of an event loop, and how much of it the machine is to blame for.
 
-A loop is late when its process computes or blocks, and also when the machine is busy with others. The second is
-measured by a process that does nothing else: how much longer than its time on a processor does a piece of work take?
+A loop is late when its process computes or blocks, and also when the machine is busy with others. The second
+is measured by a process that does nothing else: how much longer than its time on a processor does work take?
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class RequestMaker:
             flaw = f"credential: {credential}"
         return HostileRequest(method, path, target, credential, flaw, headers, body)
 
-    # --- paths and queries -------------------------------------------------------------------------------
+    # --- paths and queries ---------------------------------------------------------------------------
 
     def _target(self, path: str, described: Mapping[str, Any]) -> str:
         parts = [self._segment() if part.startswith("{") else part for part in path.split("/")]
@@ -134,7 +134,7 @@ class RequestMaker:
             return str(self._values.number())
         return self._values.name() if roll < 0.5 else self._values.text()[:2_000]
 
-    # --- bodies ------------------------------------------------------------------------------------------
+    # --- bodies --------------------------------------------------------------------------------------
 
     def _body(self, path: str, valid: Any) -> tuple[bytes, str]:
         """Return a body, and its flaw."""
@@ -194,7 +194,7 @@ class RequestMaker:
             if name in needed or (depth > 0 and self._rng.random() < 0.4)
         }
 
-    # --- the relay ---------------------------------------------------------------------------------------
+    # --- the relay -----------------------------------------------------------------------------------
 
     def _delivery(self, method: str, credential: str) -> HostileRequest:
         """Return a delivery of messages that no node signed."""

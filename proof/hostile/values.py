@@ -1,4 +1,4 @@
-"""Hostile values: of wrong types, deep, huge, badly encoded, and at the edges of what numbers and times can be."""
+"""Hostile values: of wrong types, deep, huge, badly encoded, and at the edges of numbers and times."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class HostileValues:
             return self._rng.randbytes(self._rng.choice((0, 1, 8, 64, 5_000)))
         return self.number() if roll < 0.6 else self.text()
 
-    # --- bodies that are refused, whatever they are for --------------------------------------------------
+    # --- bodies that are refused, whatever they are for ----------------------------------------------
 
     def broken_body(self) -> bytes:
         """Return a body that is not JSON, or too large."""

@@ -78,7 +78,7 @@ class HostileWriter:
 
     async def _insert(self, table: Table) -> None:
         row = await self._template(table)
-        for column in self._rng.sample(table.columns, self._rng.randrange(1, 4)):
+        for column in self._rng.choices(table.columns, k=self._rng.randrange(1, 4)):
             row[column] = self._value(table, column)
         row |= self._names(table)
         columns, places = ", ".join(f"[{each}]" for each in row), ", ".join("?" * len(row))

@@ -119,3 +119,13 @@ async def test_a_node_that_can_t_read_the_clock_says_so(
     with pytest.raises(DatabaseFault, match="clock can't be read"):
         async with Mesh.open(settings):
             pass
+
+
+async def test_a_node_whose_incarnation_is_no_number_says_so(node: MeshNode, tmp_path: Path) -> None:
+    await node.close()
+    with closing(sqlite3.connect(tmp_path / "vox" / "local.db", timeout=PATIENCE_S)) as database, database:
+        database.execute("UPDATE node_incarnations SET incarnation = 'x', beats = x'00'")
+    again = FILE.settings(tmp_path, None, node_id="ann", scope_id=node.store.mesh_id[0])
+    with pytest.raises(DatabaseFault, match="must be a whole number"):
+        async with Mesh.open(again):
+            pass

@@ -130,7 +130,7 @@ class MeshClock:
         if type(mesh_ms) is not int or type(correction_ms) not in (int, type(None)):
             raise DatabaseFault(
                 "the database's clock can't be read: its time or its correction is not a whole number",
-                hint="look at the table database_clock: was it changed by hand?",
+                hint="it was changed past the mesh: delete the row of database_clock",
             )
         if self.step is not None and started < self._noticed_at:
             return  # the time may have been read before the step

@@ -17,6 +17,7 @@ from vox_mesh.model.nodes.store_memory import ROLLED_BACK, Epoch, StoreMemory, S
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.witness import StoreWitness
+from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -150,8 +151,12 @@ class Rollback:
         started = self._clock.started()
         row = (await database.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
         self._clock.heard(row["now_ms"], started)
-        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
-        return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
+        epoch = Epoch(whole_number(row["epoch"], "the epoch"), row["epoch_op"], row["origin"])
+        incarnation = row["incarnation"]
+        if incarnation is not None:
+            incarnation = whole_number(incarnation, "the incarnation")
+        beats = whole_number(row["beats"], "the count of heartbeats")
+        return StoreState(incarnation, beats, row["last_id"], row["op_at_entry"], epoch)
 
 
 def _is_other_database(memory: StoreMemory, state: StoreState) -> bool:

@@ -66,7 +66,7 @@ class Holder(NamedTuple):
 def milliseconds_at(iso: str) -> int:
     """Return the milliseconds since the epoch of a time as the database writes it.
 
-    A text that no node wrote counts as the last time there is: a lease that ends then is waited for, not polled.
+    A text that is no time, which no node writes, counts as the last time there is.
     """
     try:
         return round(datetime.fromisoformat(iso).timestamp() * 1_000)
