@@ -135,6 +135,7 @@ class MeshClock:
         if self.step is not None and started < self._noticed_at:
             return  # the time may have been read before the step
         now = self._times.elapsed()
+        has_faded = self.correction_ms != 0  # the rest of it may have, since the last answer
         if correction_ms is not None:
             self.correction_ms = correction_ms
         at_least = mesh_ms - now * 1_000
@@ -146,7 +147,7 @@ class MeshClock:
                 if self._is_step(low_ms, high_ms, now):
                     self._suspect(ClockStep(round(low_ms), round(high_ms)), now)
                     return
-            self._ahead_ms = self._lower_bound(at_least, at_most, now)
+            self._ahead_ms = self._lower_bound(at_least, at_most, now, has_faded)
             self._unsure_ms = at_most - self._ahead_ms + unsure_ms
         else:
             self._unsure_ms = min(self._unsure_ms, at_most - ahead)
@@ -161,7 +162,7 @@ class MeshClock:
         most = MAX_STEP_MS + _MAX_DRIFT * 1_000 * (now - self._heard_at)
         return low_ms > most or high_ms < -most
 
-    def _lower_bound(self, at_least: float, at_most: float, now: float) -> float:
+    def _lower_bound(self, at_least: float, at_most: float, now: float, has_faded: bool) -> float:
         """Return the better bound: the answer's, or the previous one if drift explains the difference.
 
         An answer may have been on its way for long, so that its own bound is far too low.
@@ -169,7 +170,7 @@ class MeshClock:
         if self._ahead_ms is None:
             return at_least
         drift_ms = _MAX_DRIFT * 1_000 * (now - self._heard_at)
-        if self.correction_ms:
+        if has_faded or self.correction_ms:
             drift_ms += _MAX_SLEW * 1_000 * (now - self._heard_at) + _MAX_SLEW_MS
         lowest = self._ahead_ms - drift_ms
         return max(at_least, lowest) if lowest <= at_most else at_least
