@@ -77,7 +77,7 @@ class HostileRun:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self.folder = folder
-        (folder / LOGS).mkdir(parents=True)
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
         self._recorder = Recorder("stage", 1, time.monotonic, append_events_to(folder / "stage.jsonl"))
         self._nodes: dict[str, ClusterNode] = {}
 

@@ -51,6 +51,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
+        elif plant.instrument is Instrument.ATTACK:
+            broken, effort = _run_attack(plant, seconds)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -84,24 +86,24 @@ def _selection(plant: PlantedBug) -> list[str]:
 
 
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+    broken = _broken_checks(plant, "proof.chaos", seconds, _STORES[plant.instrument], *_selection(plant))
+    return broken, f"{seconds} s of chaos"
+
+
+def _run_attack(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+    return _broken_checks(plant, "proof.hostile", seconds, "file"), f"an attack of {seconds} s"
+
+
+def _broken_checks(plant: PlantedBug, instrument: str, seconds: int, store: str, *more: str) -> Sequence[str]:
+    """Run an instrument with real processes; its checks run without the bug."""
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
-        arguments = [
-            "--seconds",
-            str(seconds),
-            "--seed",
-            "1",
-            "--store",
-            _STORES[plant.instrument],
-            "--out",
-            folder,
-        ]
-        arguments += _selection(plant)
-        _run("proof.chaos", *arguments, "--plant", plant.name)  # its checks run without the bug
+        arguments = ["--seconds", str(seconds), "--seed", "1", "--store", store, "--out", folder, *more]
+        _run(instrument, *arguments, "--plant", plant.name)
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():
             raise InstrumentFailed("it came to no verdict")
-        verdicts = json.loads(verdicts.read_text())
-    return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
+        found = json.loads(verdicts.read_text())
+    return [each["name"] for each in found if each["faults"]]
 
 
 def _run(*arguments: str) -> str:

@@ -22,6 +22,7 @@ class Instrument(StrEnum):
     SIMULATION = "simulation"
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
+    ATTACK = "an attack"
 
 
 class PlaceNotFound(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
@@ -22,6 +23,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        HOSTILE_PLANTS,
     )
     for plant in plants
 }

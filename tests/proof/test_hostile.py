@@ -30,6 +30,7 @@ def test_a_mesh_holds_under_attack(store: StoreKind, tmp_path: Path, seed: int) 
 
 def _late(since: float, seconds: float, computed: float) -> Story:
     story = Story()
+    story.node("ann").note("loop.watched", samples=20, worst=0.0)
     story.node("ann").note("loop.late", since=since, seconds=seconds, computed=computed)
     return story
 
