@@ -117,7 +117,7 @@ class _Machine:
 def own_lag(late: Event, machine: _Machine) -> float:
     """Return how late a loop would have been on a machine of its own.
 
-    Its process was on a processor for `computed` seconds; all of its lag is divided by the machine's stretch.
+    Its thread was on a processor for `computed` seconds; all of its lag is divided by the machine's stretch.
     """
     since: float = late.data["since"]
     seconds: float = late.data["seconds"]

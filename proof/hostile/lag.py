@@ -27,12 +27,12 @@ async def watch_loop(recorder: Recorder) -> None:
     """Note whenever this loop is late, until cancelled; and at times that it was not."""
     worst, samples = 0.0, 0
     while True:
-        began, used = time.monotonic(), time.process_time()
+        began, used = time.monotonic(), time.thread_time()
         await asyncio.sleep(_EVERY_S)
         late_s = time.monotonic() - began - _EVERY_S
         worst, samples = max(worst, late_s), samples + 1
         if late_s >= _NOTED_S:
-            computed_s = time.process_time() - used
+            computed_s = time.thread_time() - used
             recorder.note("loop.late", since=began, seconds=late_s, computed=computed_s)
         if samples % 20 == 0:
             recorder.note("loop.watched", samples=20, worst=worst)
