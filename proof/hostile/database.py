@@ -17,13 +17,16 @@ from typing import Any, Final
 from tools.sqld import Server
 
 _TIMEOUT_S: Final = 10.0
-_TABLES: Final = (
-    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' "
-    "AND name NOT LIKE 'libsql%' ORDER BY name"
-)
-_UNIQUE: Final = (
-    "SELECT DISTINCT i.name FROM pragma_index_list(?) AS l, pragma_index_info(l.name) AS i WHERE l.[unique]"
-)
+_COLUMNS: Final = """
+    SELECT t.name AS [table], c.name, c.type, c.pk, EXISTS (
+        SELECT 1 FROM pragma_index_list(t.name) AS l, pragma_index_info(l.name) AS i
+        WHERE l.[unique] AND i.name = c.name
+    ) AS is_unique
+    FROM sqlite_schema AS t, pragma_table_info(t.name) AS c
+    WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite%' AND t.name NOT LIKE 'libsql%' ORDER BY t.name, c.cid
+"""
+_SINGLETON: Final = 7
+"""The columns of `database_clock`, whose id is always 1."""
 MESH_COLUMNS: Final = ("scope_id", "repository_id")
 
 Row = dict[str, Any]
@@ -63,21 +66,10 @@ class HostileDatabase:
 
     async def tables(self) -> list[Table]:
         """Return every table, as the schema has it now."""
-        return [await self._table(row["name"]) for row in await self.run(_TABLES)]
-
-    async def _table(self, name: str) -> Table:
-        info = await self.run("SELECT name, type, pk FROM pragma_table_info(?)", name)
-        is_rowid = [each["name"] for each in info if each["pk"]] == ["id"] and len(info) > 4
-        kept = [each for each in info if not (is_rowid and each["name"] == "id")]
-        unique = {row["name"] for row in await self.run(_UNIQUE, name)}
-        unique |= {each["name"] for each in kept if each["pk"]}
-        texts = [each["name"] for each in kept if each["type"] == "TEXT" and each["name"] in unique]
-        return Table(
-            name,
-            tuple(each["name"] for each in kept),
-            {each["name"]: each["type"] for each in kept},
-            tuple(each for each in texts if each not in MESH_COLUMNS),
-        )
+        columns: dict[str, list[Row]] = {}
+        for row in await self.run(_COLUMNS):
+            columns.setdefault(row["table"], []).append(row)
+        return [_table(name, found) for name, found in columns.items()]
 
     def _on_file(self, sql: str, values: Sequence[Any]) -> list[Row]:
         assert isinstance(self._target, Path)
@@ -104,6 +96,18 @@ class HostileDatabase:
         found = result["response"]["result"]
         names = [each["name"] for each in found["cols"]]
         return [dict(zip(names, map(_decoded, row), strict=True)) for row in found["rows"]]
+
+
+def _table(name: str, columns: Sequence[Row]) -> Table:
+    is_rowid = [each["name"] for each in columns if each["pk"]] == ["id"] and len(columns) > _SINGLETON
+    kept = [each for each in columns if not (is_rowid and each["name"] == "id")]
+    texts = [each["name"] for each in kept if each["type"] == "TEXT" and (each["pk"] or each["is_unique"])]
+    return Table(
+        name,
+        tuple(each["name"] for each in kept),
+        {each["name"]: each["type"] for each in kept},
+        tuple(each for each in texts if each not in MESH_COLUMNS),
+    )
 
 
 def _encoded(value: Any) -> dict[str, Any]:
