@@ -273,9 +273,6 @@ def _work(history: History) -> Iterator[str | int]:
                 yield f"a {note.data['kind']} of {note.who} came to no end"
 
 
-KNOWN_GAPS: Final = frozenset({"crons-authentic"})
-"""Promises that the mesh does not keep yet: their verdicts are shown, and don't make a run fail."""
-
 HOSTILE_CHECKS: Final = (
     Check(
         "nothing-fails", "no hostile value causes an internal error, and none crashes a node", _nothing_fails

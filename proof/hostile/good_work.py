@@ -25,7 +25,7 @@ _TTL_S: Final = 5.0
 _CONCURRENCY: Final = 4
 _PREY_S: Final = 3.0
 """How long a bait waits to be changed by the attacker before it is run."""
-_DRAIN_S: Final = 20.0
+_DRAIN_S: Final = 60.0
 _BELIEFS_S: Final = 0.5
 _SHOWN: Final = 80
 
