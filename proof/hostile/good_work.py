@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from proof.history import Recorder
@@ -152,12 +153,10 @@ class GoodWork:
         """Wait until everything that was sent and scheduled has been received and run."""
         until = asyncio.get_running_loop().time() + _DRAIN_S
         for message in self._messages:
-            is_acked = await self._is(
-                until, lambda left, each=message: self._mesh.messages.wait_for_ack(each, left)
-            )
+            is_acked = await self._is(until, partial(self._mesh.messages.wait_for_ack, message))
             self._recorder.note("good.end", kind="message", done=is_acked)
         for kind, job in self._jobs:
-            is_ended = await self._is(until, lambda left, each=job: self._has_ended(each, left))
+            is_ended = await self._is(until, partial(self._has_ended, job))
             self._recorder.note("good.end", kind=kind, done=is_ended)
 
     async def _has_ended(self, job: Scheduled, left: float) -> bool:

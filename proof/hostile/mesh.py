@@ -30,7 +30,7 @@ _TOKENS: Final = {
     "full": "a-token-that-may-do-everything-1",
     "read": "a-token-that-may-read-everything",
     "metrics": "a-token-that-may-read-metrics-01",
-    "guess": "a-token-that-nobody-has-ever-made",
+    "guess": "a-token-that-was-never-made-by-1",
 }
 _DRIVERS: Final = (Driver.WS, Driver.HTTP)
 _REPLICAS: Final = (ReplicaChoice.AUTO, ReplicaChoice.OFF, ReplicaChoice.AUTO)

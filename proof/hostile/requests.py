@@ -23,7 +23,7 @@ DELIVER: Final = "/v1/a2a/deliver"
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "EVIL")
 _BULK: Final = frozenset({"/v1/jobs/abort", "/v1/jobs/retry"})
-"""Without a selection these act on all jobs, also on those of others: they are asked what they would do."""
+"""Without a selection these act on all jobs, also of others: they are asked what they would do."""
 
 _ODD_HEADERS: Final[Sequence[Mapping[str, str]]] = (
     {},

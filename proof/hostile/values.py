@@ -12,7 +12,7 @@ FORGED: Final = "forged-by-the-attacker"
 """In the payload of everything that is forged: a node that acts on it shows what it did."""
 
 ATTACKER: Final = "evil"
-"""The beginning of all names that the attacker makes up. Nobody else has such names."""
+"""The beginning of all names that the attacker makes up. Nothing else has such names."""
 
 MAX_BODY: Final = 2 * 2**20
 """The largest body that the service reads."""
