@@ -12,6 +12,7 @@ from typing import Final
 
 from proof import tables
 from vox_mesh.store.schema.statements import NOW_MS
+from vox_mesh.store.schema.unexpected import declare_triggers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +94,6 @@ INSTALL: Final[tuple[str, ...]] = (
     *(statement for each in WITNESSES for statement in each.statements()),
 )
 """Creates the witnesses and the workloads' tables. Run it when the mesh's tables exist and are empty."""
+
+# A process that does not import this module refuses a database with these triggers.
+declare_triggers(sql for sql in INSTALL if sql.startswith("CREATE TRIGGER"))

@@ -2,7 +2,8 @@
 -- `migrations/` bring an existing database to the same shape, so a change here needs a migration; a test compares
 -- the two. Every statement may run from many nodes at once and any number of times.
 --
--- Scope (tenant) and repository are part of every key, so that several meshes can share a database. Times are
+-- Scope and repository are part of every key, so that several meshes can share a database; they separate names, not
+-- tenants. Times are
 -- those of the mesh: the database's clock plus a correction (see `database_clock`). In all these files `NOW_MS`
 -- stands for it, in milliseconds.
 

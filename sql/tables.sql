@@ -8,8 +8,9 @@ WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT GLOB 'sqlite_*' AND 
 ORDER BY t.name, c.cid
 
 -- name: definitions
-SELECT type, name, sql FROM sqlite_master
-WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' AND name NOT GLOB 'libsql_*'
+-- Without the tables of SQLite itself. Triggers and indexes under any name: an attacker may have chosen it.
+SELECT type, name, tbl_name, sql FROM sqlite_master
+WHERE sql IS NOT NULL AND NOT (type = 'table' AND name GLOB 'sqlite_*')
 ORDER BY type = 'trigger', type = 'view', rowid
 
 -- name: has_sequences

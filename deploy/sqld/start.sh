@@ -6,8 +6,10 @@
 #   SQLD_DATA          folder for its data            (default: ./sqld-data)
 #   SQLD_LISTEN        address and port               (default: 127.0.0.1:8080)
 #   SQLD_KEY           file with the public keys of its tokens: Ed25519, PEM, one after another (required)
-#   SQLD_ADMIN_PORT    port on loopback by which this script sets the durability (default: 8081)
+#   SQLD_ADMIN_PORT    port on loopback by which this script configures it (default: 8081)
 #   SQLD_CONNECTIONS   how many streams may be open   (default: 256)
+#   SQLD_TENANTS       folder with the public key NAME.pub.pem of each tenant: the server has the namespace NAME for
+#                      each, which only tokens of that key open, and no other than these (default: one database)
 #   SQLD_EXTENSIONS    folder that build_extension.sh has filled (default: extensions, next to this script)
 set -eu
 
@@ -19,6 +21,8 @@ data=${SQLD_DATA:-./sqld-data}
 listen=${SQLD_LISTEN:-127.0.0.1:8080}
 admin_port=${SQLD_ADMIN_PORT:-8081}
 extensions=${SQLD_EXTENSIONS:-$(dirname "$0")/extensions}
+tenants=${SQLD_TENANTS:-}
+shopt -s nullglob
 
 if [ -z "${SQLD_KEY:-}" ]; then
     echo "start.sh: SQLD_KEY must be set: without a key anyone may write; run \`vox-mesh token create\` and set SQLD_KEY=sqld.pub.pem" >&2
@@ -37,25 +41,56 @@ if [ ! -r "$extensions/trusted.lst" ]; then
     exit 2
 fi
 
+if [ -n "$tenants" ] && [ ! -d "$tenants" ]; then
+    echo "start.sh: SQLD_TENANTS must be a folder, got $tenants; put the public key NAME.pub.pem of each tenant into it" >&2
+    exit 2
+fi
+for key in ${tenants:+"$tenants"/*.pub.pem}; do
+    name=${key##*/}
+    if [[ ! ${name%.pub.pem} =~ ^[a-z0-9][a-z0-9-]*$ ]] || [[ ! $(<"$key") =~ ^-----BEGIN\ PUBLIC\ KEY-----[A-Za-z0-9+/=[:space:]]+-----END\ PUBLIC\ KEY-----$ ]]; then
+        echo "start.sh: SQLD_TENANTS must hold one public key per file and names of letters, digits and hyphens, got $key; run \`vox-mesh token create\` with --key NAME.pem" >&2
+        exit 2
+    fi
+done
+
 # New with every start: no other process on this machine can use the admin port.
 LIBSQL_ADMIN_AUTH_KEY=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 export LIBSQL_ADMIN_AUTH_KEY
 
-# By default a commit survives the death of the server, but not a loss of power. The server forgets this
-# setting with every start, and has no flag for it.
-make_durable() {
-    local config='{"block_reads":false,"block_writes":false,"txn_timeout_s":5,"durability_mode":"strong"}' status
+# Send a request about a namespace to the admin port: post NAMESPACE/ACTION BODY STATUS...
+post() {
+    local path=$1 body=$2 status
+    shift 2
     exec 3<>"/dev/tcp/127.0.0.1/$admin_port" || return 1
-    printf 'POST /v1/namespaces/default/config HTTP/1.1\r\nHost: localhost\r\nAuthorization: basic %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
-        "$LIBSQL_ADMIN_AUTH_KEY" "${#config}" "$config" >&3
-    read -r -t 5 status <&3
-    [[ $status == *" 200 "* ]]
+    printf 'POST /v1/namespaces/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: basic %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
+        "$path" "$LIBSQL_ADMIN_AUTH_KEY" "${#body}" "$body" >&3
+    read -r -t 5 _ status _ <&3
+    exec 3>&-
+    [[ " $* " == *" $status "* ]]
 }
 
-# A server that can't be made durable is stopped.
-make_durable_or_end() {
+# By default a commit survives the death of the server, but not a loss of power. The server forgets this
+# setting with every start, and has no flag for it. A configuration without the key would remove the key.
+make_durable() {
+    post "$1/config" "{\"block_reads\":false,\"block_writes\":false,\"txn_timeout_s\":5,\"durability_mode\":\"strong\",\"jwt_key\":$2}" 200
+}
+
+# Create the namespaces of the tenants (400: it exists) and configure all.
+configure() {
+    local key name pem
+    make_durable default null || return 1
+    for key in ${tenants:+"$tenants"/*.pub.pem}; do
+        name=${key##*/} name=${name%.pub.pem}
+        pem=$(<"$key") pem="\"${pem//$'\n'/\\n}\\n\""
+        post "$name/create" "{\"jwt_key\":$pem}" 200 400 || return 1
+        make_durable "$name" "$pem" || return 1
+    done
+}
+
+# A server that can't be configured is stopped.
+configure_or_end() {
     for _ in {1..1000}; do
-        if (make_durable) 2>/dev/null; then return; fi
+        if (configure) 2>/dev/null; then return; fi
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.02
     done
@@ -64,7 +99,7 @@ make_durable_or_end() {
 }
 
 # Twice in the background: this process becomes the server, which would not reap a child.
-(make_durable_or_end $$ &)
+(configure_or_end $$ &)
 
 # --checkpoint-interval-s: by default the server checkpoints on commit, and many short-lived writing
 #   streams can wedge it for good.
@@ -78,4 +113,5 @@ exec "$binary" \
     --extensions-path "$extensions" \
     --checkpoint-interval-s 60 \
     --max-concurrent-connections "${SQLD_CONNECTIONS:-256}" \
+    ${tenants:+--enable-namespaces} \
     --no-welcome

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import proof.witness  # noqa: F401 - declares the triggers that it finds in the database
 from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import OutsideWithPoints, Point, Points
 from proof.chaos.protocol import (

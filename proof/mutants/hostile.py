@@ -18,7 +18,7 @@ HOSTILE_PLANTS: Final = (
             ),
         ),
         ("no-500", "nothing-fails"),
-        instrument=Instrument.ATTACK,
+        instrument=Instrument.HOSTILE,
     ),
     PlantedBug(
         "forged-delivered",
@@ -31,6 +31,6 @@ HOSTILE_PLANTS: Final = (
             ),
         ),
         ("messages-authentic", "keys-authentic"),
-        instrument=Instrument.ATTACK,
+        instrument=Instrument.HOSTILE,
     ),
 )

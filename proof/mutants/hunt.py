@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
+_ATTACKS: Final = Path(__file__).parents[2] / "tests" / "attacks"
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -51,8 +53,10 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
-        elif plant.instrument is Instrument.ATTACK:
-            broken, effort = _run_attack(plant, seconds)
+        elif plant.instrument is Instrument.HOSTILE:
+            broken, effort = _run_hostile(plant, seconds)
+        elif plant.instrument is Instrument.ATTACKS:
+            broken, effort = _run_attacks(plant)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -85,12 +89,30 @@ def _selection(plant: PlantedBug) -> list[str]:
     return [*playing, "--faults", *plant.faults] if plant.faults else playing
 
 
+def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+    """Return the tests that failed, without their parameters."""
+    options = (
+        "-q",
+        "-rf",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--assert=plain",
+        "-k",
+        " or ".join(plant.found_by),
+    )
+    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *options, str(_ATTACKS))
+    failed = re.findall(r"^FAILED \S+?::(\w+)", output, re.MULTILINE)
+    return tuple(dict.fromkeys(failed)), f"{len(failed)} tests failed"
+
+
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
     broken = _broken_checks(plant, "proof.chaos", seconds, _STORES[plant.instrument], *_selection(plant))
     return broken, f"{seconds} s of chaos"
 
 
-def _run_attack(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+def _run_hostile(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
     return _broken_checks(plant, "proof.hostile", seconds, "file"), f"an attack of {seconds} s"
 
 

@@ -22,7 +22,8 @@ class Instrument(StrEnum):
     SIMULATION = "simulation"
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
-    ATTACK = "an attack"
+    ATTACKS = "the tests of attacks"
+    HOSTILE = "an attack on a mesh"
 
 
 class PlaceNotFound(Exception):
@@ -105,7 +106,7 @@ class PlantedBug:
     description: str
     changes: Sequence[Change]
     found_by: Sequence[str]
-    """The checks that should find it; one of them must."""
+    """The checks that should find it, or the tests in `tests/attacks`; one of them must."""
     workloads: Sequence[str] = ()
     """The workloads that show it; empty: all."""
     instrument: Instrument = Instrument.SIMULATION

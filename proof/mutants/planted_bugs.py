@@ -11,6 +11,7 @@ from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
+from proof.mutants.schema import SCHEMA_PLANTS
 from proof.mutants.store import STORE_PLANTS
 
 PLANTS: Final = {
@@ -19,6 +20,7 @@ PLANTS: Final = {
         LOCK_PLANTS,
         ROLLBACK_PLANTS,
         STORE_PLANTS,
+        SCHEMA_PLANTS,
         DISK_PLANTS,
         LOG_PLANTS,
         MESSAGE_PLANTS,

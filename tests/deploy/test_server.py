@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from tests.deploy.files import DEPLOY
@@ -20,6 +21,8 @@ from tools.sqld import Server, free_port
 from tools.sqld_extensions import extensions
 from vox_mesh import load_settings, open_store
 from vox_mesh.errors import Unauthorized
+from vox_mesh.model.base.keys import SigningKey, public_pem, signed_token
+from vox_mesh.nodes.key_file import new_key
 
 _START: Final = DEPLOY / "sqld" / "start.sh"
 _HEALTHY: Final = DEPLOY / "sqld" / "healthy.sh"
@@ -31,9 +34,10 @@ _FULL: Final = 2
 class ScriptedServer(Server):
     """The test server, started by the script instead of by its own flags."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: str) -> None:
         super().__init__()
         self.admin_port = free_port()
+        self._more = more
 
     @property
     def environment(self) -> dict[str, str]:
@@ -46,6 +50,7 @@ class ScriptedServer(Server):
             "SQLD_ADMIN_PORT": str(self.admin_port),
             "SQLD_KEY": str(self.key_file()),
             "SQLD_EXTENSIONS": str(extensions()),
+            **self._more,
         }
 
     def launch(self) -> None:
@@ -116,6 +121,15 @@ def test_the_health_check_tells_a_server_that_answers_from_one_that_does_not(
         ({"SQLD_KEY": "nowhere.pem"}, "nowhere.pem"),
         ({"SQLD_KEY": str(_START), "SQLD_BINARY": "no-such-server"}, "no-such-server"),
         ({"SQLD_KEY": str(_START), "SQLD_BINARY": "sh", "SQLD_EXTENSIONS": "/nowhere"}, "build_extension.sh"),
+        (
+            {
+                "SQLD_KEY": str(_START),
+                "SQLD_BINARY": "sh",
+                "SQLD_EXTENSIONS": str(extensions()),
+                "SQLD_TENANTS": "/nowhere",
+            },
+            "NAME.pub.pem",
+        ),
     ],
 )
 def test_the_start_script_names_what_is_missing(environment: dict[str, str], named: str) -> None:
@@ -125,6 +139,32 @@ def test_the_start_script_names_what_is_missing(environment: dict[str, str], nam
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert named in done.stderr
+
+
+def test_the_start_script_opens_a_namespace_to_the_key_of_its_tenant_alone(tmp_path: Path) -> None:
+    keys = {name: SigningKey(new_key()) for name in ("acme", "globex")}
+    for name, key in keys.items():
+        (tmp_path / f"{name}.pub.pem").write_bytes(public_pem(key))
+
+    def status(server: Server, tenant: str, token: str) -> int:
+        headers = {"Host": f"{tenant}.localhost", "Authorization": f"Bearer {token}"}
+        body = {"requests": [{"type": "execute", "stmt": {"sql": "PRAGMA synchronous"}}]}
+        answer = httpx.post(f"{server.url}/v2/pipeline", headers=headers, json=body)
+        return answer.status_code if '"value":"2"' in answer.text or not answer.is_success else 0
+
+    server = ScriptedServer(SQLD_TENANTS=str(tmp_path))
+    with server:
+        for _ in ("first start", "another"):
+            deadline = time.monotonic() + _PATIENCE_S
+            tokens = {name: signed_token(key, {"a": "rw"}) for name, key in keys.items()}
+            while {status(server, name, token) for name, token in tokens.items()} != {200}:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert status(server, "acme", tokens["globex"]) == 401
+            assert status(server, "acme", server.token) == 401
+            assert status(server, "initech", server.token) == 404
+            server.kill()
+            server.start()
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -20,6 +20,7 @@ from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -269,7 +270,12 @@ class OpLog:
                 return Moment(await self._roles.owner(), keys, last_id)
 
     async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one. Return a report on each. It yields to the event loop."""
+        """Recompute all chains, or one. Return a report on each. It yields to the event loop.
+
+        Raises:
+            SchemaDiffers: A trigger or another object in the database could change what is written.
+        """
+        await check_schema(self._ask, VERSION)
         owner, keys, last_id = await self.moment()
         scope_id = self._store.writer_id.scope_id
         witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
@@ -292,6 +298,9 @@ class OpLog:
     def found_broken(self) -> int:
         """Return how many chains this process has found broken, by verifying or by appending."""
         return self._found_broken + self._writer.found_broken
+
+    async def _ask(self, statement: Statement) -> Rows:
+        return await self._store.read(statement.sql, statement.params, fresh=True)
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)

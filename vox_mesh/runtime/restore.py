@@ -10,6 +10,9 @@ that was applied is refused when it is sent again, also when two restores of one
 A backup of an earlier schema version is copied and migrated first, and restored from the copy. Triggers are
 absent until the end, because the rows already contain their effects.
 
+The mesh's objects are created from `sql/coordination.sql`, never from the backup. Of its other objects, only
+passive tables and their indexes are created (`vox_mesh.store.schema.passive`); others are refused or skipped.
+
 Idempotency keys (`script_results`, `script_answers`) are restored too. A spool outlives the database: it may
 hold a script that was applied before the backup was taken, but whose answer was lost. Without its key, the
 replay would apply it a second time.
@@ -37,11 +40,13 @@ from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.schema.backup import weight_of
+from vox_mesh.store.schema.restorable import restorable, str_of
 from vox_mesh.store.schema.schema import UNFINISHED, VERSION, ensure_schema, migrate
-from vox_mesh.store.schema.shape import expected
+from vox_mesh.store.schema.shape import definitions_of, expected, objects_in
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.tables import SQL as TABLES
 from vox_mesh.store.schema.tables import TableColumns, mesh_tables, quoted, tables_at, tables_in
+from vox_mesh.store.schema.unexpected import is_known_trigger, trigger_names
 from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.write.retry import RetryingCaller
 
@@ -54,18 +59,20 @@ _SCHEMA: Final = named("schema")
 _NOT_RESTORED: Final = frozenset(
     {"mesh_schema", "database_clock", "clock_witnesses"}
 )  # specific to a database
+_MAX_LISTED: Final = 5
 _MAX_PART_BYTES: Final = 2**19
 _MAX_PART_VALUES: Final = 8_000  # SQLite accepts up to 32,766 values in a statement
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a restore, with the number of counters raised by 2^32."""
+    """The result of a restore, with the number of counters raised by 2^32 and the skipped objects."""
 
     tables: int
     rows: int
     fences_raised: int
     incarnations_raised: int
+    skipped: tuple[str, ...] = ()
 
 
 class BackupFile:
@@ -83,10 +90,13 @@ class BackupFile:
         except (OSError, sqlite3.Error) as error:
             raise BackupRefused(f"{path} can't be read: {error}", hint="check the file") from None
         try:
+            self._connection.execute("PRAGMA trusted_schema = OFF")
             self.version = self._check(path)
-            self.tables = [table for table in tables_in(self._connection) if table.name not in _NOT_RESTORED]
+            self.content = restorable(
+                tables_in(self._connection), objects_in(self._ask(TABLES["definitions"]))
+            )
+            self.tables = [table for table in self.content.tables if table.name not in _NOT_RESTORED]
             self.counts = {table.name: self._count(table) for table in self.tables}
-            self.definitions = self._ask(TABLES["definitions"])
             self.sequences = self._ask(TABLES["sequences"]) if self._ask(TABLES["has_sequences"]) else []
         except BaseException:
             self._connection.close()
@@ -167,20 +177,26 @@ class BackupFile:
         self._connection.close()
 
 
-async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Restored:
+async def restore(
+    engine: Engine, backup: BackupFile, *, timeout: float, skip_unknown: bool = False
+) -> Restored:
     """Copy a backup into an empty database and raise every fence counter and incarnation by 2^32.
 
-    `timeout` bounds each request, not the whole.
+    `timeout` bounds each request, not the whole. Raises `BackupRefused` if the backup has objects that a
+    restore does not create, unless `skip_unknown`.
     """
     disk = SerialThread("vox-mesh-restore")
     try:
-        async with _migrated(backup, disk) as current:
+        async with _migrated(backup, disk) as (current, skipped):
+            if skipped and not skip_unknown:
+                raise _unknown_objects(backup.path, skipped)
             await _Restore(engine, current, disk, timeout).run()
             result = Restored(
                 tables=len(current.tables),
                 rows=current.total,
                 fences_raised=current.counts.get("lock_generations", 0),
                 incarnations_raised=current.counts.get("node_incarnations", 0),
+                skipped=skipped,
             )
     finally:
         await disk.stop()
@@ -194,21 +210,41 @@ async def restore(engine: Engine, backup: BackupFile, *, timeout: float) -> Rest
 
 
 @asynccontextmanager
-async def _migrated(backup: BackupFile, disk: SerialThread) -> AsyncIterator[BackupFile]:
-    """Yield the backup or, if it is of an earlier schema version, a migrated copy, deleted afterwards."""
+async def _migrated(
+    backup: BackupFile, disk: SerialThread
+) -> AsyncIterator[tuple[BackupFile, tuple[str, ...]]]:
+    """Yield the backup and the objects to skip; of an earlier schema version, a migrated temporary copy."""
     if backup.version == VERSION:
-        yield backup
+        yield backup, backup.content.skipped
         return
     with tempfile.TemporaryDirectory(prefix="vox-mesh-restore-") as folder:
         path = Path(folder) / "backup.db"
-        await disk.do(lambda: backup.copy_to(path))
+        dropped = await disk.do(lambda: _copy_without_triggers(backup, path))
         copy = await FileEngine.open(path)
         try:
             await migrate(copy)
         finally:
             await copy.close()
         with await disk.do(lambda: BackupFile(path, backup.fingerprint)) as migrated:
-            yield migrated
+            yield migrated, (*dropped, *migrated.content.skipped)
+
+
+def _copy_without_triggers(backup: BackupFile, path: Path) -> tuple[str, ...]:
+    """Copy the file and drop unknown triggers, which would fire in the migration. Return their names."""
+    backup.copy_to(path)
+    unknown = [each for each in backup.content.triggers if not is_known_trigger(each)]
+    with closing(sqlite.connect(str(path))) as copy:
+        for each in unknown:
+            copy.execute(f"DROP TRIGGER {quoted(each.name)}")
+    return tuple(str_of(each) for each in unknown if each.name not in trigger_names())
+
+
+def _unknown_objects(path: Path, skipped: tuple[str, ...]) -> BackupRefused:
+    more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
+    return BackupRefused(
+        f"{path} has objects that are not the mesh's: {', '.join(skipped[:_MAX_LISTED])}{more}",
+        hint="find out who created them, then pass --skip-unknown to restore the rest",
+    )
 
 
 class _Restore:
@@ -218,8 +254,6 @@ class _Restore:
         self._disk = disk
         self._timeout = timeout
         self._caller = RetryingCaller(None)
-        stored = {(row["type"], row["name"]): row["sql"] for row in backup.definitions}
-        self._definitions = {**stored, **expected()}
 
     async def run(self) -> None:
         """Start the restore, or resume an interrupted one of this file, and complete it."""
@@ -250,10 +284,10 @@ class _Restore:
         batch = Batch()
         for table in must_be_empty:
             batch.add(f"INSERT INTO refusals SELECT 'refused' WHERE EXISTS (SELECT 1 FROM {table.quoted})")
-        for row in self._backup.definitions:
-            if row["type"] == "table" and row["name"] not in names:
-                batch.add(row["sql"])
-        for kind, name in self._definitions:
+        for each in self._backup.content.objects:
+            if each.type == "table" and each.name not in names:
+                batch.add(each.sql)
+        for kind, name in expected():
             if kind == "trigger":
                 batch.add(f"DROP TRIGGER IF EXISTS {quoted(name)}")
         batch.add(_SQL["create_progress"])
@@ -303,12 +337,13 @@ class _Restore:
                 f"INSERT INTO refusals SELECT 'refused' WHERE (SELECT count(*) FROM {table.quoted}) <> ?",
                 (backup.counts[table.name],),
             )
-        for (kind, name), sql in self._definitions.items():
+        created = {**definitions_of(backup.content.objects), **expected()}
+        for (kind, name), sql in created.items():
             if kind != "table" and name not in existing:
                 batch.add(sql)
-        for name, last in backup.sequences:
-            batch.add(TABLES["forget_sequence"], (name,))
-            batch.add(TABLES["set_sequence"], (name, last))
+        for table_name, last in backup.sequences:
+            batch.add(TABLES["forget_sequence"], (table_name,))
+            batch.add(TABLES["set_sequence"], (table_name, last))
         for step in ("raise_fences", "raise_tokens", "forget_shares", "raise_incarnations"):
             batch.add(_SQL[step])
         batch.add(_SQL["begin_epochs"], (new_key(),))

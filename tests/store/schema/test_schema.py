@@ -76,9 +76,8 @@ async def test_old_code_keeps_working_on_a_newer_compatible_schema(engine: Engin
         "ALTER TABLE script_results ADD COLUMN region TEXT NOT NULL DEFAULT 'here'",
         "ALTER TABLE script_answers ADD COLUMN checked INTEGER",
         "ALTER TABLE lock_generations ADD COLUMN note",
-        "CREATE TABLE later (id INTEGER PRIMARY KEY, a)",
-        "CREATE TRIGGER follow AFTER INSERT ON script_results "
-        "BEGIN INSERT INTO later (a) VALUES (new.script_key); END",
+        "CREATE TABLE later (id INTEGER PRIMARY KEY, a REFERENCES script_results (script_key))",
+        "CREATE UNIQUE INDEX later_keys ON script_results (script_key)",
     )
     store = Store(Backend.SERVER, engine, WriterId("", "default", "old"), timeout=10)
     await store.begin()

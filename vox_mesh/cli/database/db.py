@@ -37,8 +37,7 @@ from vox_mesh.store.replica.replica import Progress
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.schema.backup import back_up
 from vox_mesh.store.schema.probe import all_spools, row_counts
-from vox_mesh.store.schema.schema import VERSION, ensure_schema, versions_at
-from vox_mesh.store.schema.shape import differences_at
+from vox_mesh.store.schema.schema import VERSION, differences_at, ensure_schema, versions_at
 from vox_mesh.store.slots import slot_folder, take_command_slot
 
 _POLL_S: Final = 0.02
@@ -189,7 +188,10 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]
         async with await open_store(settings, Role.COMMAND) as store:
             status = await store.status()
             rows = await row_counts(store)
-            differences = await differences_at(lambda asked: store.read(asked.sql, asked.params, fresh=True))
+            differences = await differences_at(
+                lambda asked: store.read(asked.sql, asked.params, fresh=True),
+                status.schema_version or VERSION,
+            )
     except DatabaseUnavailable as fault:
         return local | kept, fault
     except SchemaDiffers as fault:
@@ -244,12 +246,16 @@ async def _backup(settings: Settings, file: Path) -> dict[str, Any]:
 
 @db.command()
 @_FILE
+@click.option("--skip-unknown", is_flag=True, help="Skip objects that are not the mesh's, and list them.")
 @json_option
-def restore(file: Path, as_json: bool) -> None:
+def restore(file: Path, skip_unknown: bool, as_json: bool) -> None:
     """Copy a backup into an empty database.
 
     The backup may come from any backend. Every fencing token and incarnation is raised by 2^32, so that none
     issued after the backup is issued again. If it is interrupted, run it again to finish.
+
+    No trigger, view or table that calls functions is taken from the file: if it has one that is not the
+    mesh's, nothing is restored. Find out who created it, then pass --skip-unknown.
 
     \b
     Example:
@@ -257,22 +263,25 @@ def restore(file: Path, as_json: bool) -> None:
     """
     settings = start_shared("db restore")
     with BackupFile(file) as backup:
-        record, fault = asyncio.run(_restore(settings, backup))
+        record, fault = asyncio.run(_restore(settings, backup, skip_unknown))
     show_one(record, as_json=as_json)
     if fault is not None:
         raise fault
 
 
-async def _restore(settings: Settings, backup: BackupFile) -> tuple[dict[str, Any], MeshError | None]:
+async def _restore(
+    settings: Settings, backup: BackupFile, skip_unknown: bool
+) -> tuple[dict[str, Any], MeshError | None]:
     """Restore the backup; return what was restored, and the error if the op log could not record it."""
     async with engine_session(settings) as engine:
-        done = await restore_backup(engine, backup, timeout=settings.db_deadline)
+        done = await restore_backup(engine, backup, timeout=settings.db_deadline, skip_unknown=skip_unknown)
         facts = await engine.facts()
     record = {
         "file": str(backup.path),
         "home": settings.backend.value,
         "address": facts.address,
         **asdict(done),
+        "skipped": [{"object": each} for each in done.skipped],
     }
     payload = {
         "fingerprint": backup.fingerprint,

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Final
 
-from vox_mesh.cli.database.db_migrate import NOT_REPAIRABLE, REPAIRABLE
+from vox_mesh.cli.database.db_migrate import NOT_REPAIRABLE, REPAIRABLE, advice_for
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
 from vox_mesh.cli.support.session import engine_session
 from vox_mesh.contrib.native import require_package
@@ -17,9 +17,10 @@ from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.runtime.open_store import primary_log
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.schema import probe
-from vox_mesh.store.schema.repair import RepairPlan, repair_plan
+from vox_mesh.store.schema.repair import RepairPlan, repair_plan, unexpected_at
 from vox_mesh.store.schema.schema import VERSION, versions_at
 from vox_mesh.store.schema.statements import named
+from vox_mesh.store.schema.unexpected import UnexpectedObject
 from vox_mesh.store.script import Statement
 
 _ROUNDS: Final = 5
@@ -59,12 +60,20 @@ async def schema(context: CheckContext) -> CheckResult:
 
 
 def _judge_shape(plan: RepairPlan) -> CheckResult:
-    different = [*plan.repaired, *plan.remaining]
+    remaining = [each for each in plan.remaining if not isinstance(each, UnexpectedObject)]
+    different = [*plan.repaired, *remaining]
     if not different:
         return ok(f"version {VERSION}")
     found = f"version {VERSION}, but {'; '.join(map(str, different))}"
-    advice = NOT_REPAIRABLE if plan.remaining else REPAIRABLE
-    return fail(found, advice)
+    return fail(found, NOT_REPAIRABLE if remaining else REPAIRABLE)
+
+
+async def unexpected_objects(context: CheckContext) -> CheckResult:
+    """Check for triggers, indexes and columns that are not the mesh's and change what it does."""
+    found = await unexpected_at(context.engine.query)
+    if not found:
+        return ok("none")
+    return fail("; ".join(map(str, found)), advice_for(found[0]))
 
 
 async def rollbacks(context: CheckContext) -> CheckResult | None:
@@ -208,6 +217,7 @@ async def replica(context: CheckContext) -> CheckResult | None:
 CHECKS: Final[tuple[DoctorCheck, ...]] = (
     reachability,
     schema,
+    unexpected_objects,
     rollbacks,
     anonymous_access,
     write_access,

@@ -23,7 +23,7 @@ _LOCAL_CHECKS: Final[tuple[DoctorCheck, ...]] = local_checks.CHECKS
 _DATABASE_CHECKS: Final[tuple[DoctorCheck, ...]] = database_checks.CHECKS
 _MESH_CHECKS: Final[tuple[DoctorCheck, ...]] = mesh_checks.CHECKS
 _HOME: Final = local_checks.home.__name__
-_SCHEMA: Final = database_checks.schema.__name__
+_SCHEMA: Final = (database_checks.schema.__name__, database_checks.unexpected_objects.__name__)
 
 
 @click.command()
@@ -64,7 +64,7 @@ async def _run_all(settings: Settings) -> list[CheckResult]:
             if any(result.state is CheckState.FAIL for result in reached):
                 return results
             results += await run_checks(context, others)
-        if any(result.check == _SCHEMA and result.state is not CheckState.OK for result in results):
+        if any(result.check in _SCHEMA and result.state is not CheckState.OK for result in results):
             return results  # opening the mesh would migrate the schema, and a check must not change anything
         async with Mesh.open_command(settings) as mesh:
             context.overview = await overview(mesh)

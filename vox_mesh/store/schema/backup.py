@@ -17,6 +17,7 @@ from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.files import publish
 from vox_mesh.store.rows import Row, Value
 from vox_mesh.store.schema.schema import versions_at
+from vox_mesh.store.schema.shape import SchemaObject, objects_at
 from vox_mesh.store.schema.tables import SQL, TableColumns, tables_at
 from vox_mesh.store.script import Statement, new_key
 
@@ -82,15 +83,18 @@ async def _copy(ask: Ask, connection: sqlite3.Connection, disk: SerialThread) ->
     if not version:
         raise BackupRefused("there is no mesh in this database yet", hint="run `vox-mesh db init` first")
     tables = await tables_at(ask)
-    definitions = await ask(Statement(SQL["definitions"]))
+    objects = await objects_at(ask)
     sequences = await sequences_at(ask)
     names = {table.name for table in tables}
-    await disk.do(lambda: _define(connection, [row for row in definitions if row["name"] in names]))
+    views = {each.name.lower() for each in objects if each.type == "view"}
+    copied = {name.lower() for name in names} | views
+    await disk.do(lambda: _define(connection, [each for each in objects if each.name in names]))
     rows = 0
     for table in tables:
         rows += await _copy_table(ask, table, connection, disk)
     # Indexes are built faster over all rows at once, and triggers must not fire for the copied rows.
-    await disk.do(lambda: _define(connection, [row for row in definitions if row["type"] != "table"]))
+    others = [each for each in objects if each.type != "table" and each.table.lower() in copied]
+    await disk.do(lambda: _define(connection, others))
     await disk.do(lambda: _finish(connection, sequences))
     return len(tables), rows
 
@@ -130,9 +134,9 @@ def weight_of(row: Iterable[Value]) -> int:
     return sum(_VALUE_BYTES + (len(value) if isinstance(value, str | bytes) else 0) for value in row)
 
 
-def _define(connection: sqlite3.Connection, definitions: list[Row]) -> None:
-    for row in definitions:
-        connection.execute(row["sql"])
+def _define(connection: sqlite3.Connection, objects: list[SchemaObject]) -> None:
+    for each in objects:
+        connection.execute(each.sql)
 
 
 def _finish(connection: sqlite3.Connection, sequences: list[Row]) -> None:

@@ -5,7 +5,8 @@ are directives:
 
 - `-- if-missing: TABLE.COLUMN` above a statement: run it only if the table exists without that column.
 - `-- if: EXPRESSION` above a statement: run it only if the SQL expression is true.
-- `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on.
+- `-- oldest-code: N` anywhere: code for a version below N can't work with the database from here on. A file
+  that creates a trigger needs it, with its own number: code that does not know a trigger refuses it.
 
 All conditions of a file are evaluated before its first statement runs. `NOW_MS` works as in all files of
 `sql/`, but needs a table of version 10: earlier files use `RAW_MS`, the database's own clock.

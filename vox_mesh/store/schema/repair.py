@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +12,10 @@ from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import VERSION, pending_plan, versions_at
-from vox_mesh.store.schema.shape import SchemaDifference, definitions_at, differences, expected
+from vox_mesh.store.schema.shape import SchemaDifference, definitions_of, differences, expected, objects_at
 from vox_mesh.store.schema.statements import ddl, named
-from vox_mesh.store.schema.tables import SQL, quoted
+from vox_mesh.store.schema.tables import quoted
+from vox_mesh.store.schema.unexpected import UnexpectedObject, unexpected, unexpected_triggers
 from vox_mesh.store.script import Statement
 
 _log = logging.getLogger(__name__)
@@ -32,13 +34,14 @@ class RepairPlan:
 
 async def repair_plan(ask: Ask) -> RepairPlan:
     """Compare a database of this version with the schema, and plan its repair."""
-    found = await definitions_at(ask)
+    objects = await objects_at(ask)
+    found = definitions_of(objects)
     statements: list[str] = []
     repaired: list[SchemaDifference] = []
-    remaining: list[SchemaDifference] = []
+    remaining: list[SchemaDifference] = [*unexpected(objects)]
     for each in differences(expected(), found):
         key = (each.type, each.name)
-        if each.type in _IN_TABLES or (each.type == "table" and key in found):
+        if each.type in _IN_TABLES or (each.type == "table" and {key, ("view", each.name)} & found.keys()):
             remaining.append(each)
             continue
         if key in found:
@@ -50,14 +53,35 @@ async def repair_plan(ask: Ask) -> RepairPlan:
 
 async def repair(engine: Engine, plan: RepairPlan) -> None:
     """Run the plan in one transaction."""
-    if not plan.statements:
-        return
+    if plan.statements:
+        await _run_all(engine, plan.statements)
+        _log.info("schema repaired: %s", "; ".join(map(str, plan.repaired)))
+
+
+async def unexpected_at(ask: Ask) -> list[UnexpectedObject]:
+    """Return the unexpected objects of the queried database; of another version than this, its triggers."""
+    objects = await objects_at(ask)
+    version, _ = await versions_at(ask)
+    if version == VERSION:
+        return unexpected(objects)
+    return unexpected_triggers(objects, version if version < VERSION else None) if version else []
+
+
+async def drop_unexpected(engine: Engine) -> list[UnexpectedObject]:
+    """Drop the unexpected objects that can be dropped without losing rows. Return them."""
+    dropped = [each for each in await unexpected_at(engine.query) if each.drop]
+    if dropped:
+        await _run_all(engine, [each.drop for each in dropped])
+        _log.warning("schema: unexpected objects dropped: %s", "; ".join(map(str, dropped)))
+    return dropped
+
+
+async def _run_all(engine: Engine, statements: Sequence[str]) -> None:
     batch = Batch()
-    for statement in plan.statements:
+    for statement in statements:
         batch.add(statement)
     result = await engine.run(batch.seal())
     if result.committed:
-        _log.info("schema repaired: %s", "; ".join(map(str, plan.repaired)))
         return
     error = result.error
     message = error.message if error else "the transaction was cut short"
@@ -111,8 +135,8 @@ async def rehearse(ask: Ask) -> list[PlannedStatement]:
 
 async def _empty_copy(ask: Ask, version: int) -> MemoryEngine:
     copy = MemoryEngine()
-    for row in await ask(Statement(SQL["definitions"])):
-        await _run(copy, row["sql"])  # may fail for a user's virtual table, which no migration needs
+    for each in await objects_at(ask):
+        await _run(copy, each.sql)  # may fail for a user's virtual table, which no migration needs
     await _run(copy, named("schema")["record_version"], version, 0)
     return copy
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +18,14 @@ from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.rows import Value, whole_number
 from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
-from vox_mesh.store.schema.shape import SchemaDifference, differences_at
+from vox_mesh.store.schema.shape import SchemaDifference, definitions_of, differences, expected, objects_at
 from vox_mesh.store.schema.statements import ddl, named
+from vox_mesh.store.schema.unexpected import (
+    UnexpectedObject,
+    changed_triggers,
+    unexpected,
+    unexpected_triggers,
+)
 from vox_mesh.store.script import Statement
 
 VERSION: Final = newest_version()
@@ -33,6 +40,7 @@ _SQL: Final = named("schema")
 _TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 10
 _MAX_LISTED: Final = 3  # differences listed in an error
+DROPPABLE: Final = "find out who created it, then run `vox-mesh db migrate --drop-unexpected`"
 _CREATED_FIRST: Final = ("CREATE TABLE IF NOT EXISTS mesh_schema ", "CREATE TABLE IF NOT EXISTS refusals ")
 
 
@@ -55,14 +63,30 @@ async def ensure_schema(engine: Engine) -> int:
         SchemaTooNew: This code can't work with the database.
         SchemaDiffers: The database does not have the shape of its version.
     """
-    version = await migrate(engine)
-    if version == VERSION:  # the shape of a newer version is not known here
-        found = await differences_at(engine.query)
-        if found:
-            version, _ = await versions_at(engine.query)  # it may have been migrated meanwhile
-        if version == VERSION:
-            refuse_if_different(found)
+    return await check_schema(engine.query, await migrate(engine))
+
+
+async def check_schema(ask: Ask, version: int) -> int:
+    """Raise `SchemaDiffers` if the database, of this version, has another shape. Return its version."""
+    found = await differences_at(ask, version)
+    if found:
+        read_at, (version, _) = version, await versions_at(ask)
+        if version != read_at:  # it was migrated meanwhile
+            found = await differences_at(ask, version)
+    refuse_if_different(found, version)
     return version
+
+
+async def differences_at(ask: Ask, version: int) -> list[SchemaDifference]:
+    """Return what is missing, different or unexpected in the queried database, which has this version.
+
+    What a newer version has added is not known here. It adds no trigger without excluding this code
+    (`oldest-code`), so an unknown trigger is unexpected in every version.
+    """
+    found = await objects_at(ask)
+    if version > VERSION:
+        return [*changed_triggers(found), *unexpected_triggers(found)]
+    return [*differences(expected(), definitions_of(found)), *unexpected(found)]
 
 
 async def migrate(engine: Engine) -> int:
@@ -71,6 +95,8 @@ async def migrate(engine: Engine) -> int:
     refuse_if_too_new(version, needed)
     if version >= VERSION:
         return version
+    if version:  # no trigger but those of the mesh may fire during a migration
+        refuse_if_different(unexpected_triggers(await objects_at(engine.query), version), version)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await _create_or_migrate(engine, version)
@@ -91,15 +117,16 @@ def refuse_if_too_new(version: int, needed: int) -> None:
         )
 
 
-def refuse_if_different(found: list[SchemaDifference]) -> None:
+def refuse_if_different(found: Sequence[SchemaDifference], version: int) -> None:
     """Raise `SchemaDiffers` on any difference; queries name indexes and fail without them."""
     if found:
+        can_be_dropped = any(isinstance(each, UnexpectedObject) and each.drop for each in found)
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         raise SchemaDiffers(
-            f"the database has schema version {VERSION} but another shape: "
+            f"the database has schema version {version} but another shape: "
             f"{'; '.join(map(str, found[:_MAX_LISTED]))}{more}",
             differences=[str(each) for each in found],
-            hint="run `vox-mesh db migrate --status` to see all differences and what to do",
+            hint=DROPPABLE if can_be_dropped else "run `vox-mesh db migrate --status` to see what to do",
         )
 
 

@@ -1,29 +1,39 @@
 """Compare the shape of a database with the schema: tables, columns, constraints, indexes, triggers and views.
 
 The definitions that SQLite keeps are compared word by word, so that spaces, quotes and the order of columns
-make no difference. Anything else in the database belongs to its users and is not compared.
+make no difference. Other objects are judged in `unexpected`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.store.engine import Ask
+from vox_mesh.store.rows import Row
+from vox_mesh.store.schema.passive import is_literal
+from vox_mesh.store.schema.sql_words import Words, words_of
 from vox_mesh.store.schema.statements import ddl
 from vox_mesh.store.schema.tables import SQL
 from vox_mesh.store.script import Statement
 
-_WORD: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[\w.]+|[^\s\w]")
 _CREATE: Final = re.compile(r"CREATE (UNIQUE )?(TABLE|INDEX|TRIGGER|VIEW) IF NOT EXISTS (\w+)")
 _CONSTRAINTS: Final = frozenset({"constraint", "primary", "unique", "check", "foreign"})
 
-Words = tuple[str, ...]
 Definitions = Mapping[tuple[str, str], str]
 """The SQL of each definition, by type and name."""
+
+
+class SchemaObject(NamedTuple):
+    """An object of a database; `table` is the table that an index or a trigger is on, as it was written."""
+
+    type: str
+    name: str
+    table: str
+    sql: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +56,26 @@ class _TableShape:
     options: Words
 
 
-async def differences_at(ask: Ask) -> list[SchemaDifference]:
-    """Return the differences between the queried database and the schema of this code."""
-    return differences(expected(), await definitions_at(ask))
-
-
 async def definitions_at(ask: Ask) -> Definitions:
     """Return the definitions of the queried database."""
-    return {(row["type"], row["name"]): row["sql"] for row in await ask(Statement(SQL["definitions"]))}
+    return definitions_of(await objects_at(ask))
+
+
+def definitions_of(objects: Sequence[SchemaObject]) -> Definitions:
+    """Return the definitions of these objects."""
+    return {(each.type, each.name): each.sql for each in objects}
+
+
+async def objects_at(ask: Ask) -> list[SchemaObject]:
+    """Return the objects of the queried database, without those of SQLite itself."""
+    return objects_in(await ask(Statement(SQL["definitions"])))
+
+
+def objects_in(rows: Iterable[Row]) -> list[SchemaObject]:
+    """Return the objects in the answer to the query `definitions`."""
+    objects = (SchemaObject._make(row) for row in rows)
+    # A server could answer with any other statement, which must not be run on a copy.
+    return [each for each in objects if each.sql.startswith("CREATE ")]
 
 
 @cache
@@ -73,12 +95,13 @@ def differences(expected: Definitions, found: Definitions) -> list[SchemaDiffere
     for (kind, name), sql in expected.items():
         actual = found.get((kind, name))
         if actual is None:
-            result.append(SchemaDifference(kind, name, "is missing"))
+            problem = "is a view" if ("view", name) in found else "is missing"
+            result.append(SchemaDifference(kind, name, problem))
         elif actual == sql:  # the usual case
             continue
         elif kind == "table":
             result += _table_differences(name, _table_shape(sql), _table_shape(actual))
-        elif _words(actual) != _words(sql):
+        elif words_of(actual) != words_of(sql):
             result.append(SchemaDifference(kind, name, "has another definition"))
     return result
 
@@ -107,11 +130,17 @@ def _table_differences(name: str, expected: _TableShape, found: _TableShape) -> 
 
 def _adds_only_a_default(actual: Words, expected: Words) -> bool:
     """Return whether only a default was added: a column added to a table with rows needs one."""
-    return actual[: len(expected)] == expected and actual[len(expected) : len(expected) + 1] == ("default",)
+    added = actual[len(expected) :]
+    return actual[: len(expected)] == expected and added[:1] == ("default",) and is_literal(added[1:])
+
+
+def table_columns(sql: str) -> Mapping[str, Words]:
+    """Return the definition of each column of a table, by its name."""
+    return _table_shape(sql).columns
 
 
 def _table_shape(sql: str) -> _TableShape:
-    words = _words(sql)
+    words = words_of(sql)
     parts: list[Words] = []
     depth = 0
     begin = end = words.index("(") + 1
@@ -125,13 +154,3 @@ def _table_shape(sql: str) -> _TableShape:
     columns = {part[0]: part for part in parts if part[0] not in _CONSTRAINTS}
     constraints = frozenset(part for part in parts if part[0] in _CONSTRAINTS)
     return _TableShape(columns, constraints, words[end + 1 :])
-
-
-def _words(sql: str) -> Words:
-    return tuple(map(_word, _WORD.findall(sql)))
-
-
-def _word(word: str) -> str:
-    if word.startswith("'"):
-        return word
-    return word.strip('"').lower()
