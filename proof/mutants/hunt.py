@@ -113,7 +113,7 @@ def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
 
 
 def _run_hostile(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
-    return _broken_checks(plant, "proof.hostile", seconds, "file"), f"an attack of {seconds} s"
+    return _broken_checks(plant, "proof.hostile", seconds, "file"), f"{seconds} s of attack"
 
 
 def _broken_checks(plant: PlantedBug, instrument: str, seconds: int, store: str, *more: str) -> Sequence[str]:

@@ -195,7 +195,7 @@ class JobQueries:
         """Return the number of jobs by kind and state."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
-            if row["state"] in _STATES:
+            if row["state"] in _STATES and type(row["jobs"]) is int:
                 counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
 
