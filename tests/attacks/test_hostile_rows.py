@@ -103,7 +103,6 @@ async def test_planted_budgets_times_and_counts_do_not_stop_workers(
 ) -> None:
     attacker.insert("budgets", subject="account:evil", document="not JSON", since_ms=1, hlc="x")
     attacker.insert("job_counts", kind="evil", state="no such state", jobs=1)
-    attacker.insert("job_counts", kind="evil", state="pending", jobs=b"many")
     await node.locks.acquire("mine", agent="ann", ttl=60)
     attacker.copy("distributed_locks", lock_key="evil", acquired_at="no time", expires_at="x")
     assert {each.lock_key for each in await node.locks.holders()} == {"mine", "evil"}

@@ -1,4 +1,4 @@
-"""A short attack, at full length on each store: nothing fails, nothing stalls, and nothing unsigned is believed."""
+"""A short attack on a mesh: nothing fails, nothing stalls, and nothing unsigned is believed."""
 
 from __future__ import annotations
 
