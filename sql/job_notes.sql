@@ -28,7 +28,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
 -- ?5: pieces, each a stream and a text.
 INSERT INTO job_logs (scope_id, repository_id, job_id, n, claim_token, stream, text, logged_ms)
 SELECT ?1, ?2, ?3, i.key + 1 + coalesce((
-        SELECT max(n) FROM job_logs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3), 0),
+        SELECT min(max(n), 9007199254740991) FROM job_logs
+        WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3), 0),
     ?4, i.value ->> 0, i.value ->> 1, NOW_MS
 FROM json_each(?5) AS i WHERE IS_CURRENT_CLAIM
 

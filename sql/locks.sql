@@ -9,13 +9,18 @@
 -- part: NOW_TOKEN
 (NOW_MS << 10)
 
+-- part: AFTER_LAST
+-- The token after `last`. No node issues tokens of 2^53 and more: such a value was planted, and would become a float
+-- that rises no more. It fails the statement, with "integer overflow".
+iif(typeof(last) = 'integer' AND last < 9007199254740991, last + 1, abs(-9223372036854775807 - 1 - 0 * length(last)))
+
 -- part: NEXT_TOKEN
 -- For a key that has no row: its earlier tokens are not above the generation.
-max(generation + 1, NOW_TOKEN)
+max(NOW_TOKEN, (SELECT AFTER_LAST FROM (SELECT generation AS last)))
 
 -- part: NEXT_TOKEN_OF_ROW
-max(NOW_TOKEN, 1 + max(fence_token, (
-    SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)))
+max(NOW_TOKEN, (SELECT AFTER_LAST FROM (
+    SELECT max(fence_token, generation) AS last FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2)))
 
 -- --- fast: one exclusive key without contention -----------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
@@ -82,8 +87,8 @@ ON CONFLICT DO UPDATE SET generation = NEXT_TOKEN
 
 -- name: raise_above
 -- Above the tokens of these keys (?3) and of overlapping ones, so that it can be their next token.
-UPDATE lock_generations SET generation = max(NOW_TOKEN, 1 + max(generation, (
-    SELECT coalesce(max(fence_token), 0) FROM distributed_locks
+UPDATE lock_generations SET generation = max(NOW_TOKEN, (SELECT AFTER_LAST FROM (
+    SELECT max(lock_generations.generation, coalesce(max(fence_token), 0)) AS last FROM distributed_locks
     WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key IN (
         SELECT value FROM json_each(?3)
         UNION ALL SELECT other_key FROM lock_overlaps

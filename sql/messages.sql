@@ -21,10 +21,22 @@ sender_agent = excluded.sender_agent AND receiver_agent = excluded.receiver_agen
 AND msg_type = excluded.msg_type AND payload = excluded.payload
 
 -- part: RECORD
--- A message as one value: the sender's columns, and its state.
-json_array(
-    WRITTEN, id, created_at, state, delivery_attempts, claim_owner, claim_until_ms, not_before_ms, ended_reason
-)
+-- A message as one value: the sender's columns, and its state. Whatever a row holds, its columns come in their types,
+-- and as bytes: a server fails with all rows of an answer if one holds text that is not UTF-8.
+CAST(json_array(
+    CAST(message_uuid AS TEXT), CAST(sender_agent AS TEXT), CAST(receiver_agent AS TEXT),
+    CAST(msg_type AS TEXT), CAST(payload AS TEXT), CAST(priority AS INTEGER), CAST(thread_id AS TEXT),
+    CAST(correlation_id AS TEXT), CAST(reply_to AS TEXT), CAST(expires_ms AS INTEGER),
+    CAST(ack_by_ms AS INTEGER), CAST(max_attempts AS INTEGER), CAST(hlc AS TEXT), CAST(sender_node AS TEXT),
+    CAST(sender_incarnation AS INTEGER), CAST(traceparent AS TEXT), CAST(signature AS TEXT), id,
+    CAST(created_at AS TEXT), CAST(state AS TEXT), CAST(delivery_attempts AS INTEGER),
+    CAST(claim_owner AS TEXT), CAST(claim_until_ms AS INTEGER), CAST(not_before_ms AS INTEGER),
+    CAST(ended_reason AS TEXT)
+) AS BLOB)
+
+-- part: HAS_PLAIN_ID
+-- A column of text that is not UTF-8 can't be read.
+length(CAST(message_uuid AS BLOB)) = 26 AND message_uuid NOT GLOB '*[^0-9A-Z]*'
 
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message.
@@ -122,7 +134,7 @@ heads AS (
 -- Whether there is anything to claim: one message or, if there are more, two, each with whether it is the only one
 -- of its pair. ?7: the time, as the caller knows it.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
-SELECT message_uuid, NOT EXISTS (
+SELECT iif(HAS_PLAIN_ID, message_uuid, NULL) AS message_uuid, NOT EXISTS (
     SELECT 1 FROM a2a_messages
     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = receiver AND sender_agent = sender
       AND ended_ms IS NULL AND hlc > heads.hlc) AS is_alone
@@ -130,10 +142,11 @@ FROM heads WHERE free_ms <= now LIMIT 2
 
 -- name: claimable_quick
 -- A much cheaper check for the usual case: nothing waits, or a single message. ?4: the time, ?5: as above.
-SELECT message_uuid, max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0), coalesce((
+SELECT iif(HAS_PLAIN_ID, message_uuid, NULL) AS message_uuid, CAST(max(
+        coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0), coalesce((
         SELECT max(lease_until_ms) FROM a2a_receivers AS l
         WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.receiver_agent = a2a_messages.receiver_agent
-          AND l.node_id || '#' <> ?5), 0)) AS free_ms
+          AND l.node_id || '#' <> ?5), 0)) AS INTEGER) AS free_ms
 FROM a2a_messages
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3))
   AND ended_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ?4)
@@ -142,7 +155,7 @@ LIMIT 2
 -- name: next_free
 -- When there will be something to claim, if there is nothing now.
 WITH RECURSIVE clock (now) AS (SELECT ?7), HEADS
-SELECT min(free_ms) FROM heads
+SELECT min(free_ms) FROM heads WHERE typeof(free_ms) = 'integer'
 
 -- name: nonempty_inboxes
 -- The inboxes that hold a message which has not ended. Each step seeks the next inbox. ?3: how many.
@@ -156,7 +169,7 @@ WITH RECURSIVE inboxes (receiver) AS (
     FROM inboxes WHERE receiver IS NOT NULL
     LIMIT ?3
 )
-SELECT receiver FROM inboxes WHERE receiver IS NOT NULL
+SELECT CAST(receiver AS BLOB) FROM inboxes WHERE receiver IS NOT NULL
 
 -- name: free_times
 -- When each of the inboxes in ?3 has something to claim, or earlier: by the first message of each pair alone. An
@@ -182,7 +195,7 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
         ORDER BY sender_agent, hlc LIMIT 1)
     WHERE p.free_ms > ?4
 )
-SELECT receiver, min(free_ms) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
+SELECT receiver, CAST(min(free_ms) AS INTEGER) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
 
 -- name: claim_one
 -- For a message that is the only one of its pair, as most are: much cheaper than `claim`. ?3: the message, ?4: the
@@ -329,9 +342,10 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner
   AND ended_ms IS NULL AND claim_until_ms IS NOT NULL
 
 -- name: dead_letter
+-- ?3: its position, since its id may be unreadable.
 UPDATE a2a_messages SET
     state = 'dead', ended_ms = NOW_MS, ended_reason = ?5, claim_until_ms = NULL, not_before_ms = NULL
-WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND claim_owner = ?4 AND ended_ms IS NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND id = ?3 AND claim_owner = ?4 AND ended_ms IS NULL
 
 -- name: renew
 -- Everything claimed together. ?3: messages, ?4: the claim, ?5: for how long.

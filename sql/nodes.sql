@@ -22,9 +22,18 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND incarnation = ?4
 )
 
+-- name: refuse_unless_countable
+-- No node counts to 2^53: such a value was planted, and would become a float that rises no more.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
+    SELECT 1 FROM node_incarnations
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND NOT (
+        typeof(incarnation) = 'integer' AND incarnation BETWEEN 0 AND 9007199254740990
+        AND typeof(beats) = 'integer' AND beats BETWEEN 0 AND 9007199254740990))
+
 -- name: raise_incarnation
 INSERT INTO node_incarnations (scope_id, repository_id, node_id, incarnation) VALUES (?1, ?2, ?3, 1)
-ON CONFLICT DO UPDATE SET incarnation = incarnation + 1, beats = beats + 1
+ON CONFLICT DO UPDATE SET
+    incarnation = min(incarnation, 9007199254740991) + 1, beats = min(beats, 9007199254740991) + 1
 
 -- name: begin_first_epoch
 -- ?3: its id. With the first node of a mesh.
@@ -74,6 +83,10 @@ ON CONFLICT DO UPDATE SET
     public_key = excluded.public_key, host = excluded.host, pid = excluded.pid,
     requested_ms = excluded.requested_ms
 
+-- part: NEXT_BEAT
+-- A planted value would become a float, and the others would see no further heartbeat.
+iif(typeof(beats) = 'integer' AND beats < 9007199254740991, beats + 1, 1)
+
 -- name: heartbeat
 INSERT INTO mesh_heartbeats (
     scope_id, repository_id, node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms,
@@ -87,7 +100,7 @@ FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = 
 ON CONFLICT DO UPDATE SET
     agent_id = excluded.agent_id,
     started_ms = CASE WHEN incarnation = excluded.incarnation THEN started_ms ELSE excluded.started_ms END,
-    incarnation = excluded.incarnation, beats = beats + 1, last_seen_ms = excluded.last_seen_ms,
+    incarnation = excluded.incarnation, beats = NEXT_BEAT, last_seen_ms = excluded.last_seen_ms,
     consuming_ms = excluded.consuming_ms, progressing_ms = excluded.progressing_ms,
     left_ms = CASE WHEN incarnation = excluded.incarnation THEN left_ms END,  -- a heartbeat may arrive late
     tick_ms = excluded.tick_ms, activity = excluded.activity, host = excluded.host, pid = excluded.pid,
@@ -112,7 +125,7 @@ SELECT node_id, control_addr, token_id, machine_id, signature FROM node_addresse
 WHERE scope_id = ?1 AND repository_id = ?2
 
 -- name: count_heartbeat
-UPDATE node_incarnations SET beats = beats + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+UPDATE node_incarnations SET beats = min(beats, 9007199254740991) + 1 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: heartbeat_state
 -- What a node may rely on after its heartbeat.
@@ -128,7 +141,7 @@ ON CONFLICT DO UPDATE SET
     replica_lag_ms = excluded.replica_lag_ms, faults = excluded.faults
 
 -- name: leave
-UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = beats + 1
+UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = NEXT_BEAT
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now

@@ -27,23 +27,25 @@ UPDATE unfinished_restore SET rows_done = rows_done + ?
 
 -- name: raise_fences
 -- Tokens issued after the backup are unknown here: no new one may repeat them.
-UPDATE lock_generations SET generation = generation + 4294967296
+UPDATE lock_generations SET generation = min(generation, 9007199254740991) + 4294967296
 
 -- name: raise_tokens
 -- These are not held any more: a holder at the time of the backup must acquire its lock again.
-UPDATE distributed_locks SET fence_token = fence_token + 4294967296
+UPDATE distributed_locks SET fence_token = min(fence_token, 9007199254740991) + 4294967296
 
 -- name: forget_shares
 DELETE FROM lock_shares
 
 -- name: raise_incarnations
 -- One backup may be restored twice: the count of heartbeats carries the time, and distinguishes the two.
-UPDATE node_incarnations SET incarnation = incarnation + 4294967296, beats = max(beats + 1048576, NOW_MS << 10)
+UPDATE node_incarnations
+SET incarnation = min(incarnation, 9007199254740991) + 4294967296,
+    beats = max(min(beats, 9007199254740991) + 1048576, NOW_MS << 10)
 
 -- name: begin_epochs
 -- ?1: its id. Nodes that knew the database before the restore rejoin.
 INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detected_ms, detail)
-SELECT scope_id, repository_id, max(epoch) + 1, ?1, '', NOW_MS, '{}' FROM store_epochs
+SELECT scope_id, repository_id, min(max(epoch), 9007199254740991) + 1, ?1, '', NOW_MS, '{}' FROM store_epochs
 GROUP BY scope_id, repository_id
 
 -- name: unblock_opening

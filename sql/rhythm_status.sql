@@ -11,7 +11,7 @@ INSERT INTO status_claims (
     scope_id, repository_id, node_id, serial, window_ms, agent_id, task_id, epoch_ms, beat_index, state, wait_for,
     beats_left, progress, notes, overran, began_ms, useful_ms, hlc)
 SELECT ?2, ?3, script.value ->> 'node_id', claim.key + 1 + (
-        SELECT coalesce(max(serial), 0) FROM status_claims WHERE scope_id = ?2 AND repository_id = ?3),
+        SELECT coalesce(min(max(serial), 9007199254740991), 0) FROM status_claims WHERE scope_id = ?2 AND repository_id = ?3),
     claim.value ->> 0, claim.value ->> 1, claim.value ->> 2, claim.value ->> 3, claim.value ->> 4, claim.value ->> 5,
     claim.value ->> 6, claim.value ->> 7, claim.value ->> 8, claim.value ->> 9, claim.value ->> 10,
     claim.value ->> 11, claim.value ->> 12, claim.value ->> 13

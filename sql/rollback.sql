@@ -25,7 +25,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT coalesce((SELECT 
 -- time, until the clock has caught up with it.
 INSERT INTO lock_generations (scope_id, repository_id, generation)
 VALUES (?1, ?2, max(?3, NOW_MS << 10) + 1048576)
-ON CONFLICT DO UPDATE SET generation = max(generation + 1048576, excluded.generation)
+ON CONFLICT DO UPDATE SET generation = max(min(generation, 9007199254740991) + 1048576, excluded.generation)
 
 -- name: renumber_patterns
 -- So that a process which knew later patterns reads them again.
@@ -49,13 +49,14 @@ WHERE OF_MESH
 -- granted stays below. A node that knows nothing of that fence repeats its number: the count of heartbeats carries
 -- the time, and differs.
 UPDATE node_incarnations
-SET incarnation = max(incarnation + 4294967296, incarnation % 4294967296 + ?3 * 4294967296),
-    beats = max(beats + 1048576, NOW_MS << 10)
+SET incarnation = max(
+        min(incarnation, 9007199254740991) + 4294967296, incarnation % 4294967296 + ?3 * 4294967296),
+    beats = max(min(beats, 9007199254740991) + 1048576, NOW_MS << 10)
 WHERE OF_MESH
 
 -- name: raise_claims
 -- Of the jobs that can be claimed. An existing claim belongs to its worker: no other worker can have had it since.
-UPDATE jobs SET claim_token = claim_token + 1048576 WHERE OF_MESH AND state = 'pending'
+UPDATE jobs SET claim_token = min(claim_token, 9007199254740991) + 1048576 WHERE OF_MESH AND state = 'pending'
 
 -- name: begin_epoch
 -- ?3: its number, ?4: the op, ?5: the node, ?6: the op's payload.

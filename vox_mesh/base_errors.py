@@ -35,6 +35,12 @@ class BadValue(MeshError):
     code = "bad_value"
 
 
+class NotJson(BadValue):
+    """A text is not JSON."""
+
+    code = "not_json"
+
+
 class BadDocument(BadValue):
     """A document is invalid. `faults` lists all that is wrong with it, one per line."""
 

@@ -14,7 +14,7 @@ from proof.final_state import Row, final_rows, grouped
 from proof.history import History, Operation
 from proof.losses import Losses
 from proof.verdicts import Check
-from proof.workloads.messages import is_received
+from proof.workloads.messages import UNREADABLE_PAYLOAD, is_received
 from vox_mesh.model.messages.records import MessageState
 
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
@@ -89,6 +89,16 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
         is_told = operation.is_ok and not operation.result["spooled"] and not losses.may_have_lost(operation)
         if is_told and state != MessageState.ACKED and not is_late:
             yield f"is {state} though it was acknowledged: {operation}"
+
+
+def unreadable_ended(history: History) -> Iterator[str | int]:
+    """A message that can't be passed on becomes a dead letter, and no consumer sees it."""
+    handed = {note.data["key"] for note in history.notes("message.handed")}
+    for row in final_rows(history, "a2a_messages"):
+        if row["payload"] == UNREADABLE_PAYLOAD and is_received(row["receiver_agent"]):
+            yield 1
+            if row["state"] != MessageState.DEAD or row["message_uuid"] in handed:
+                yield f"unreadable message {row['message_uuid']} is {row['state']}"
 
 
 def once(history: History) -> Iterator[str | int]:
@@ -313,6 +323,7 @@ MESSAGE_CHECKS: Final = (
     Check("messages-once", "a message sent twice under one key exists once", once),
     Check("acked-by-holder", "only the holder of a message can acknowledge it", by_holder),
     Check("messages-in-order", "each sender's messages to a receiver come one by one, in order", in_order),
+    Check("unreadable-not-handed-out", "no message that can't be passed on is handed out", unreadable_ended),
     Check("never-after-expiry", "no expired message is handed out", never_after_expiry),
     Check("never-before-expiry", "no message expires before its time has truly passed", never_before_expiry),
 )

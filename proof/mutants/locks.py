@@ -8,10 +8,15 @@ from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
-_NEXT: Final = f"max(generation + 1, {_NOW})"
+AFTER_LAST: Final = (
+    "iif(typeof(last) = 'integer' AND last < 9007199254740991, last + 1, "
+    "abs(-9223372036854775807 - 1 - 0 * length(last)))"
+)
+_NEXT: Final = f"max({_NOW}, (SELECT {AFTER_LAST} FROM (SELECT generation AS last)))"
 _RAISED: Final = (
-    f"fence_token = max({_NOW}, 1 + max(fence_token, ( "
-    "SELECT generation FROM lock_generations WHERE scope_id = ?1 AND repository_id = ?2))),"
+    f"fence_token = max({_NOW}, (SELECT {AFTER_LAST} FROM ( "
+    "SELECT max(fence_token, generation) AS last FROM lock_generations "
+    "WHERE scope_id = ?1 AND repository_id = ?2))),"
 )
 
 LOCK_PLANTS: Final = (

@@ -102,6 +102,34 @@ MESSAGE_PLANTS: Final = (
         faults=("unreachable",),
     ),
     PlantedBug(
+        "unreadable-stops-claim",
+        "a message that can't be passed on is neither handed out nor a dead letter, and fails every claim",
+        (
+            Code(
+                "vox_mesh.messages.claims:Claims._verify_rows",
+                "messages = _count_attempts(in_turn([Message.read(row[0]) for row in rows]))",
+                "messages = _count_attempts(in_turn([Message.read(row[0]) for row in rows]))\n"
+                "    if any(each.fault for each in messages):\n"
+                "        raise BadValue('unreadable')",
+            ),
+        ),
+        ("messages-acked", "unreadable-not-handed-out"),
+        ("messages",),
+    ),
+    PlantedBug(
+        "deep-payload-handed-out",
+        "the depth of a stored payload is not checked, and it is handed out",
+        (
+            Code(
+                "vox_mesh.model.base.json_text:read_stored",
+                "check_depth(value, text, MAX_STORED_DEPTH)",
+                "pass",
+            ),
+        ),
+        ("unreadable-not-handed-out",),
+        ("messages",),
+    ),
+    PlantedBug(
         "batch-stranded",
         "messages claimed in a batch with a lost one stay claimed, and are not handed out",
         (

@@ -19,8 +19,13 @@ ROLLBACK_PLANTS: Final = (
                 Sql("locks", name, _NOW, "0")
                 for name in ("take_fast_many", "take_fast", "take_if_next", "hand_off")
             ),
-            Sql("locks", "raise_generation", f"max(generation + 1, {_NOW})", "generation + 1"),
-            Sql("locks", "raise_above", f"max({_NOW}, 1 + max(generation", "max(0, 1 + max(generation"),
+            Sql(
+                "locks",
+                "raise_generation",
+                f"DO UPDATE SET generation = max({_NOW},",
+                "DO UPDATE SET generation = max(0,",
+            ),
+            Sql("locks", "raise_above", f"max({_NOW}, (SELECT", "max(0, (SELECT"),
         ),
         ("tokens-rise", "outside-takes-no-older"),
         ("locks",),

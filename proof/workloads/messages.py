@@ -13,6 +13,7 @@ from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
 from vox_mesh.errors import MeshError
+from vox_mesh.messages.scripts import send_script
 from vox_mesh.model.base import ulid
 from vox_mesh.model.messages.records import Message, MessageState
 
@@ -33,6 +34,10 @@ _REPLIES: Final = 0.1
 _BROADCASTS: Final = 0.03
 _GIVES_BACK: Final = 0.1
 _KEEPS: Final = 0.1
+_UNREADABLE: Final = 0.1
+_DEEP: Final = "unreadable"
+UNREADABLE_PAYLOAD: Final = "[" * 252 + "]" * 252
+"""A payload that can be stored, but not passed on inside an answer."""
 
 
 def inbox_of(who: str) -> str:
@@ -83,6 +88,7 @@ async def _send_all_the_time(context: WorkloadContext) -> None:
         count = context.rng.randint(2, _MOST_TOGETHER) if is_several else 1
         select_kinds = dict.fromkeys(numbers.next() for _ in range(count))
         await asyncio.gather(*(_send(context, _Plan.of(context, each)) for each in select_kinds))
+        await _store_unreadable(context, next(iter(select_kinds)))
         if context.rng.random() < _BROADCASTS:
             await _broadcast(context)
 
@@ -99,6 +105,34 @@ async def _send(context: WorkloadContext, plan: _Plan) -> None:
             key=plan.key,
         )
         record.ok(spooled=sent.state == MessageState.SPOOLED)
+
+
+async def _store_unreadable(context: WorkloadContext, number: int) -> None:
+    """Store a message that can't be passed on, as a hostile writer of the database would, now and then."""
+    mesh, plan = context.mesh, _Plan.of(context, number)
+    if rng_of(context.who, _DEEP, number).random() >= _UNREADABLE or mesh.incarnation is None:
+        return
+    message = Message(
+        message_uuid=key_of(context.who, _DEEP, number),
+        sender_agent=inbox_of(context.who),
+        receiver_agent=plan.to,
+        msg_type=_DEEP,
+        payload=UNREADABLE_PAYLOAD,
+        priority=1,
+        thread_id=None,
+        correlation_id=None,
+        reply_to=None,
+        expires_ms=None,
+        ack_by_ms=None,
+        max_attempts=20,
+        hlc=str(mesh.clock.tick()),
+        sender_node=mesh.identity.node_id,
+        sender_incarnation=mesh.incarnation,
+        traceparent=None,
+    )
+    signature = mesh.identity.key.sign(message.signed_text(*mesh.store.mesh_id))
+    with suppress(MeshError):
+        await mesh.store.write(send_script(message._replace(signature=signature)))
 
 
 async def _broadcast(context: WorkloadContext) -> None:

@@ -121,11 +121,19 @@ async def test_a_node_that_can_t_read_the_clock_says_so(
             pass
 
 
-async def test_a_node_whose_incarnation_is_no_number_says_so(node: MeshNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "node_incarnations SET incarnation = 'x'",
+        "store_epochs SET detected_ms = x'00'",
+        "store_epochs SET epoch = 'x'",
+    ],
+)
+async def test_a_node_whose_own_numbers_are_none_says_so(node: MeshNode, tmp_path: Path, change: str) -> None:
     await node.close()
     with closing(sqlite3.connect(tmp_path / "vox" / "local.db", timeout=PATIENCE_S)) as database, database:
-        database.execute("UPDATE node_incarnations SET incarnation = 'x', beats = x'00'")
+        database.execute(f"UPDATE {change}")
     again = FILE.settings(tmp_path, None, node_id="ann", scope_id=node.store.mesh_id[0])
-    with pytest.raises(DatabaseFault, match="must be a whole number"):
+    with pytest.raises(DatabaseFault, match="whole number|no integers"):
         async with Mesh.open(again):
             pass

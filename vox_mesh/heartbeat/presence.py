@@ -16,7 +16,7 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
-from vox_mesh.nodes.identity import Identity, key_refused, machine_id
+from vox_mesh.nodes.identity import Identity, key_refused, machine_id, planted_counters
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.schema import VERSION
@@ -39,6 +39,7 @@ _JOIN_COLUMNS: Final = (
     "detected_ms",
 )
 _NO_VITALS: Final = Vitals()
+_NOT_COUNTABLE: Final = "not_countable"
 
 
 @cache
@@ -166,10 +167,12 @@ class Presence:
         key = Statement(
             _SQL["refuse_unless_key"], (*self._whose, self._identity.key.public), refusal="key_refused"
         )
+        countable = Statement(_SQL["refuse_unless_countable"], self._whose, refusal=_NOT_COUNTABLE)
         script = Script(
             self._drop_correction(),
             place,
             key,
+            countable,
             Statement(_SQL["raise_incarnation"], self._whose),
             self._row_statement(),
             self._address_statement(),
@@ -207,6 +210,8 @@ class Presence:
             own = (self._identity.key.public, self._host, os.getpid())
             await database.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
             return key_refused(self.node_id, self._identity.key.public)
+        if refused.reason == _NOT_COUNTABLE:
+            return planted_counters(self.node_id)
         now_ms = (await database.ask(Statement(_SQL["now"]))).value
         values = (*self._whose[:2], orjson.dumps([self.node_id]).decode())
         found = await database.ask(Statement(_SQL["nodes"], values))

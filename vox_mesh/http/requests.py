@@ -10,8 +10,10 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from vox_mesh.errors import BadValue, NotJson
 from vox_mesh.http.connections import wait_until_lost
 from vox_mesh.http.problems import Problem
+from vox_mesh.model.base.json_text import MAX_DEPTH, read_json
 
 MAX_BODY_BYTES: Final = 2 * 2**20
 READ_S: Final = 5.0
@@ -19,6 +21,9 @@ READ_S: Final = 5.0
 Undo = Callable[[Any], Awaitable[None]]
 
 _MAX_WAITING: Final = 256
+_MAX_INLINE_BYTES: Final = 64 * 2**10
+_LEVELS_AROUND: Final = 4
+"""The levels of a body around the values in it, which are checked by themselves."""
 
 
 async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
@@ -41,6 +46,19 @@ async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
         raise _too_large() from None
     except (OSError, HttpProcessingError, web.RequestPayloadError):
         raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "body incomplete or malformed") from None
+
+
+async def read_body(body: bytes) -> Any:
+    """Return the JSON value of a body, or raise the problem with it. A long one is read in a thread."""
+    depth = MAX_DEPTH + _LEVELS_AROUND
+    try:
+        if len(body) <= _MAX_INLINE_BYTES:
+            return read_json(body, depth)
+        return await asyncio.to_thread(read_json, body, depth)
+    except NotJson as error:
+        raise Problem(HTTPStatus.BAD_REQUEST, error.code, f"body must be JSON: {error}") from None
+    except BadValue as error:
+        raise Problem(HTTPStatus.BAD_REQUEST, "bad_json", f"in the body: {error}", error.hint) from None
 
 
 def _too_large() -> Problem:

@@ -21,6 +21,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.cron import Cron, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
@@ -63,10 +64,12 @@ class CronJob(NamedTuple):
 
     def job_at(self, time_ms: int) -> Manifest:
         """Return the manifest of the job of one due time, identical on every node."""
-        options: dict[str, Any] = orjson.loads(self.options)
+        options, core = read_stored(self.options), read_stored(self.manifest)
+        if not isinstance(options, dict) or not isinstance(core, dict):
+            raise BadValue(f"the options and the manifest of cron {self.name} must be objects")
         options |= {name: options[name] * _MILLISECOND for name in _DURATIONS if name in options}
         options["nonce"] = f"{self.name}@{iso(time_ms)}"
-        return Manifest.of_core(orjson.loads(self.manifest)).model_copy(update=options)
+        return Manifest.of_core(core).model_copy(update=options)
 
 
 class Crons:
@@ -96,7 +99,7 @@ class Crons:
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
-        wanted = (cron.expression, cron.timezone, canonical(manifest.core()), given.decode())
+        wanted = (cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode())
         next_ms = cron.after(self._clock.now_ms)
         script = self._script("add", name, *wanted, next_ms)
         await self._store.write(script)
@@ -148,10 +151,10 @@ class Crons:
             time_ms = max(cron.next_ms, schedule.latest(now_ms))
             item = self._jobs.item(cron.job_at(time_ms))
             following_ms = schedule.after(max(now_ms, time_ms))
-        except MeshError as error:
+        except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
             if cron.name not in self._logged_unusable:
                 self._logged_unusable.add(cron.name)
-                _log.warning("cron left to other nodes: cron=%s: %s", cron.name, error.line)
+                _log.warning("cron left to other nodes: cron=%s: %s", cron.name, error)
             raise _Unusable from None
         job_id = item["job_id"]
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, time_ms)

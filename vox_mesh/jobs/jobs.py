@@ -178,7 +178,7 @@ class Jobs:
     def item(self, manifest: Manifest, nonce: str | None = None) -> dict[str, Any]:
         """Return the entry for a job in the op that schedules it; a nonce makes it a distinct job."""
         core = manifest.resolved_core()
-        text = canonical(core if nonce is None else {**core, "nonce": nonce})
+        text = canonical(core if nonce is None else {**core, "nonce": nonce}, max_depth=None)
         item: dict[str, Any] = {
             "job_id": text_id(text),
             "ulid": manifest.ulid or new_key(),

@@ -10,6 +10,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.nodes.clock import MeshClock
@@ -92,7 +93,7 @@ class JobQueries:
             raise BadValue(
                 f"job id {reference} is ambiguous: several jobs begin with it", hint="give more digits"
             )
-        return Job._make(rows[0])
+        return Job.of_row(rows[0])
 
     async def _candidates(self, reference: str, fresh: bool) -> Rows:
         if is_ulid(reference.upper()):
@@ -111,12 +112,12 @@ class JobQueries:
     async def find_all(self, job_ids: Iterable[str], *, fresh: bool = False) -> dict[str, Job]:
         """Return the jobs that exist, by id."""
         rows = await self._read("find", json(job_ids), fresh=fresh)
-        return {row["job_id"]: Job._make(row) for row in rows}
+        return {row["job_id"]: Job.of_row(row) for row in rows}
 
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return the jobs that exist, by id, read from the database and without manifests."""
         rows = await self._read("standing", json(job_ids), fresh=True)
-        return {row["job_id"]: Job._make(row) for row in rows}
+        return {row["job_id"]: Job.of_row(row) for row in rows}
 
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
         """Return the ids of the jobs that exist and are not terminal."""
@@ -151,7 +152,7 @@ class JobQueries:
             rows = await self._read("claimable_but", *values, json(but_of))
         else:
             rows = await self._read("claimable", *values)
-        return [Claimable._make(row) for row in rows]
+        return [Claimable._make(row) for row in rows if _is_claimable(*row)]
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
@@ -164,11 +165,11 @@ class JobQueries:
 
     async def overdue(self, limit: int = 100) -> list[Job]:
         """Return held jobs with expired leases, without manifests."""
-        return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
+        return self._sound_jobs(await self._read("overdue", self._clock.now_ms, limit))
 
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
         """Return the jobs that a node holds, without manifests."""
-        return self._jobs(await self._read("held_by", node_id, fresh=fresh))
+        return self._sound_jobs(await self._read("held_by", node_id, fresh=fresh))
 
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
         """Return the ids of the jobs, given by id and claim token, that the node does not hold any more."""
@@ -229,10 +230,21 @@ class JobQueries:
                 limit //= 2
 
     def _jobs(self, rows: Rows) -> list[Job]:
-        return [Job._make(row) for row in rows]
+        return [Job.of_row(row) for row in rows]
+
+    def _sound_jobs(self, rows: Rows) -> list[Job]:
+        return [job for job in self._jobs(rows) if job.fault is None]
 
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
+
+
+def _is_claimable(
+    _id: int, job_id: object, kind: object, _p: int, _at: int, token: object, seed: object
+) -> bool:
+    """Return whether the columns hold such values: only a hostile row does not, and no node can claim it."""
+    are_texts = type(job_id) is str and type(kind) is str and type(seed) is str
+    return are_texts and type(token) is int and 0 <= token < COUNTER_LIMIT
 
 
 def json(values: Iterable[object]) -> str:

@@ -14,10 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from vox_mesh.errors import LockHeld, MeshError, Overloaded, Refused, StaleFence
+from vox_mesh.errors import (
+    BadStatement,
+    DatabaseFault,
+    LockHeld,
+    MeshError,
+    Overloaded,
+    Refused,
+    StaleFence,
+)
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, PatternRegistry
 from vox_mesh.locks.scripts import (
@@ -37,6 +46,8 @@ from vox_mesh.store.script import Outcome, Script, Statement, Verdict
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
+
+_OVERFLOW: Final = "integer overflow"
 
 _MAX_COMPARISONS: Final = 64
 
@@ -58,8 +69,9 @@ class LockAcquirer:
     async def acquire(self, request: LockRequest, *, wait: float) -> Lock:
         """Acquire the keys of a request, or raise `LockHeld`, after up to `wait` seconds."""
         try:
-            lock = await self._acquire_fast(request, wait=wait)
-            return await self._acquire_queued(request, wait=wait) if lock is None else lock
+            with _explaining_overflow():
+                lock = await self._acquire_fast(request, wait=wait)
+                return await self._acquire_queued(request, wait=wait) if lock is None else lock
         except BaseException as error:
             if wait > 0 or not isinstance(error, LockHeld):
                 self._withdraw(request)
@@ -120,7 +132,8 @@ class LockAcquirer:
 
     async def _serve(self, waiter: Waiter) -> None:
         """Give a waiter its lock if it is its turn."""
-        lock, _ = await self._take_turn(waiter.request, waiter, can_wait=True)
+        with _explaining_overflow():
+            lock, _ = await self._take_turn(waiter.request, waiter, can_wait=True)
         if lock is not None:
             waiter.serve(lock)
 
@@ -176,7 +189,8 @@ class LockAcquirer:
         )
         sent_at = self._monotonic()
         try:
-            row = await self._write_conversion(lock, request)
+            with _explaining_overflow():
+                row = await self._write_conversion(lock, request)
         except Refused as refused:
             if refused.reason != LockHeld.code:
                 raise
@@ -293,6 +307,20 @@ class LockAcquirer:
         """Wait for all that was released or withdrawn in the background."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
+
+
+@contextmanager
+def _explaining_overflow() -> Iterator[None]:
+    """Raise `DatabaseFault` if no token can be issued, because the database holds a planted one."""
+    try:
+        yield
+    except BadStatement as error:
+        if _OVERFLOW not in str(error):
+            raise
+        raise DatabaseFault(
+            "no fencing token can be issued: the database holds one that is no integer below 2^53",
+            hint="no node has issued that: restore the database from a backup",
+        ) from None
 
 
 def _serve_if_granted(waiter: Waiter, verdict: Verdict, *, sent_at: float) -> bool:

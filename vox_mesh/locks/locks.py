@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-from vox_mesh.errors import BadValue, LockHeld, MeshError, NotKnown, Refused, StaleFence
+from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
@@ -19,6 +19,8 @@ from vox_mesh.locks.scripts import (
     checked_ttl,
     held_guard,
     json,
+    normal_keys,
+    refuse_mesh_keys,
     renew_script,
 )
 from vox_mesh.model.base.canonical import canonical
@@ -87,12 +89,7 @@ class Locks:
         """
         request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
         checked_seconds("wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held")
-        for key in request.keys:
-            if key.startswith(MESH_PREFIX):
-                raise BadValue(
-                    f"key must not begin with {MESH_PREFIX!r}, got {key!r}",
-                    hint="choose another prefix: this one belongs to the mesh itself",
-                )
+        refuse_mesh_keys(request.keys)
         self._clock.refuse_if_off()
         asked_at = self._monotonic()
         lock = await self._acquirer.acquire(request, wait=wait)
@@ -231,6 +228,7 @@ class Locks:
         return lock
 
     async def _find_held(self, key: str, fence_token: int) -> Lock:
+        refuse_mesh_keys(normal_keys(key))
         try:
             return await self.find(key, fence_token)
         except StaleFence:
@@ -281,6 +279,7 @@ class Locks:
     async def break_lock(self, key: str, reason: str) -> tuple[str, list[Holder]]:
         """Break the locks on a key, with all of their keys. Return the id of the op, and the holders."""
         key = normalise(key)
+        refuse_mesh_keys([key])
         holders = await self.holders([key])
         if not holders:
             raise NotKnown(f"lock on {key} not found: no agent holds it", hint=_LIST_HINT)

@@ -309,6 +309,16 @@ def _is_agent_name(agent: object) -> bool:
     return isinstance(agent, str) and agent.isprintable()
 
 
+def refuse_mesh_keys(keys: Iterable[str]) -> None:
+    """Raise `BadValue` for keys of the mesh itself: agents can neither acquire nor end their locks."""
+    for key in keys:
+        if key.startswith(MESH_PREFIX):
+            raise BadValue(
+                f"key must not begin with {MESH_PREFIX!r}, got {key!r}",
+                hint="choose another prefix: the locks of the mesh itself end with the node that holds them",
+            )
+
+
 def default_ttl(keys: Sequence[str]) -> float:
     """Return the default TTL in seconds: short for files, longer for all other keys."""
     return FILE_TTL_S if all(key.startswith(FILE) for key in keys) else TASK_TTL_S

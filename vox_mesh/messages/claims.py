@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -123,7 +123,7 @@ class Claims:
         """Return the inboxes of the mesh that hold a message which has not ended, up to `limit`."""
         values = (*self._mesh, limit)
         rows = await self._store.read(sql("nonempty_inboxes"), values, fresh=fresh, timeout=_READ_TIMEOUT_S)
-        return [row[0] for row in rows]
+        return [row[0].decode(errors="replace") for row in rows]
 
     async def free_times(self, names: Sequence[str]) -> dict[str, int]:
         """Return when each inbox has something to claim, or an earlier time; empty inboxes are left out."""
@@ -183,7 +183,7 @@ class Claims:
     ) -> list[Message]:
         """Claim the next messages under this name. Return them in the order in which to hand them out.
 
-        Forged messages become dead letters instead.
+        Forged and unreadable messages become dead letters instead.
         """
         script = claim_script(
             self._claim_values(names, claim_name),
@@ -208,13 +208,22 @@ class Claims:
             return []
         messages = _count_attempts(in_turn([Message.read(row[0]) for row in rows]))
         genuine = await self._verifier.verify(messages)
-        forged = [each for each, is_genuine in zip(messages, genuine, strict=True) if not is_genuine]
-        if forged:
-            await self._store.write_all([bury_script(self._mesh, each, "forged") for each in forged])
-            messages = [each for each, is_genuine in zip(messages, genuine, strict=True) if is_genuine]
+        faults = [
+            each.fault if is_genuine else "forged" for each, is_genuine in zip(messages, genuine, strict=True)
+        ]
+        if any(faults):
+            await self._bury(zip(messages, faults, strict=True))
+            messages = [each for each, fault in zip(messages, faults, strict=True) if fault is None]
         if messages:
             self._clock.receive(max(message.hlc for message in messages))
         return messages
+
+    async def _bury(self, messages: Iterable[tuple[Message, str | None]]) -> None:
+        """Turn the messages that have a fault into dead letters."""
+        faulty = [(message, fault) for message, fault in messages if fault is not None]
+        for message, fault in faulty:
+            _log.error("message is a dead letter: message=%s reason=%s", message.message_uuid, fault)
+        await self._store.write_all([bury_script(self._mesh, *each) for each in faulty])
 
     # --- handed out ------------------------------------------------------------------------------
 

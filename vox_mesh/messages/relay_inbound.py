@@ -21,6 +21,7 @@ from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import id_taken, json, sql
 from vox_mesh.model.base.canonical import is_canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS, Hlc
+from vox_mesh.model.base.json_text import check_depth
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import (
     MAX_PAYLOAD_BYTES,
@@ -257,3 +258,4 @@ def _check_payload(message: Message) -> None:
         raise BadValue(f"message body must be at most {MAX_PAYLOAD_BYTES} bytes")
     if not is_canonical(message.payload):
         raise BadValue("message body must be canonical JSON")
+    check_depth(orjson.loads(message.payload), message.payload)

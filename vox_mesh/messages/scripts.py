@@ -175,7 +175,7 @@ def nack_script(mesh: Mesh, message: Message, retry_ms: int, reason: str | None)
 
 def bury_script(mesh: Mesh, message: Message, reason: str) -> Script:
     """Return the script that turns a claimed message into a dead letter."""
-    held = (*mesh, message.message_uuid, message.claim_owner)
+    held = (*mesh, message.position, message.claim_owner)
     return Script(Statement(sql("dead_letter"), (*held, reason)))
 
 

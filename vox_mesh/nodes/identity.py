@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import BadSettings, KeyRefused
+from vox_mesh.errors import BadSettings, DatabaseFault, KeyRefused
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.store.files import load_or_create, make_private
 from vox_mesh.store.slots import ID_FILE
@@ -120,6 +120,14 @@ def place_of(folder: Path) -> str:
     lock = (folder / "lock").stat()
     machine = hashlib.sha256(_installation().encode()).hexdigest()[:16]
     return f"{machine}:{lock.st_dev}:{lock.st_ino}"
+
+
+def planted_counters(node_id: str) -> DatabaseFault:
+    """Return the error for a node whose counters in the database are no numbers that any node counts to."""
+    return DatabaseFault(
+        f"node {node_id} can't write: its counters in the database are no integers below 2^53",
+        hint="no node has written that: restore the database, or choose another VOX_MESH_NODE_ID",
+    )
 
 
 def key_refused(node_id: str, key: str) -> KeyRefused:

@@ -18,6 +18,7 @@ import orjson
 
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
+from vox_mesh.model.base.json_text import is_deeper
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
 from vox_mesh.oplog.oplog import OpLog
@@ -60,12 +61,22 @@ class ExportVerification(NamedTuple):
     chains: list[ChainReport]
 
 
-def record_of(entry: LogEntry) -> dict[str, Any]:
-    """Return an entry for a JSON encoder, by column; payload and dependencies are values, not text."""
+def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
+    """Return an entry for a JSON encoder, by column; payload and dependencies are values, not text.
+
+    What is not canonical JSON, or has more than `max_depth` levels, stays text.
+    """
     values: tuple[Any, ...] = entry
     if any(isinstance(value, bytes) for value in values):  # no valid entry holds any
         entry = LogEntry._make(value.hex() if isinstance(value, bytes) else value for value in values)
-    return _record(entry, {name for name in _JSON_COLUMNS if not is_canonical(getattr(entry, name))})
+    return _record(entry, {name for name in _JSON_COLUMNS if not _is_value(getattr(entry, name), max_depth)})
+
+
+def _is_value(text: str, max_depth: int | None) -> bool:
+    if not is_canonical(text):
+        return False
+    is_flat = max_depth is None or text.count("[") + text.count("{") <= max_depth
+    return is_flat or not is_deeper(orjson.loads(text), max_depth or 0)
 
 
 def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
@@ -285,6 +296,6 @@ def _entry(path: Path, number: int, line: bytes, header: ExportHeader) -> LogEnt
 def _canonical(value: Any) -> str:
     """Return the text that a column's value was read from."""
     try:
-        return canonical(value) if value else orjson.dumps(value).decode()
+        return canonical(value, max_depth=None) if value else orjson.dumps(value).decode()
     except BadValue:  # numbers that are exact as doubles only
-        return canonical(parse(orjson.dumps(value)))
+        return canonical(parse(orjson.dumps(value)), max_depth=None)

@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from vox_mesh.errors import ConstraintFailed, KeyRefused, Overloaded, Refused
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, Epoch, StoreMemory, StoreState, rollback_evidence
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import Identity
+from vox_mesh.nodes.identity import Identity, planted_counters
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.statements import named
@@ -151,12 +152,11 @@ class Rollback:
         started = self._clock.started()
         row = (await database.ask(Statement(_SQL["state"], (*self._mesh, node_id, memory.entry_id))))[0]
         self._clock.heard(row["now_ms"], started)
+        for counter in (row["incarnation"], row["beats"]):
+            if counter is not None and not (type(counter) is int and 0 <= counter < COUNTER_LIMIT):
+                raise planted_counters(node_id)
         epoch = Epoch(whole_number(row["epoch"], "the epoch"), row["epoch_op"], row["origin"])
-        incarnation = row["incarnation"]
-        if incarnation is not None:
-            incarnation = whole_number(incarnation, "the incarnation")
-        beats = whole_number(row["beats"], "the count of heartbeats")
-        return StoreState(incarnation, beats, row["last_id"], row["op_at_entry"], epoch)
+        return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
 
 
 def _is_other_database(memory: StoreMemory, state: StoreState) -> bool:

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
@@ -16,6 +14,7 @@ from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.model.base.json_text import shown
 from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.model.jobs.records import Job, JobState, matches
 from vox_mesh.model.jobs.replay import ReplayFinding
@@ -43,7 +42,11 @@ class JobView(RecordView, record=Job, without=("id", "seed")):
 
 
 def _parsed(job: Job) -> dict[str, Any]:
-    return {"manifest": orjson.loads(job.manifest), "output_artifacts": job.outputs}
+    outputs = shown(job.output_artifacts)
+    return {
+        "manifest": shown(job.manifest),
+        "output_artifacts": outputs if isinstance(outputs, list) else [outputs],
+    }
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class WholeJobView(JobView):
             successors=[*successors],
             progress=note.progress,
             message=note.message,
-            checkpoint=None if note.checkpoint is None else orjson.loads(note.checkpoint),
+            checkpoint=None if note.checkpoint is None else shown(note.checkpoint),
             noted_ms=note.noted_ms,
         )
 
@@ -216,7 +219,7 @@ class CronView(RecordView, record=CronJob):
     @classmethod
     def of(cls, cron: CronJob) -> CronView:
         """Return the view of a cron."""
-        return cls.from_record(cron, manifest=orjson.loads(cron.manifest), options=orjson.loads(cron.options))
+        return cls.from_record(cron, manifest=shown(cron.manifest), options=shown(cron.options))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vox_mesh.model.base.json_text import MAX_STORED_DEPTH
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
@@ -35,7 +36,8 @@ def topic_of(entry: LogEntry) -> str:
 
 def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
     """Return an entry for a JSON encoder, with the bar and beat of its timestamp."""
-    return {**record_of(entry), **stamp_of(mesh, entry.hlc)._asdict()}
+    record = record_of(entry, max_depth=MAX_STORED_DEPTH)
+    return {**record, **stamp_of(mesh, entry.hlc)._asdict()}
 
 
 @dataclass(frozen=True)

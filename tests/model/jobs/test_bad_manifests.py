@@ -165,7 +165,7 @@ CASES: Final[dict[str, tuple[str | bytes, int, str, str]]] = {
         handler("payload: " + "[" * 65 + "]" * 65),
         2,
         "payload",
-        "is nested more than 64 deep",
+        "must be nested at most 64 levels deep",
     ),
     "NUL in payload": (handler("payload:", "  a:", '    b: "\\0"'), 4, "payload.a.b", "has a NUL character"),
     "NUL in a payload's name": (handler("payload:", '  "a\\0": 1'), 2, "payload", "has a NUL character"),

@@ -22,9 +22,10 @@ from vox_mesh.cli.support.output import (
     table,
 )
 from vox_mesh.cli.support.session import run_command
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, NotJson
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import decode_row, show_row
+from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.occ.merge import Columns, FieldChange, change_of
 from vox_mesh.occ.conflicts import Conflict, Resolution, Take
 from vox_mesh.views.conflicts import SIDES, ConflictView
@@ -171,8 +172,8 @@ def resolve(
 
 def _parse(value: str) -> Columns:
     try:
-        return decode_row(json.loads(value))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return decode_row(read_json(value))
+    except NotJson as error:
         raise BadValue(
             f"--value is not JSON: {error}", hint="""pass a JSON object such as '{"a": 1}'"""
         ) from None

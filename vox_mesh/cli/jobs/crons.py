@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import orjson
 
 from vox_mesh.cli.jobs.job_options import JobSource, job_options
 from vox_mesh.cli.support.options import TrailingCommand
@@ -13,6 +12,7 @@ from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadManifest, BadValue
 from vox_mesh.jobs.crons import CronJob
+from vox_mesh.model.base.json_text import UNREADABLE, shown
 from vox_mesh.model.jobs.cron import iso
 from vox_mesh.model.jobs.manifest import EXEC
 from vox_mesh.views.jobs import CronView, RemovedCronView
@@ -87,8 +87,10 @@ def remove(name: str, as_json: bool) -> None:
 
 def _line(cron: CronJob) -> Record:
     """Return a cron's row of the table."""
-    core = orjson.loads(cron.manifest)
-    what = core["kind"] if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
+    core = shown(cron.manifest)
+    what = UNREADABLE
+    if isinstance(core, dict) and UNREADABLE not in core:
+        what = core["kind"] if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
     return {
         "name": cron.name,
         "expression": cron.expression,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import click
-import orjson
 
 from vox_mesh.cli.support.options import Function, read_file, seconds
+from vox_mesh.errors import BadValue, NotJson
+from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
 job_argument: Final = click.argument("reference", metavar="JOB")
@@ -79,8 +80,10 @@ def job_options(function: Function) -> Function:
 
 def _json(text: str) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return read_json(text)
+    except NotJson as error:
         raise click.BadParameter(
             f"must be JSON, with text in quotes: {error}", param_hint="--payload"
         ) from None
+    except BadValue as error:
+        raise click.BadParameter(error.line, param_hint="--payload") from None

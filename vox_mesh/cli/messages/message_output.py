@@ -80,8 +80,8 @@ def show_message(record: Record, *, as_json: bool) -> None:
 def _time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
-    return (
-        datetime.fromtimestamp(milliseconds / 1_000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1_000, UTC)
+    except (ValueError, OverflowError):  # only a hostile row holds such a time
+        return str(milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

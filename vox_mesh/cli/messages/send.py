@@ -9,16 +9,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 import click
-import orjson
 
 from vox_mesh.cli.messages.message_output import line, records
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import acting_agent, seconds
 from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import start_shared
-from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
+from vox_mesh.errors import BadValue, DatabaseUnavailable, NotJson, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (
     EVERYONE,
@@ -143,8 +143,8 @@ def _value(text: str, *, is_text: bool) -> Any:
     """Return the body: a JSON object or array, or the text."""
     if not is_text and text.lstrip()[:1] in ("{", "["):
         try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
+            return read_json(text)
+        except NotJson:
             pass
     return text
 

@@ -35,7 +35,7 @@ from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.http.redaction import redacted
-from vox_mesh.http.requests import RequestScope, body_of
+from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
 
 _log = logging.getLogger(__name__)
@@ -151,10 +151,7 @@ async def _parse_request(operation: Operation, request: web.Request) -> dict[str
     elif query:
         raise _bad_request("query", f"{next(iter(query))}: no parameters allowed")
     if operation.body is not None:
-        try:
-            document = orjson.loads(await body_of(request))
-        except orjson.JSONDecodeError as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"body must be JSON: {error}") from None
+        document = await read_body(await body_of(request))
         inputs["body"] = _validate(operation.body, _convert_whole_numbers(document), "body", strict=True)
     return inputs
 

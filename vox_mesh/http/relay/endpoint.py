@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.limits import RateLimiter
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.requests import READ_S, body_of
+from vox_mesh.http.requests import READ_S, body_of, read_body
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.keys import MAX_LENGTH
 from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WIRE_FIELDS, Message
@@ -113,7 +113,7 @@ class Delivery:
             )
         self._at_once += 1
         try:
-            messages = _parse_messages(await body_of(request, self._limits.read_s))
+            messages = _parse_messages(await read_body(await body_of(request, self._limits.read_s)))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored, order=request.headers.get(ORDER))
         finally:
@@ -138,12 +138,8 @@ class Delivery:
             )
 
 
-def _parse_messages(body: bytes) -> list[Message]:
+def _parse_messages(document: Any) -> list[Message]:
     """Return the messages of a body, one or several."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _unprocessable("not_json", f"body must be JSON: {error}") from None
     documents = document if isinstance(document, list) else [document]
     if not 1 <= len(documents) <= MAX_MESSAGES:
         raise _unprocessable(

@@ -173,6 +173,8 @@ def _contradictions(source: str, envelope: Mapping[str, Any], values: Mapping[st
 
 def _is_same(one: Any, other: Any) -> bool:
     try:
-        return canonical(one) == canonical(other)  # in which true and 1 differ
+        return canonical(one, max_depth=None) == canonical(
+            other, max_depth=None
+        )  # in which true and 1 differ
     except BadValue:
         return False

@@ -177,7 +177,7 @@ class ClaimLoop:
 
     async def _claim_and_start(self, chosen: Sequence[Claimable]) -> None:
         """Claim the chosen jobs that are still claimable, and start each that was claimed."""
-        jobs = await self._queries.still_claimable(chosen)
+        jobs = self._claimer.sound_jobs(await self._queries.still_claimable(chosen))
         if len(jobs) < len(chosen):
             self._chooser.invalidate_membership()
         if not self._capacity.total:  # the worker was stopped meanwhile

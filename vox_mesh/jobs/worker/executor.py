@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import orjson
-
-from vox_mesh.errors import AWAY
+from vox_mesh.errors import AWAY, BadValue
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
@@ -25,6 +23,7 @@ from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import Work, WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
+from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.records import EXEC, Job, JobState
 from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.store.store import Store
@@ -139,6 +138,9 @@ class Executor:
         except AWAY as error:  # raised before the work; `run_attempt` handles the errors of the work
             _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
             return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+        except BadValue as error:  # its manifest or checkpoint: another attempt would not read it either
+            _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
+            return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
         except Exception as error:
             _log.exception("job not started: job_id=%s", job.job_id)
             return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
@@ -158,7 +160,7 @@ class Executor:
         core, notebook, resumed = job.core, Notebook(self._store, job), None
         if job.attempts > 1:
             checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
-            resumed = None if checkpoint is None else orjson.loads(checkpoint)
+            resumed = None if checkpoint is None else read_stored(checkpoint)
         limits = await self._limits.of(job, core, notebook)
         store, clock = self._store, self._jobs.clock
         return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed)

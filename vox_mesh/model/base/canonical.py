@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import rfc8785
 from blake3 import blake3
 
 from vox_mesh.errors import BadValue
+from vox_mesh.model.base.json_text import MAX_DEPTH, MAX_INTEGER, check_depth
 
 JsonObject = Mapping[str, Any]
 
@@ -24,8 +26,19 @@ embedded: Final = orjson.Fragment
 """Embeds a value by its canonical text in another one, so that it is not encoded again."""
 
 
-def canonical(value: Any) -> str:
-    """Return the canonical text of a JSON value; raise `BadValue` if it has none."""
+def canonical(value: Any, *, max_depth: int | None = MAX_DEPTH) -> str:
+    """Return the canonical text of a JSON value; raise `BadValue` if it has none or is nested too deeply.
+
+    Embedded texts do not count for the depth. Pass `None` for a document around values that were checked
+    before, and for what is stored already.
+    """
+    text = _encoded(value)
+    if max_depth is not None:
+        check_depth(value, text, max_depth)
+    return text
+
+
+def _encoded(value: Any) -> str:
     try:
         # No deeper than the fast encoder goes: what is written can be read.
         return _fast(value) or rfc8785.dumps(_unfold(value)).decode()
@@ -38,7 +51,7 @@ def canonical(value: Any) -> str:
 
 def content_id(value: Any) -> str:
     """Return the lowercase hex BLAKE3 of the canonical text of a JSON value."""
-    return text_id(canonical(value))
+    return text_id(canonical(value, max_depth=None))
 
 
 def text_id(text: str) -> str:
@@ -58,7 +71,7 @@ def is_canonical(text: str) -> bool:
     """Return whether `text` is canonical JSON."""
     try:
         value = orjson.loads(text)
-        return (_fast(value) or canonical(_as_doubles(value))) == text
+        return (_fast(value) or _encoded(_as_doubles(value))) == text
     except (BadValue, orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         return False
 
@@ -174,7 +187,25 @@ def _decode_bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-_FORMS: Final[dict[str, Callable[[str], Any]]] = {_BYTES: _decode_bytes, _INT: int, _REAL: float}
+def _decode_integer(text: str) -> int:
+    number = int(text)
+    if not -MAX_INTEGER - 1 <= number <= MAX_INTEGER:
+        raise ValueError(text)
+    return number
+
+
+def _decode_real(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):  # a column would hold nothing instead
+        raise ValueError(text)
+    return number
+
+
+_FORMS: Final[dict[str, Callable[[str], Any]]] = {
+    _BYTES: _decode_bytes,
+    _INT: _decode_integer,
+    _REAL: _decode_real,
+}
 
 
 def _decode(name: str, value: Any) -> Any:

@@ -35,7 +35,6 @@ from vox_mesh.model.documents.validation import (
 from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
-MAX_JSON_DEPTH: Final = 64
 MAX_AFTER: Final = 256
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,25 +117,23 @@ def _json(value: Any) -> Any:
     if size > MAX_JSON_BYTES:
         raise flaw(f"takes {size} bytes as canonical JSON; at most {MAX_JSON_BYTES} fit")
     copy = parse(text)
-    if "\\u0000" in text or text.count("[") + text.count("{") > MAX_JSON_DEPTH:
-        _check_nested(copy, ())
+    if "\\u0000" in text:
+        _check_characters(copy, ())
     return copy
 
 
-def _check_nested(value: Any, at: Path) -> None:
+def _check_characters(value: Any, at: Path) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise flaw("has a NUL character", *at)
         return
-    if len(at) >= MAX_JSON_DEPTH and isinstance(value, dict | list):
-        raise flaw(f"is nested more than {MAX_JSON_DEPTH} deep")
     if isinstance(value, dict):
         for name, each in value.items():
-            _check_nested(name, at)
-            _check_nested(each, (*at, name))
+            _check_characters(name, at)
+            _check_characters(each, (*at, name))
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            _check_nested(each, (*at, index))
+            _check_characters(each, (*at, index))
 
 
 def _duration_ms(value: Any, low: int, high: int) -> int:

@@ -118,7 +118,7 @@ class Proof(NamedTuple):
     @property
     def text(self) -> str:
         """Return the proof as canonical JSON."""
-        return canonical(self._asdict())
+        return canonical(self._asdict(), max_depth=None)
 
 
 def hash_of(body: bytes) -> str:
@@ -336,7 +336,8 @@ def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes
             "proof": proof._asdict(),
             "trailers": trailers(proof),
             "v": _VERSION,
-        }
+        },
+        max_depth=None,
     )
 
 
@@ -372,7 +373,7 @@ def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[lis
     # Each output once and in order, so that no entry stands for another; as text, in which true and 1 differ.
     if type(artifacts) is not list or not all(type(each) is dict for each in artifacts):
         return [f"the artifacts are {short(artifacts)}, and not a list of objects"], []
-    if canonical([{**each, "body": None} for each in artifacts]) != canonical(
+    if content_id([{**each, "body": None} for each in artifacts]) != content_id(
         [{**output, "body": None} for output in outputs]
     ):
         return ["the artifacts are not the outputs of the envelope, one for one"], []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
-
-import orjson
+from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import parse
+from vox_mesh.model.base.json_text import COUNTER_LIMIT, MAX_STORED_DEPTH, check_depth, read_stored
 
 SCHEDULE: Final = "ScheduleJob"
 CLAIM: Final = "ClaimWork"
@@ -139,11 +139,30 @@ class Job(NamedTuple):
     last_op: str
     manifest: str
 
+    @classmethod
+    def of_row(cls, row: Iterable[Any]) -> Self:
+        """Return the job of a row; bytes, which only a hostile row holds, come as text that is no JSON."""
+        values = tuple(row)
+        if bytes in map(type, values):
+            values = tuple(f"0x{value.hex()}" if isinstance(value, bytes) else value for value in values)
+        return cls._make(values)
+
     @property
     def core(self) -> Mapping[str, Any]:
-        """Return the core of the manifest, whose hash is the job's id."""
-        core: Mapping[str, Any] = parse(self.manifest)
+        """Return the core of the manifest, whose hash is the job's id. Raises `BadValue` if it has none."""
+        core = parse(self.manifest)
+        if not isinstance(core, dict):
+            raise BadValue(f"the manifest of job {self.job_id} must be an object")
+        check_depth(core, self.manifest, MAX_STORED_DEPTH)
         return core
+
+    @property
+    def fault(self) -> str | None:
+        """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
+        for name, value in zip(_COUNTERS, map(self.__getitem__, _COUNTER_PLACES), strict=True):
+            if type(value) is not int or not 0 <= value < COUNTER_LIMIT:
+                return f"{name} must be an integer from 0 to 2^53 - 1, got {str(value)[:32]}"
+        return None
 
     @property
     def payload(self) -> Any:
@@ -153,18 +172,29 @@ class Job(NamedTuple):
     @property
     def held_until(self) -> str | None:
         """Return the boundary at which a claim ends, `phase` or `bar`, or `None` for a lease in time."""
-        return self.core.get("lease") if '"lease":' in self.manifest else None  # avoid parsing: few have one
+        if '"lease":' not in self.manifest:  # avoid parsing: few have one
+            return None
+        with suppress(BadValue):  # an unreadable job fails when it is run, by name
+            return self.core.get("lease")
+        return None
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
         """Return the name, hash, size and type of each artifact."""
-        outputs: list[dict[str, Any]] = orjson.loads(self.output_artifacts)
+        outputs: list[dict[str, Any]] = read_stored(self.output_artifacts)
         return outputs
 
     @property
     def has_ended(self) -> bool:
         """Return whether its state is terminal."""
         return JobState(self.state).is_end
+
+
+_COUNTERS: Final = (
+    *("priority", "waits", "not_before_ms", "max_attempts", "backoff_ms", "claim_token"),
+    *("attempts", "failures", "created_ms"),
+)
+_COUNTER_PLACES: Final = tuple(map(Job._fields.index, _COUNTERS))
 
 
 def check_pattern(pattern: str) -> str:

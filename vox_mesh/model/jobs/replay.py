@@ -350,7 +350,7 @@ def _new_row(op: _Op, item: Item) -> Row:
         scheduled_by=op.chain,
         seed=item["seed"],
         last_op=op.op_id,
-        manifest=canonical(manifest),
+        manifest=canonical(manifest, max_depth=None),
     )
     return row
 
@@ -371,7 +371,7 @@ def _is_held(row: Row, item: Item, node_id: str) -> bool:
 
 
 def _outputs(item: Item) -> str:
-    return canonical(item["output_artifacts"]) if "output_artifacts" in item else _NO_OUTPUTS
+    return canonical(item["output_artifacts"], max_depth=None) if "output_artifacts" in item else _NO_OUTPUTS
 
 
 def _failure_count(item: Item) -> int:

@@ -11,6 +11,7 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_stored, shown
 from vox_mesh.model.base.ulid import is_ulid
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
@@ -78,14 +79,29 @@ class Message(NamedTuple):
     after: str | None = None
 
     @classmethod
-    def read(cls, record: str) -> Self:
-        """Return the message that a row's record describes."""
-        return cls(*orjson.loads(record))
+    def read(cls, record: bytes) -> Self:
+        """Return the message that a row's record describes; text that is not UTF-8 is marked as such."""
+        try:
+            return cls(*orjson.loads(record))
+        except orjson.JSONDecodeError:
+            return cls(*orjson.loads(record.decode(errors="replace")))
 
     @property
     def body(self) -> Any:
-        """Return the payload as a value."""
-        return orjson.loads(self.payload)
+        """Return the payload as a value, or an object that says why it can't be read.
+
+        No such message is handed out: only a hostile or older writer of the database can store one.
+        """
+        return shown(self.payload)
+
+    @property
+    def fault(self) -> str | None:
+        """Return why the message can't be handed out, or `None`."""
+        try:
+            read_stored(self.payload)
+        except BadValue as error:
+            return f"unreadable: {error}"
+        return None
 
     @property
     def pair(self) -> tuple[str, str]:
