@@ -134,6 +134,6 @@ async def test_a_node_whose_own_numbers_are_none_says_so(node: MeshNode, tmp_pat
     with closing(sqlite3.connect(tmp_path / "vox" / "local.db", timeout=PATIENCE_S)) as database, database:
         database.execute(f"UPDATE {change}")
     again = FILE.settings(tmp_path, None, node_id="ann", scope_id=node.store.mesh_id[0])
-    with pytest.raises(DatabaseFault, match="whole number|no integers"):
+    with pytest.raises(DatabaseFault, match=r"whole number|no integers"):
         async with Mesh.open(again):
             pass

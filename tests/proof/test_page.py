@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from proof.checkers.hostile import HOSTILE_CHECKS
+from proof.mutants.planted_bug import Instrument
 from proof.mutants.planted_bugs import PLANTS
 from proof.suite import CHECKS
 from proof.verdicts import Check
@@ -27,4 +28,5 @@ def test_every_planted_bug_is_on_the_page(name: str) -> None:
 
 def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:
     known = {check.name for check in (*CHECKS, *HOSTILE_CHECKS)}
-    assert {plant.name for plant in PLANTS.values() if not {*plant.found_by} <= known} == set()
+    judged = [plant for plant in PLANTS.values() if plant.instrument is not Instrument.ATTACKS]  # by tests
+    assert {plant.name for plant in judged if not {*plant.found_by} <= known} == set()
