@@ -19,6 +19,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
+_STATES: Final = frozenset(JobState)
 _MAX_POSITION: Final = 2**63 - 1
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
@@ -261,7 +262,8 @@ class JobQueries:
         """Return the number of jobs by kind and state."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
-            counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
+            if row["state"] in _STATES and type(row["jobs"]) is int:
+                counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
 
     async def count_open(self, _: int) -> int:

@@ -25,6 +25,7 @@ from vox_mesh.model.nodes.store_memory import (
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity, planted_counters
 from vox_mesh.oplog.witness import StoreWitness
+from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -162,7 +163,7 @@ class Rollback:
         for counter in (row["incarnation"], row["beats"]):
             if counter is not None and not (type(counter) is int and 0 <= counter < COUNTER_LIMIT):
                 raise planted_counters(node_id)
-        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
+        epoch = Epoch(whole_number(row["epoch"], "the epoch"), row["epoch_op"], row["origin"])
         return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
 
 

@@ -37,7 +37,7 @@ from vox_mesh.nodes.identity import Identity, key_refused
 from vox_mesh.oplog.entries import End, EntryBuilder, EntryValues, entries_json
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
-from vox_mesh.store.rows import Row, Value
+from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -414,7 +414,7 @@ class OpLogWriter:
             return
         rows = await database.ask(Statement(_NODES["current_process"], (*self._mesh, self.identity.node_id)))
         for row in rows:
-            now: int = row["incarnation"]
+            now = whole_number(row["incarnation"], "the incarnation")
             if row["has_joined"] or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
                 raise self._superseded_error(now)
 

@@ -195,4 +195,9 @@ def _covers(kind: str, patterns: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _parse_patterns(text: str) -> tuple[str, ...]:
-    return tuple(orjson.loads(text))
+    """Return the patterns of kinds that a node announces; none if the row is not one that a node writes."""
+    try:
+        patterns = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return ()
+    return tuple(each for each in patterns if isinstance(each, str)) if isinstance(patterns, list) else ()
