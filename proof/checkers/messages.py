@@ -174,6 +174,7 @@ class _Acks:
         self._all = _by_key(acks)
         self._spooled = _by_key(operation for operation in acks if operation.result.get("spooled"))
         self._lost = _by_key(operation for operation in acks if losses.may_have_lost(operation))
+        self._sends = _by_key(history.operations("message.send"))
 
     def explain(self, earlier: _Letter, later: _Letter, owner: str | None) -> bool:
         """Return whether the later message may be acknowledged under this claim, before the earlier one.
@@ -182,6 +183,7 @@ class _Acks:
         - The ack of the earlier one was lost, and the consumer still has both under the claim of that time.
         - That was lost, from any consumer, and the ack of the later one was spooled: its process repeats it
           when the message comes again, under a new claim.
+        - It was acknowledged before the earlier one was sent, and sent again afterwards, with a later time.
         """
         lost = self._lost.get(earlier.key, [])
         if any(operation.args["owner"] == earlier.owner for operation in lost):
@@ -193,6 +195,8 @@ class _Acks:
         ):
             return True
         is_repeated = all(operation.args["owner"] != owner for operation in acks)
+        if is_repeated and any(_in_order(acks, self._sends.get(earlier.key, [])[:1])):
+            return True
         return is_repeated and any(_in_order(lost, self._spooled.get(later.key, [])))
 
 

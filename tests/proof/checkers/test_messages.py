@@ -124,6 +124,24 @@ def test_an_acknowledgement_of_another_or_too_late_is_found() -> None:
     assert "r acknowledged 1 of bob#1:y" in text
 
 
+@pytest.mark.parametrize("was_acked_first", [True, False])
+def test_a_message_that_is_sent_again_after_its_end_may_be_acknowledged_before_earlier_ones(
+    was_acked_first: bool,
+) -> None:
+    story = Story()
+    _sent(story, "2", Step.UNKNOWN)
+    if was_acked_first:
+        _acked(story, "2", Step.UNKNOWN)
+    _sent(story, "1")
+    _sent(story, "2")
+    for key in ("1", "2"):
+        _move(story, key, 100, "stored", deed="insert")
+    for key in ("1", "2"):
+        _move(story, key, 200, "delivered", BOB)
+    _move(story, "2", 300, "acked", BOB)
+    assert (faults(MESSAGE_CHECKS, "messages-in-order", story) == []) == was_acked_first
+
+
 def test_a_later_message_that_is_acknowledged_first_is_found() -> None:
     story = Story()
     for key in ("1", "2"):
