@@ -9,6 +9,7 @@ import pytest
 
 from proof.checkers.messages import MESSAGE_CHECKS
 from proof.history import Step
+from proof.workloads.messages import UNREADABLE_PAYLOAD
 from tests.proof.checkers.story import Story, faults
 
 ADA = "ada#1:x"
@@ -70,6 +71,8 @@ def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None
     story.node("r").note("message.handed", key="2", expires_ms=500, now_ms=490)
     story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
     story.node("stage").note("monitor.expired", key="7")
+    unreadable = {"payload": UNREADABLE_PAYLOAD, "receiver_agent": "proof-r"}
+    story.final("a2a_messages", message_uuid="8", state="dead", **unreadable)
     assert faults(MESSAGE_CHECKS, name, story) == []
 
 
@@ -101,6 +104,13 @@ def test_a_message_that_was_lost_or_whose_acknowledgement_was_is_found() -> None
     assert "message 1 was sent and is not there" in text
     assert "is dead though it was acknowledged" in text
     assert "message 2 went on after its end" in text
+
+
+def test_an_unreadable_message_that_did_not_end_is_found() -> None:
+    story = Story()
+    unreadable = {"payload": UNREADABLE_PAYLOAD, "receiver_agent": "proof-r"}
+    story.final("a2a_messages", message_uuid="8", state="stored", **unreadable)
+    assert faults(MESSAGE_CHECKS, "unreadable-not-handed-out", story) == ["unreadable message 8 is stored"]
 
 
 def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> None:
