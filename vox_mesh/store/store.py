@@ -21,7 +21,6 @@ from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.replica.read_watermark import ReadWatermark
-from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Verdict, WriterId
@@ -318,6 +317,8 @@ class Store(RenamedAttributes):
         """
         if self._server is None:
             return False
+        from vox_mesh.store.replica.replica import ReplicaState  # imported late: only servers have replicas
+
         breaker, replica = self._caller.breaker, self._replica
         return (
             (breaker is not None and breaker.is_rejecting)
