@@ -475,10 +475,13 @@ WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.job
 GROUP BY k.kind HAVING since_ms IS NOT NULL ORDER BY k.kind
 
 -- part: WANTED
--- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many. The newest first.
+-- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many, ?8: down to this one. The newest first.
 (?3 IS NULL OR kind = ?3 OR (substr(?3, -1) = '*'
     AND substr(kind, 1, length(?3) - 1) = substr(?3, 1, length(?3) - 1)))
-AND (?4 IS NULL OR claimer = ?4) AND (?5 IS NULL OR id < ?5) ORDER BY id DESC LIMIT ?6
+AND (?4 IS NULL OR claimer = ?4) AND id < ?5 AND id >= ?8 ORDER BY id DESC LIMIT ?6
+
+-- name: newest
+SELECT max(id) FROM jobs
 
 -- name: list
 SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED

@@ -470,13 +470,16 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 ORDER BY id LIMIT ?6
 
 -- name: list
--- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7: before which position.
+-- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7 and ?8: before and down to which one.
 SELECT RECORD
 FROM a2a_messages
 WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all of them
   AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
-  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND (?7 IS NULL OR id < ?7)
-ORDER BY id DESC LIMIT ?8
+  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND id < ?7 AND id >= ?8
+ORDER BY id DESC LIMIT ?9
+
+-- name: newest
+SELECT max(id) FROM a2a_messages
 
 -- name: beginning_with
 SELECT RECORD

@@ -158,13 +158,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR k
 ORDER BY seq DESC LIMIT ?6
 
 -- name: after
--- Entries committed after a given one, oldest first.
+-- Entries committed after a given one and up to another one, oldest first.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog NOT INDEXED
-WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3
-  AND (?4 IS NULL OR node_id = ?4) AND (?5 IS NULL OR kind = ?5)
-ORDER BY id LIMIT ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3 AND id <= ?4
+  AND (?5 IS NULL OR node_id = ?5) AND (?6 IS NULL OR kind = ?6)
+ORDER BY id LIMIT ?7
 
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1

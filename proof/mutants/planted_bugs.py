@@ -9,6 +9,7 @@ from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
+from proof.mutants.reads import READ_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.schema import SCHEMA_PLANTS
 from proof.mutants.store import STORE_PLANTS
@@ -24,6 +25,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        READ_PLANTS,
     )
     for plant in plants
 }

@@ -17,6 +17,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
+_MAX_POSITION: Final = 2**63 - 1
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 
@@ -183,13 +184,22 @@ class JobQueries:
         kind: str | None = None,
         claimer: str | None = None,
         before: int | None = None,
+        down_to: int = 0,
         limit: int = 100,
     ) -> list[Job]:
-        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
+        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`.
+
+        `before` and `down_to` bound their positions, and so how many jobs are looked at.
+        """
         name = "list"
         if state is not None:
             name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
-        return await self._read_jobs(name, (kind, claimer, before), limit, state)
+        before = _MAX_POSITION if before is None else before
+        return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
+
+    async def newest_position(self) -> int:
+        """Return the position of the job that was scheduled last, in any mesh of the database."""
+        return (await self._store.read(SQL["newest"])).value or 0
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state."""

@@ -15,7 +15,7 @@ from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitne
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
-from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pages import MAX_POSITION, Pace, Pages
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Owner, Roles
 from vox_mesh.oplog.writer import OpLogWriter
@@ -27,6 +27,8 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
+_FOLLOWED: Final = 100
+"""The number of entries that are read ahead of a follower, who may be slow."""
 
 
 Heads = dict[str, list[Any]]
@@ -170,12 +172,18 @@ class OpLog:
         return found[::-1]
 
     async def after(
-        self, after_id: int, limit: int, *, node_id: str | None = None, kind: str | None = None
+        self,
+        after_id: int,
+        limit: int,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        up_to: int = MAX_POSITION,
     ) -> list[LogEntry]:
-        """Return up to `limit` entries committed after the one with this id."""
+        """Return up to `limit` entries committed after the one with this id, and up to another one."""
         found: list[LogEntry] = []
         while len(found) < limit:
-            page = await self._pages.read("after", after_id, node_id, kind, limit=limit - len(found))
+            page = await self._pages.read("after", after_id, up_to, node_id, kind, limit=limit - len(found))
             if not page:
                 break
             found += page
@@ -193,7 +201,7 @@ class OpLog:
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", after_id, node_id, kind)
+                page = await self._pages.read("after", after_id, MAX_POSITION, node_id, kind, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id

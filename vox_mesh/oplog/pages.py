@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -10,13 +9,14 @@ from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
+from vox_mesh.store.slices import rest
 from vox_mesh.store.store import Store
 
 MAX_PAGE_ENTRIES: Final = 1_000
 """The maximum number of entries in a page."""
 
 _SQL: Final = named("oplog")
-_MAX_POSITION: Final = 2**63 - 1
+MAX_POSITION: Final = 2**63 - 1
 
 _ENTRIES_PER_PIECE: Final = 32
 """How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
@@ -57,7 +57,7 @@ class Pages:
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """Return the last entries, of one chain and kind or of all, newest first."""
         found: list[LogEntry] = []
-        before = _MAX_POSITION
+        before = MAX_POSITION
         while len(found) < limit:
             left = limit - len(found)
             if node_id is None:
@@ -82,4 +82,4 @@ class Pace:
         self._done += 1 + (len(payload) // _BYTES_PER_ENTRY if isinstance(payload, str | bytes) else 0)
         if self._done >= _ENTRIES_PER_PIECE:
             self._done = 0
-            await asyncio.sleep(0)
+            await rest()
