@@ -68,11 +68,6 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
         SELECT max(n.from_seq) FROM node_keys AS n
         WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
 
--- name: record_key
--- The key of a chain that may have no entry yet: known from before the first one.
-INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 0, ?4)
-ON CONFLICT DO NOTHING
-
 -- --- receiving -------------------------------------------------------------------------------------------
 
 -- part: HEADS
@@ -442,11 +437,6 @@ SELECT agent_id FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IS NOT NULL AND left_ms IS NULL
   AND last_seen_ms >= ?4 - ?5 * tick_ms
 ORDER BY 1
-
--- name: keys_of
--- All keys that a node, or a command under its identity, was ever known with.
-SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
-UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: relayed_state
 -- What is known of relayed messages: in the row without an id the sender's incarnation; for each stored one its

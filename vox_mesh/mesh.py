@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
     from vox_mesh.node import MeshNode
+    from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class Mesh(MeshServices):
             settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            owner_key=settings.owner_key,
+            remembered=lambda: _remembered(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
@@ -97,6 +100,12 @@ class Mesh(MeshServices):
         if "messages" in used:
             await self.messages.close()
         await self.store.close()
+
+
+def _remembered(settings: Settings) -> Sequence[RememberedStore]:
+    from vox_mesh.runtime.store_memories import remembered_stores  # imported late: only verification asks
+
+    return remembered_stores(settings)
 
 
 def _command_identity(settings: Settings) -> Identity:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
@@ -25,6 +27,8 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        AUTHENTICITY_PLANTS,
+        HOSTILE_PLANTS,
         READ_PLANTS,
     )
     for plant in plants

@@ -53,6 +53,12 @@ class Service:
         self._servers: list[asyncio.Server] = []
         self._watch_task: asyncio.Task[None] | None = None
 
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """The method and path of every route; `*` stands for all methods."""
+        routes = self._runner.app.router.routes()
+        return [(each.method, each.resource.canonical) for each in routes if each.resource is not None]
+
     async def start(self) -> str:
         """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
         public = await self._address.listen(_BACKLOG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -27,8 +28,11 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.versions import Versions
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
+    from vox_mesh.oplog.ownership import Ownership
     from vox_mesh.oplog.pending_ops import PendingOps
     from vox_mesh.oplog.roles import Roles
+    from vox_mesh.oplog.trusted_keys import TrustedKeys
+    from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
@@ -50,13 +54,18 @@ class MeshServices(RenamedAttributes):
         *,
         policy_file: Path | None = None,
         rates_file: Path | None = None,
+        owner_key: str | None = None,
+        remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
+        """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
         self.store = store
         self.clock = clock
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
         self._artifacts_folder = artifacts_folder
+        self._owner_key = owner_key
+        self._remembered = remembered
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
     @property
@@ -86,11 +95,25 @@ class MeshServices(RenamedAttributes):
         return Features(self.store, self.nodes, self._dependencies.monotonic)
 
     @cached_property
+    def ownership(self) -> Ownership:
+        """Return the ownership of the mesh."""
+        from vox_mesh.oplog.ownership import Ownership
+
+        return Ownership(self.store, self._owner_key)
+
+    @cached_property
+    def trusted_keys(self) -> TrustedKeys:
+        """Return the keys of nodes that the owner vouches for."""
+        from vox_mesh.oplog.trusted_keys import TrustedKeys
+
+        return TrustedKeys(self.store, self.ownership)
+
+    @cached_property
     def roles(self) -> Roles:
         """Return the roles of nodes, and the routes."""
         from vox_mesh.oplog.roles import Roles
 
-        return Roles(self.store, self._writer, self.nodes, self.clock)
+        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
 
     @cached_property
     def _op_kinds(self) -> OpKinds:
@@ -103,14 +126,25 @@ class MeshServices(RenamedAttributes):
         """Return the ops that wait for others."""
         from vox_mesh.oplog.pending_ops import PendingOps
 
-        return PendingOps(self.store, self.clock, self._op_kinds)
+        return PendingOps(self.store, self.clock, self._op_kinds, self.trusted_keys)
 
     @cached_property
     def oplog(self) -> OpLog:
         """Return the op log."""
         from vox_mesh.oplog.oplog import OpLog
+        from vox_mesh.oplog.past import LogPast
 
-        return OpLog(self.store, self._writer, self.clock, self._op_kinds, self.roles, self.pending_ops)
+        return OpLog(
+            self.store,
+            self._writer,
+            self.clock,
+            self._op_kinds,
+            self.roles,
+            self.pending_ops,
+            self.trusted_keys,
+            LogPast(self.store, self.ownership, self.trusted_keys),
+            self._remembered,
+        )
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -160,21 +194,31 @@ class MeshServices(RenamedAttributes):
         """Return the messages."""
         from vox_mesh.messages.messages import Messages
 
-        return Messages(self.store, self._writer, self.clock, self._dependencies, self._agent)
+        return Messages(
+            self.store, self._writer, self.clock, self._dependencies, self._agent, self.trusted_keys
+        )
 
     @cached_property
     def jobs(self) -> Jobs:
         """Return the jobs."""
         from vox_mesh.jobs.jobs import Jobs
 
-        return Jobs(self.store, self._writer, self.clock, self.nodes, self._dependencies.secret)
+        return Jobs(
+            self.store,
+            self._writer,
+            self.clock,
+            self.nodes,
+            self._dependencies.secret,
+            self.trusted_keys,
+            self._dependencies.monotonic,
+        )
 
     @cached_property
     def crons(self) -> Crons:
         """Return the recurring jobs."""
         from vox_mesh.jobs.crons import Crons
 
-        return Crons(self.store, self.jobs, self.clock)
+        return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
 
     @cached_property
     def job_kinds(self) -> JobKinds:
@@ -215,6 +259,15 @@ class MeshServices(RenamedAttributes):
         """Return `messages` under its old name, which is deprecated."""
         warn_renamed("Mesh.bus", "Mesh.messages")
         return self.messages
+
+    async def _may_adopt_crons(self) -> bool:
+        """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
+        from vox_mesh.jobs.cron_ops import CRONS_SIGNED
+
+        is_owner = await self.ownership.key() == self._writer.identity.key.public
+        if not is_owner or await self.ownership.signs_crons():
+            return False
+        return await self.features.is_known_to_all(CRONS_SIGNED)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.durations import milliseconds
+from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.settings.names import ENV_FILE, NAME, PLAIN_FIELDS
 from vox_mesh.settings.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES, secret_of
@@ -41,6 +42,12 @@ def _boolean(text: str) -> bool:
 
 def _name(text: str) -> str:
     if not NAME.fullmatch(text):
+        raise _Unusual
+    return text
+
+
+def _public_key(text: str) -> str:
+    if not is_public_key(text):
         raise _Unusual
     return text
 
@@ -131,6 +138,7 @@ FIELDS: Final = {
     "metrics_token": QuickField("VOX_MESH_METRICS_TOKEN", None, _unusual),
     "rate_limit": QuickField("VOX_MESH_RATE_LIMIT", 500, _integer(1, 1_000_000)),
     "open_limit": QuickField("VOX_MESH_OPEN_LIMIT", 100_000, _integer(1, 1_000_000_000)),
+    "owner_key": QuickField("VOX_MESH_OWNER_KEY", None, _public_key),
     "tick": QuickField("VOX_MESH_TICK", 5.0, _seconds(0.05, 3_600)),
     "home_dir": QuickField("VOX_MESH_HOME", Path(".vox"), Path),
     "agent_id": QuickField("VOX_AGENT_ID", None, _text_up_to(128)),

@@ -316,7 +316,7 @@ async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
 
 
 def _verifier(mesh: MeshServices) -> Verifier:
-    return Verifier(mesh.oplog, mesh.artifacts)
+    return Verifier(mesh.oplog, mesh.artifacts, mesh.jobs.authorship)
 
 
 # --- jobs table and op log -----------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class RebuildView:
 
 async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
     """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
-    rebuild = Rebuild(mesh.store)
+    rebuild = Rebuild(mesh.store, mesh.oplog)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(
         await in_slices(DifferenceView.from_record(each) for each in differences),

@@ -254,8 +254,8 @@ async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResp
         first = await anext(
             parts
         )  # an error before the first piece is still answered with a problem document
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             await _send(request, response, first, parts)
         except MeshError as error:
             _log.warning("answer aborted: %s", error.line)
