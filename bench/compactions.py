@@ -25,7 +25,7 @@ from tools.homes import MESH, MESH_REPLICA
 from tools.server_log import ServerLog
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
-from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.paths import replica_path
 from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 
 _MB: Final = 1_000_000

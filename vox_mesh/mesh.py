@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import MeshError, ScriptFailed
-from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.runtime.store_memories import remembered_stores
-from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
     from vox_mesh.node import MeshNode
+    from vox_mesh.oplog.witness import RememberedStore
+    from vox_mesh.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +39,8 @@ class Mesh(MeshServices):
         cls, settings: Settings | None = None, dependencies: Dependencies | None = None
     ) -> AsyncIterator[MeshNode]:
         """Join the mesh that the settings choose as a node, and leave it at the end of the block."""
-        from vox_mesh.node import open_node  # imported late: most commands do not need it
+        from vox_mesh.node import open_node  # imported late: most commands need neither
+        from vox_mesh.settings import load_settings
 
         settings = load_settings() if settings is None else settings
         dependencies = Dependencies() if dependencies is None else dependencies
@@ -61,19 +61,17 @@ class Mesh(MeshServices):
         clock = MeshClock(dependencies)
         writer = OpLogWriter(lambda: _command_identity(settings), writer_id, clock)
         store = await open_store_of(settings, Role.COMMAND, None, writer_id, writer, dependencies)
-        # A command that only reads needs no identity, and creates no key.
-        artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: "")
         mesh = cls(
             store,
             writer,
             clock,
             dependencies,
             settings.agent_id,
-            artifacts,
+            settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
             owner_key=settings.owner_key,
-            remembered=lambda: remembered_stores(settings),
+            remembered=lambda: _remembered(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
@@ -84,17 +82,30 @@ class Mesh(MeshServices):
                 raise
             await mesh._seal()
         finally:
-            await mesh.locks.close()
-            await mesh.messages.close()
-            await mesh.store.close()
+            await mesh._close_command()
 
     async def _seal(self) -> None:
         """Seal the ops of a command. They are committed even if this fails."""
-        if self.oplog.is_seal_due:
+        if self._writer.is_seal_due:
             try:
                 await self.store.write(self.oplog.seal_script())
             except MeshError as error:
                 _log.warning("op log not sealed, left to the next command: %s", error.line)
+
+    async def _close_command(self) -> None:
+        """Close the services that the command has used."""
+        used = vars(self)
+        if "locks" in used:
+            await self.locks.close()
+        if "messages" in used:
+            await self.messages.close()
+        await self.store.close()
+
+
+def _remembered(settings: Settings) -> Sequence[RememberedStore]:
+    from vox_mesh.runtime.store_memories import remembered_stores  # imported late: only verification asks
+
+    return remembered_stores(settings)
 
 
 def _command_identity(settings: Settings) -> Identity:

@@ -20,7 +20,6 @@ from vox_mesh.errors import (
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.maintenance import JobMaintenance
-from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.finisher import Finisher
@@ -77,14 +76,13 @@ class MeshNode(Mesh):
         settings: Settings,
         dependencies: Dependencies,
     ) -> None:
-        artifacts = Artifacts(store, settings.home_dir / ARTIFACTS, lambda: writer.identity.node_id)
         super().__init__(
             store,
             writer,
             clock,
             dependencies,
             settings.agent_id,
-            artifacts,
+            settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
             owner_key=settings.owner_key,
@@ -141,6 +139,9 @@ class MeshNode(Mesh):
         )
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
+
+    def _artifacts_node(self) -> str:
+        return self.identity.node_id
 
     def _create_worker(self, settings: Settings) -> Worker:
         node_id, jobs, store = self.identity.node_id, self.jobs, self.store

@@ -22,6 +22,7 @@ from bench.lines import peers as peer_lines
 from bench.lines import replica as replica_lines
 from bench.lines import rhythm as rhythm_lines
 from bench.lines import service as service_lines
+from bench.lines import startup as startup_lines
 from bench.lines import store as store_lines
 from bench.lines import wakeups as wake_lines
 from bench.lines import watch as watch_lines
@@ -140,6 +141,7 @@ PLANES: Final = (
         (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
+            Line("startup", "commands without a node", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),
         ),

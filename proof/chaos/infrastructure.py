@@ -20,7 +20,7 @@ from tools.install_faketime import NoFaketime
 from tools.sqld import Server, free_port
 from vox_mesh import Settings
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
-from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.paths import replica_path
 
 TOKEN: Final = "a-token-that-no-stranger-knows"
 

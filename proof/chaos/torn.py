@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.store.replica.mark import mark_of
+from vox_mesh.store.replica.paths import mark_of
 from vox_mesh.store.slots import spools
 
 _MOST_BYTES: Final = 4_096

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from tests.cli.conftest import Vox
+from tools import cli_summaries
 from tools.cli_reference import PAGE, Listed, listed, page
 from vox_mesh.cli.app import app
 from vox_mesh.cli.support.output import summary_of
@@ -44,6 +45,10 @@ def words(example: str) -> list[str]:
 
 def test_the_page_says_what_the_commands_say() -> None:
     assert PAGE.read_text() == page(), "run `python -m tools.cli_reference`"
+
+
+def test_the_table_of_summaries_is_up_to_date() -> None:
+    assert cli_summaries.MODULE.read_text() == cli_summaries.module(), "run `python -m tools.cli_summaries`"
 
 
 @pytest.mark.parametrize("command", _ALL, ids=lambda each: each.name)

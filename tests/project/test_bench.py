@@ -117,7 +117,8 @@ _JOBS_WITH_RATIO: Final = {
         for question in ("state", "pending", "overdue", "ready", "counts", "oldest", "failed")
     ),
 }
-_SERVICE_WITH_RATIO: Final = {"service-up-file", "service-up-sqld", "service-command"}
+_STARTUP: Final = {f"startup-{command}" for command in ("help", "lock", "guard", "send", "nodes")}
+_SERVICE_WITH_RATIO: Final = _STARTUP | {"service-up-file", "service-up-sqld", "service-command"}
 _RHYTHM_WITH_RATIO: Final = {"rhythm-roll-up-file", "rhythm-roll-up-sqld"}
 _RHYTHM_WITHOUT_RATIO: Final = {"rhythm-beat-idle", "rhythm-beat-loaded", "rhythm-drift", "rhythm-writes"}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")

@@ -34,4 +34,6 @@ def main() -> None:
         from vox_mesh.cli.app import run
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    raise SystemExit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # or the interpreter searches everything that was loaded for garbage as it exits
+    raise SystemExit(code)

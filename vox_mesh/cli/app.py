@@ -8,14 +8,17 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from click.shell_completion import CompletionItem
 
+from vox_mesh.cli.summaries import SUMMARIES
 from vox_mesh.cli.support import output
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
 from vox_mesh.errors import MeshError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 NAME: Final = "vox-mesh"
 """The name of the program."""
@@ -53,7 +56,7 @@ _COMMANDS: Final = {
 
 
 class _Commands(output.CommandGroup):
-    """Imports a command only when it is called, so that `--version` loads none."""
+    """Imports a command only when it is called, so that `--version` and `--help` load none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -65,8 +68,14 @@ class _Commands(output.CommandGroup):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return the names and summaries from the generated table."""
+        return [(name, SUMMARIES[name]) for name in _COMMANDS]
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names only: to load every command for its help is too slow for a Tab key."""
+        from click.shell_completion import CompletionItem
+
         names = [CompletionItem(name) for name in _COMMANDS if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 

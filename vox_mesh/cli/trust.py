@@ -10,6 +10,7 @@ import click
 from vox_mesh.cli.support.output import json_option, show_one
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import trust as approvals
+from vox_mesh.settings.names import ENV_FILE
 
 
 class EnvFileMissing(MeshError):
@@ -32,7 +33,7 @@ def trust(undo: bool, as_json: bool) -> None:
     Example:
       vox-mesh trust
     """
-    path = Path(approvals.ENV_FILE)
+    path = Path(ENV_FILE)
     if undo:
         was_trusted = approvals.distrust(path)
         show_one({"file": str(path.absolute()), "was_trusted": was_trusted}, as_json=as_json)

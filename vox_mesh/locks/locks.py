@@ -29,7 +29,6 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.op_kinds import BREAK
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -295,6 +294,8 @@ class Locks:
         statements += [
             Statement(_SQL[name], (*self._mesh, requests)) for name in ("break_exclusive", "break_shared")
         ]
+        from vox_mesh.oplog.op_kinds import BREAK  # imported late: no other command on locks writes an op
+
         broken_locks = [[h.holder_node, h.holder_agent, h.fence_token] for h in holders]
         payload = canonical({"key": key, "holders": broken_locks, "reason": reason})
         try:

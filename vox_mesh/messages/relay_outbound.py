@@ -11,8 +11,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
 from vox_mesh.errors import MeshError, RelayFailed, RelayRefused
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.scripts import sql
@@ -237,6 +235,9 @@ class Outbox:
                 self._skip(item)
         if not batch:
             return
+        # Imported late: slow, and only nodes relay.
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
         messages = [item.message for item in batch]
         try:
             async for attempt in AsyncRetrying(

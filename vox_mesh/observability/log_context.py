@@ -13,12 +13,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from weakref import ref
 
-from vox_mesh.model.jobs.records import Job
-from vox_mesh.model.locks.records import Lock
-from vox_mesh.model.messages.records import Message
+if TYPE_CHECKING:
+    from vox_mesh.model.jobs.records import Job
+    from vox_mesh.model.locks.records import Lock
+    from vox_mesh.model.messages.records import Message
 
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED: Final = 1

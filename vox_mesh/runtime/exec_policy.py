@@ -13,8 +13,9 @@ from vox_mesh.jobs.exec.isolation import choose_isolation
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 from vox_mesh.settings import Settings
+from vox_mesh.settings.names import ENV_FILE
 from vox_mesh.settings.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES
-from vox_mesh.settings.trust import ENV_FILE, config_folder, read_env_file
+from vox_mesh.settings.trust import config_folder, read_env_file
 
 _log = logging.getLogger(__name__)
 

@@ -14,24 +14,22 @@ from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime.home_check import refuse_unsafe_home
-from vox_mesh.settings import Settings
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
-from vox_mesh.store.replica.mark import replica_path
 from vox_mesh.store.replica.read_watermark import ReadWatermark
-from vox_mesh.store.replica.replica import Replica
 from vox_mesh.store.script import WriterId, new_key
 from vox_mesh.store.slots import Slot, take_slot
-from vox_mesh.store.spool.spool import Spool
-from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import Changes
 from vox_mesh.store.watch.listeners import Listener, WalListener
-from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.interceptor import WriteInterceptor
 
 if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
     from vox_mesh.store.replica.log import PrimaryLog
+    from vox_mesh.store.replica.replica import Replica
+    from vox_mesh.store.spool.spool_queue import SpoolQueue
+    from vox_mesh.store.write.breaker import Breaker
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ async def open_store_of(
             writer_id,
             timeout=settings.db_deadline,
             is_remote=shared is not None and shared.is_remote,
-            breaker=Breaker(injected.monotonic) if settings.db_circuit_breaker else None,
+            breaker=_breaker(settings, injected.monotonic),
             spool_queue=_spool_queue(settings, slot, engine.max_scripts, injected.chance),
             slot=slot,
             changes=changes,
@@ -117,6 +115,14 @@ async def open_store_of(
     return store
 
 
+def _breaker(settings: Settings, monotonic: Callable[[], float]) -> Breaker | None:
+    if not settings.db_circuit_breaker:
+        return None
+    from vox_mesh.store.write.breaker import Breaker
+
+    return Breaker(monotonic)
+
+
 def _spool_queue(
     settings: Settings, slot: Slot | None, max_scripts: int, chance: Callable[[], float]
 ) -> SpoolQueue | None:
@@ -126,6 +132,9 @@ def _spool_queue(
     """
     if slot is None or settings.backend is not Backend.SERVER:
         return None
+    from vox_mesh.store.spool.spool import Spool
+    from vox_mesh.store.spool.spool_queue import SpoolQueue
+
     spool = Spool(slot.folder / f"spool-{target_of(settings)}.db", settings.spool_max_bytes)
     return SpoolQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
 
@@ -165,6 +174,7 @@ def open_slot_replica(
 ) -> Replica:
     """Open a slot's replica of the primary. Raises `ReplicaOff` or `DriverMissing` if there is none."""
     from vox_mesh.runtime.open_replica import Origin, open_replica
+    from vox_mesh.store.replica.paths import replica_path
 
     stats = StoreStats() if stats is None else stats
     origin = Origin(

@@ -9,39 +9,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
-from vox_mesh.jobs.cron_ops import CRONS_SIGNED
-from vox_mesh.jobs.crons import Crons
-from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.jobs.kinds import JobKinds
-from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.locks.locks import Locks
-from vox_mesh.messages.messages import Messages
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import Identity
-from vox_mesh.nodes.nodes import Features, Nodes
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
-from vox_mesh.occ.conflicts import Conflict, Conflicts
-from vox_mesh.occ.occ import Occ
-from vox_mesh.occ.versions import Versions
-from vox_mesh.oplog.op_kinds import OpKinds
-from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.ownership import Ownership
-from vox_mesh.oplog.past import LogPast
-from vox_mesh.oplog.pending_ops import PendingOps
-from vox_mesh.oplog.roles import Roles
-from vox_mesh.oplog.trusted_keys import TrustedKeys
-from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
+    from vox_mesh.jobs.crons import Crons
+    from vox_mesh.jobs.jobs import Jobs
+    from vox_mesh.jobs.kinds import JobKinds
+    from vox_mesh.jobs.proof.artifacts import Artifacts
+    from vox_mesh.locks.locks import Locks
+    from vox_mesh.messages.messages import Messages
+    from vox_mesh.nodes.identity import Identity
+    from vox_mesh.nodes.nodes import Features, Nodes
+    from vox_mesh.occ.conflicts import Conflict, Conflicts
+    from vox_mesh.occ.occ import Occ
+    from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.op_kinds import OpKinds
+    from vox_mesh.oplog.oplog import OpLog
+    from vox_mesh.oplog.ownership import Ownership
+    from vox_mesh.oplog.pending_ops import PendingOps
+    from vox_mesh.oplog.roles import Roles
+    from vox_mesh.oplog.trusted_keys import TrustedKeys
+    from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
 
 
 class MeshServices(RenamedAttributes):
-    """The locks, nodes, op log, versions, messages and jobs of one mesh."""
+    """The locks, nodes, op log, versions, messages and jobs of one mesh, each created at its first use."""
 
     _RENAMED: ClassVar = {"deferral": "pending_ops"}
 
@@ -52,7 +50,7 @@ class MeshServices(RenamedAttributes):
         clock: MeshClock,
         dependencies: Dependencies,
         agent: str | None,
-        artifacts: Artifacts,
+        artifacts_folder: Path,
         *,
         policy_file: Path | None = None,
         rates_file: Path | None = None,
@@ -60,60 +58,190 @@ class MeshServices(RenamedAttributes):
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
-        kinds = OpKinds()
         self.store = store
-        self._writer = writer
         self.clock = clock
-        self.nodes = Nodes(store, clock)
-        self.features = Features(store, self.nodes, dependencies.monotonic)
-        self.ownership = Ownership(store, owner_key)
-        self.trusted_keys = TrustedKeys(store, self.ownership)
-        self.roles = Roles(store, writer, self.nodes, clock, self.ownership)
-        self.pending_ops = PendingOps(store, clock, kinds, self.trusted_keys)
-        self.oplog = OpLog(
-            store,
-            writer,
-            clock,
-            kinds,
-            self.roles,
-            self.pending_ops,
-            self.trusted_keys,
-            LogPast(store, self.ownership, self.trusted_keys),
-            remembered,
-        )
-        versions = Versions(store, writer, clock, self.nodes, agent)
-        self.conflicts = Conflicts(store, versions)
-        self.occ = Occ(versions, self.conflicts, notify=self._notify_agent, chance=dependencies.chance)
-        self.locks = Locks(
-            store,
-            clock,
-            lambda: self.identity.node_id,
-            agent,
-            dependencies.monotonic,
-            on_granted=writer.witness.record_token,
-        )
-        self.messages = Messages(store, writer, clock, dependencies, agent, self.trusted_keys)
-        self.jobs = Jobs(
-            store,
-            writer,
-            clock,
-            self.nodes,
-            dependencies.secret,
-            self.trusted_keys,
-            dependencies.monotonic,
-        )
-        self.crons = Crons(store, self.jobs, clock, self._may_adopt_crons)
-        self.job_kinds = JobKinds(store, self.jobs.queries)
-        self.artifacts = artifacts
         self._writer = writer
         self._dependencies = dependencies
         self._agent = agent
+        self._artifacts_folder = artifacts_folder
+        self._owner_key = owner_key
+        self._remembered = remembered
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
+
+    @property
+    def identity(self) -> Identity:
+        """Return the identity of this process in the mesh."""
+        return self._writer.identity
+
+    @property
+    def incarnation(self) -> int | None:
+        """Return the incarnation of this node; `None` before it is registered, and for commands."""
+        return self._writer.incarnation
+
+    # --- nodes and the op log --------------------------------------------------------------------
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """Return the nodes of the mesh."""
+        from vox_mesh.nodes.nodes import Nodes
+
+        return Nodes(self.store, self.clock)
+
+    @cached_property
+    def features(self) -> Features:
+        """Return the features that all live nodes know."""
+        from vox_mesh.nodes.nodes import Features
+
+        return Features(self.store, self.nodes, self._dependencies.monotonic)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """Return the ownership of the mesh."""
+        from vox_mesh.oplog.ownership import Ownership
+
+        return Ownership(self.store, self._owner_key)
+
+    @cached_property
+    def trusted_keys(self) -> TrustedKeys:
+        """Return the keys of nodes that the owner vouches for."""
+        from vox_mesh.oplog.trusted_keys import TrustedKeys
+
+        return TrustedKeys(self.store, self.ownership)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Return the roles of nodes, and the routes."""
+        from vox_mesh.oplog.roles import Roles
+
+        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+
+    @cached_property
+    def _op_kinds(self) -> OpKinds:
+        from vox_mesh.oplog.op_kinds import OpKinds
+
+        return OpKinds()
+
+    @cached_property
+    def pending_ops(self) -> PendingOps:
+        """Return the ops that wait for others."""
+        from vox_mesh.oplog.pending_ops import PendingOps
+
+        return PendingOps(self.store, self.clock, self._op_kinds, self.trusted_keys)
+
+    @cached_property
+    def oplog(self) -> OpLog:
+        """Return the op log."""
+        from vox_mesh.oplog.oplog import OpLog
+        from vox_mesh.oplog.past import LogPast
+
+        return OpLog(
+            self.store,
+            self._writer,
+            self.clock,
+            self._op_kinds,
+            self.roles,
+            self.pending_ops,
+            self.trusted_keys,
+            LogPast(self.store, self.ownership, self.trusted_keys),
+            self._remembered,
+        )
+
+    # --- locks and versions ----------------------------------------------------------------------
+
+    @cached_property
+    def locks(self) -> Locks:
+        """Return the locks."""
+        from vox_mesh.locks.locks import Locks
+
+        return Locks(
+            self.store,
+            self.clock,
+            lambda: self.identity.node_id,
+            self._agent,
+            self._dependencies.monotonic,
+            on_granted=self._writer.witness.record_token,
+        )
+
+    @cached_property
+    def _versions(self) -> Versions:
+        from vox_mesh.occ.versions import Versions
+
+        return Versions(self.store, self._writer, self.clock, self.nodes, self._agent)
+
+    @cached_property
+    def conflicts(self) -> Conflicts:
+        """Return the conflicts of optimistic writes."""
+        from vox_mesh.occ.conflicts import Conflicts
+
+        return Conflicts(self.store, self._versions)
+
+    @cached_property
+    def occ(self) -> Occ:
+        """Return the optimistic writes."""
+        from vox_mesh.occ.occ import Occ
+
+        return Occ(
+            self._versions,
+            self.conflicts,
+            notify=self._notify_agent,
+            chance=self._dependencies.chance,
+        )
+
+    # --- messages, jobs and the rhythm -----------------------------------------------------------
+
+    @cached_property
+    def messages(self) -> Messages:
+        """Return the messages."""
+        from vox_mesh.messages.messages import Messages
+
+        return Messages(
+            self.store, self._writer, self.clock, self._dependencies, self._agent, self.trusted_keys
+        )
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Return the jobs."""
+        from vox_mesh.jobs.jobs import Jobs
+
+        return Jobs(
+            self.store,
+            self._writer,
+            self.clock,
+            self.nodes,
+            self._dependencies.secret,
+            self.trusted_keys,
+            self._dependencies.monotonic,
+        )
+
+    @cached_property
+    def crons(self) -> Crons:
+        """Return the recurring jobs."""
+        from vox_mesh.jobs.crons import Crons
+
+        return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+
+    @cached_property
+    def job_kinds(self) -> JobKinds:
+        """Return the kinds of job."""
+        from vox_mesh.jobs.kinds import JobKinds
+
+        return JobKinds(self.store, self.jobs.queries)
+
+    @cached_property
+    def artifacts(self) -> Artifacts:
+        """Return the artifacts of jobs."""
+        from vox_mesh.jobs.proof.artifacts import Artifacts
+
+        return Artifacts(self.store, self._artifacts_folder, self._artifacts_node)
+
+    def _artifacts_node(self) -> str:
+        """Return the node that has the artifacts of this process; a command that only reads has none."""
+        return ""
 
     @cached_property
     def rhythm(self) -> Rhythm:
         """Return the rhythm: tempo, phrases, budgets and reports."""
-        from vox_mesh.rhythm.rhythm import Rhythm  # imported late: most commands do not need it
+        from vox_mesh.rhythm.rhythm import Rhythm
 
         return Rhythm(
             store=self.store,
@@ -134,6 +262,8 @@ class MeshServices(RenamedAttributes):
 
     async def _may_adopt_crons(self) -> bool:
         """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
+        from vox_mesh.jobs.cron_ops import CRONS_SIGNED
+
         is_owner = await self.ownership.key() == self._writer.identity.key.public
         if not is_owner or await self.ownership.signs_crons():
             return False
@@ -152,13 +282,3 @@ class MeshServices(RenamedAttributes):
             await self.messages.send(conflict.deferred_to, body, msg_type="conflict")
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)
-
-    @property
-    def identity(self) -> Identity:
-        """Return the identity of this process in the mesh."""
-        return self._writer.identity
-
-    @property
-    def incarnation(self) -> int | None:
-        """Return the incarnation of this node; `None` before it is registered, and for commands."""
-        return self._writer.incarnation

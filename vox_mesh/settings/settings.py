@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -24,15 +23,15 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.settings.names import ENV_FILE, NAME, PLAIN_FIELDS
 from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
-from vox_mesh.settings.trust import ENV_FILE, check_env_file
+from vox_mesh.settings.trust import check_env_file
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not NAME.fullmatch(value):
         raise ValueError("must be 1 to 64 letters, digits, dots, dashes and underscores")
     return value
 
@@ -114,17 +113,6 @@ Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(t
 """A duration as people write it, in seconds."""
 
 
-_PLAIN_FIELDS: Final = frozenset(
-    {
-        *("enabled", "node_id", "http", "scope_id", "repository_id", "agent_id", "log_format", "tick"),
-        *("message_retention", "worker_concurrency", "db_driver", "db_replica", "db_max_stale_ms"),
-        *("db_circuit_breaker", "db_deadline", "db_request_timeout", "spool_max_bytes"),
-    }
-)
-"""The settings that a `.env` file may set without the user's approval. All others decide where data and
-tokens go, what runs, who can connect, or which files are read and written."""
-
-
 class Settings(BaseSettings):
     """The settings of a process. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
 
@@ -197,7 +185,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources, the first of which wins."""
         assert isinstance(dotenv_settings, DotEnvSettingsSource)
-        env_file = EnvFileSource(settings_cls, dotenv_settings.env_file, _PLAIN_FIELDS)
+        env_file = EnvFileSource(settings_cls, dotenv_settings.env_file, PLAIN_FIELDS)
         return init_settings, VariableSource(settings_cls), SecretSource(settings_cls), env_file
 
     @property

@@ -24,8 +24,6 @@ from dotenv import dotenv_values
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings.ownership import ownership_fault, ownership_hint
 
-ENV_FILE: Final = ".env"
-
 _MAX_BYTES: Final = 1 << 20
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ def make_private(folder: Path) -> None:
 def load_or_create(path: Path, make: Callable[[], bytes]) -> bytes:
     """Return the content of the file, and create it, readable by this user only, if it does not exist."""
     if not path.exists():
+        import tempfile  # imported late: slow, and files exist after the first start
+
         # A unique temporary name: threads share a process id, and so may containers.
         descriptor, draft = tempfile.mkstemp(".new", f"{path.name}.", path.parent)
         try:

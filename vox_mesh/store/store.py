@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.base.backends import Backend
@@ -21,22 +21,24 @@ from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.replica.read_watermark import ReadWatermark
-from vox_mesh.store.replica.replica import Progress, Replica, ReplicaState, ReplicaStatus
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Verdict, WriterId
-from vox_mesh.store.slots import Slot
-from vox_mesh.store.spool.spool import SpoolStatus
-from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
 from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
 from vox_mesh.store.watch.listeners import Listener, ServerPoll
-from vox_mesh.store.write.breaker import Breaker
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
 from vox_mesh.store.write.interceptor import DirectDatabase, WriteInterceptor
 from vox_mesh.store.write.retry import RetryingCaller
 from vox_mesh.store.write.sender import Sender
+
+if TYPE_CHECKING:
+    from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
+    from vox_mesh.store.slots import Slot
+    from vox_mesh.store.spool.spool import SpoolStatus
+    from vox_mesh.store.spool.spool_queue import SpoolQueue
+    from vox_mesh.store.write.breaker import Breaker
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 _RETRY_DELAY_S: Final = 1.0
@@ -315,6 +317,8 @@ class Store(RenamedAttributes):
         """
         if self._server is None:
             return False
+        from vox_mesh.store.replica.replica import ReplicaState  # imported late: only servers have replicas
+
         breaker, replica = self._caller.breaker, self._replica
         return (
             (breaker is not None and breaker.is_rejecting)

@@ -8,7 +8,6 @@ from typing import Any
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
-from vox_mesh.views.rhythm import stamp_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class MessageView(RecordView, record=Message, without=("signature",)):
     @classmethod
     def of(cls, mesh: MeshServices, message: Message) -> MessageView:
         """Return the view of a message in any state."""
+        from vox_mesh.views.rhythm import stamp_of  # imported late: few commands show the rhythm
+
         return cls.from_record(
             message,
             payload=message.body,

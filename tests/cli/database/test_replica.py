@@ -21,7 +21,7 @@ from tests.support.running.programs import NODE
 from tools.fork_server import Program
 from tools.forked import Process
 from tools.sqld import Server, free_port
-from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.paths import replica_path
 
 _PATIENCE_S: Final = 30.0
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.support.running.examples import many
 from tests.support.running.programs import program
 from vox_mesh.errors import ReplicaOff
-from vox_mesh.store.replica.mark import Mark, Record, mark_of, read_record, replica_path
+from vox_mesh.store.replica.mark import Mark, Record, read_record
+from vox_mesh.store.replica.paths import mark_of, replica_path
 
 DRIVER, PRIMARY = "pushed", "http://127.0.0.1:8080"
 HOLD = """

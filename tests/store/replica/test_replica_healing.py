@@ -28,7 +28,7 @@ from vox_mesh import Role, Script, Settings, Statement, Store, load_settings, op
 from vox_mesh.errors import WrongHome
 from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.store.replica.log import PrimaryLog
-from vox_mesh.store.replica.mark import mark_of
+from vox_mesh.store.replica.paths import mark_of
 from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.wire import Hello
 

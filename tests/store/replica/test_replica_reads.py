@@ -24,7 +24,7 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store import Value
 from vox_mesh.store.engines.reader import Reader
-from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.paths import replica_path
 from vox_mesh.store.replica.replica import ReplicaState
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP, Driver.LIBSQL_CLIENT)

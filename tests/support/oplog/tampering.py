@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vox_mesh import Answer, Mesh, Op, OpKind, Rows, Script, Settings, Statement, Store, guard
 from vox_mesh.errors import Refused
+from vox_mesh.mesh import ARTIFACTS
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
@@ -270,7 +271,7 @@ async def commands_beside(node: MeshNode, settings: Settings) -> AsyncIterator[M
     clock = MeshClock(dependencies)
     author = OpLogWriter(lambda: identity, writer_id, clock)
     store = Store(settings.backend, node.store._engine, writer_id, timeout=_TIMEOUT_S, interceptor=author)
-    mesh = Mesh(store, author, clock, dependencies, None, node.artifacts)
+    mesh = Mesh(store, author, clock, dependencies, None, settings.home_dir / ARTIFACTS)
     yield mesh
     await store.write(mesh.oplog.seal_script())
 

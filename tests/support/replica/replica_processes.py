@@ -16,7 +16,8 @@ from tools.homes import HomeCase
 from tools.sqld import Server
 from vox_mesh import Settings, open_store
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
-from vox_mesh.store.replica.mark import Record, read_record, replica_path
+from vox_mesh.store.replica.mark import Record, read_record
+from vox_mesh.store.replica.paths import replica_path
 
 PUSHED: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.PUSHED)
 PUSHED_HTTP: Final = HomeCase(Backend.SERVER, Driver.HTTP, ReplicaChoice.PUSHED)

@@ -15,7 +15,8 @@ from typing import Final
 from tests.support.running.jobs import Job, do_job, report, stop_asked
 from vox_mesh import Answer, Script, Settings, Statement, Store, load_settings, open_store
 from vox_mesh.errors import DatabaseUnavailable
-from vox_mesh.store.replica.mark import read_record, replica_path
+from vox_mesh.store.replica.mark import read_record
+from vox_mesh.store.replica.paths import replica_path
 
 COUNTERS: Final = "name TEXT PRIMARY KEY, n INTEGER NOT NULL"
 SHARED: Final = "shared"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh import Settings, Store
-from vox_mesh.store.replica.mark import replica_path
+from vox_mesh.store.replica.paths import replica_path
 from vox_mesh.store.replica.replica import ReplicaState, ReplicaStatus
 
 _PATIENCE_S: Final = 30.0

@@ -32,7 +32,8 @@ from vox_mesh.runtime.open_store import Role, open_slot_replica, open_store, pri
 from vox_mesh.runtime.restore import BackupFile
 from vox_mesh.runtime.restore import restore as restore_backup
 from vox_mesh.settings import Settings
-from vox_mesh.store.replica.mark import Record, ReplicaReport, read_record, replica_path, reports
+from vox_mesh.store.replica.mark import Record, ReplicaReport, read_record, reports
+from vox_mesh.store.replica.paths import replica_path
 from vox_mesh.store.replica.replica import Progress
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.schema.backup import back_up

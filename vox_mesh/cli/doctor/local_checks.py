@@ -17,9 +17,11 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES
-from vox_mesh.settings.trust import ENV_FILE, config_folder, read_env_file
+from vox_mesh.settings.names import ENV_FILE
+from vox_mesh.settings.trust import config_folder, read_env_file
 from vox_mesh.store.engines.file import refuse_unless_ours
-from vox_mesh.store.replica.mark import mark_of, replicas_next_to
+from vox_mesh.store.replica.mark import replicas_next_to
+from vox_mesh.store.replica.paths import mark_of
 from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 

@@ -7,18 +7,20 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import start_shared
+from vox_mesh.cli.support.session import start_quickly, start_shared
 from vox_mesh.errors import BadSettings, MeshError
 from vox_mesh.locks.path_guard import Obstacle, obstacles
 from vox_mesh.mesh import Mesh
-from vox_mesh.settings import Settings
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 _VARIABLE: Final = "VOX_GUARD"
 _SHOWN: Final = 20
@@ -83,7 +85,7 @@ def check(
     found: list[Obstacle] = []
     if checked:
         _change_folder(settings_in)
-        settings = start_shared("guard check")
+        settings = start_quickly("guard check")
         try:
             found = asyncio.run(_find_obstacles(settings, checked, agent))
         except MeshError as error:

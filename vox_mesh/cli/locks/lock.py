@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,16 +25,17 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.session import run_command, run_on_mesh, start_shared
-from vox_mesh.cli.support.terminal import Terminal
+from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.errors import LockHeld, LockLost, MeshError
-from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.runtime.locking import acquire_lock, hold_lock
-from vox_mesh.settings import Settings
 from vox_mesh.settings.process import deny_inspection
 from vox_mesh.views.locks import HoldView, LockView
+
+if TYPE_CHECKING:
+    from vox_mesh.jobs.exec.process_group import ProcessGroup
+    from vox_mesh.settings import Settings
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -75,7 +76,7 @@ def acquire(
     Example:
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
-    settings = start_shared("lock acquire")
+    settings = start_quickly("lock acquire")
     arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
@@ -265,7 +266,7 @@ def run(
     """
     if not command:
         raise click.UsageError("no command given: write it after `--`", click.get_current_context())
-    settings = start_shared("lock run")
+    settings = start_quickly("lock run")
     arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
     return asyncio.run(_UnderLock(settings, arguments, command).run())
 
@@ -309,6 +310,10 @@ class _UnderLock:
         return self._code
 
     async def _run(self, lock: Lock) -> int:
+        # Imported late: no other command of this group starts a process.
+        from vox_mesh.cli.support.terminal import Terminal
+        from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
+
         variables = {
             "VOX_LOCK_KEY": "\n".join(lock.keys),
             "VOX_LOCK_FENCE": str(lock.fence_token),

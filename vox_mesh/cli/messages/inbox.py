@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,11 +12,13 @@ from vox_mesh.cli.messages.message_output import line, records, show_next_messag
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import Record, json_option, show_several
-from vox_mesh.cli.support.session import run_until_signalled, start_shared
+from vox_mesh.cli.support.session import run_until_signalled, start_quickly
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.claims import LEASE_S
 from vox_mesh.model.messages.records import Message
-from vox_mesh.settings import Settings
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 _WAYS: Final = ("--peek", "--ack", "--claim", "--exec")
 
@@ -94,7 +96,7 @@ def inbox(
         raise click.UsageError(
             "--json and --exec can't be combined: COMMAND alone prints", click.get_current_context()
         )
-    settings = start_shared("inbox")
+    settings = start_quickly("inbox")
     box = Inbox(agent, roles, follow, limit, lease)
     if command is not None:
         return run_until_signalled(Exec(settings, box, command).run())

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from tempfile import TemporaryFile
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vox_mesh.cli.messages.message_output import records, text_of
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
@@ -21,9 +21,11 @@ from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, inbox_names
 from vox_mesh.observability.log_context import message_scope
-from vox_mesh.settings import Settings
 from vox_mesh.settings.process import deny_inspection
 from vox_mesh.store.engines.thread import to_the_end
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 DEFAULT_LIMIT: Final = 100
 

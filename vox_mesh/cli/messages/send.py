@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,7 +14,7 @@ from vox_mesh.cli.messages.message_output import line, records
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import acting_agent, seconds
 from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import start_shared
+from vox_mesh.cli.support.session import start_quickly
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotJson, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
@@ -28,8 +28,10 @@ from vox_mesh.model.messages.records import (
     MessageState,
     checked_trace,
 )
-from vox_mesh.settings import Settings
 from vox_mesh.store.script import new_key
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 _STDIN: Final = "-"
 _MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON shrinks when its spaces and escapes are removed
@@ -92,7 +94,7 @@ def send(
     Example:
       vox-mesh send reviewer '{"pr": 42}' --from coder --wait-ack 10s
     """
-    settings = start_shared("send")
+    settings = start_quickly("send")
     if key is not None and to == EVERYONE:
         raise BadValue(
             "--key can't be combined with `*`: each recipient gets a message of its own", hint="omit --key"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
 from vox_mesh.errors import BadDocument, BadSettings, BadValue
 from vox_mesh.model.base.durations import milliseconds
-from vox_mesh.model.documents.documents import MAX_BYTES
-from vox_mesh.settings import Settings
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,6 +128,8 @@ class NamedText(NamedTuple):
 
 def read_file(file: str) -> NamedText:
     """Read a file; `-` is stdin."""
+    from vox_mesh.model.documents.documents import MAX_BYTES  # imported late: few commands read documents
+
     name = "stdin" if file == _STDIN else file
     try:
         with click.open_file(file, "rb") as opened:

@@ -8,19 +8,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from pydantic import SecretStr
-
 from vox_mesh.cli.support.early_signals import ENDING
 from vox_mesh.cli.support.exit_codes import KILLED
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
-from vox_mesh.runtime.open_store import open_engine
-from vox_mesh.settings import Settings, load_settings
-from vox_mesh.store.engine import Engine
+from vox_mesh.settings.quick import quick_settings
 
-if TYPE_CHECKING:  # imported by the commands that open a mesh
+if TYPE_CHECKING:
     from vox_mesh.mesh import Mesh
+    from vox_mesh.settings import Settings
+    from vox_mesh.store.engine import Engine
 
 Result = TypeVar("Result")
 Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
@@ -29,6 +27,10 @@ Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
 
 def start() -> Settings:
     """Load the settings and set up the logs."""
+    from pydantic import SecretStr  # imported late: short commands do without
+
+    from vox_mesh.settings import load_settings
+
     settings = load_settings()
     secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
     set_up_logs(settings.log_format, secrets, settings.agent_id)
@@ -38,17 +40,33 @@ def start() -> Settings:
 def start_shared(command: str) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
     settings = start()
+    _refuse_memory(settings, command)
+    return settings
+
+
+def start_quickly(command: str) -> Settings:
+    """Start a short command, which only reads attributes of its settings, as `start_shared` does."""
+    settings = quick_settings()
+    if settings is None:
+        return start_shared(command)
+    set_up_logs(settings.log_format, (), settings.agent_id)  # ordinary settings hold no secrets
+    _refuse_memory(settings, command)
+    return settings
+
+
+def _refuse_memory(settings: Settings, command: str) -> None:
     if settings.backend is Backend.MEMORY:
         raise BadSettings(
             f"`vox-mesh {command}` needs a shared database: the memory backend ends with this process",
             hint="set VOX_MESH_ENABLED=1",
         )
-    return settings
 
 
 @asynccontextmanager
 async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
     """Open the database below the store."""
+    from vox_mesh.runtime.open_store import open_engine
+
     engine = await open_engine(settings)
     try:
         yield engine
@@ -58,7 +76,7 @@ async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
 
 def run_command(command: str, work: Work[Result]) -> Result:
     """Run the work of a command on the shared mesh and return its result."""
-    return asyncio.run(run_on_mesh(start_shared(command), work))
+    return asyncio.run(run_on_mesh(start_quickly(command), work))
 
 
 async def run_on_mesh(settings: Settings, work: Work[Result]) -> Result:

@@ -48,13 +48,31 @@ class Measured(Protocol):
 
     store: Store
     clock: MeshClock
-    locks: Locks
-    oplog: OpLog
-    pending_ops: PendingOps
-    occ: Occ
-    messages: Messages
-    jobs: Jobs
     worker: Worker
+
+    @property
+    def locks(self) -> Locks:
+        """The node's locks."""
+
+    @property
+    def oplog(self) -> OpLog:
+        """The node's op log."""
+
+    @property
+    def pending_ops(self) -> PendingOps:
+        """The ops that wait for others."""
+
+    @property
+    def occ(self) -> Occ:
+        """The node's optimistic writes."""
+
+    @property
+    def messages(self) -> Messages:
+        """The node's messages."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """The node's jobs."""
 
     @property
     def identity(self) -> Identity:

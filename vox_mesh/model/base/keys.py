@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -37,9 +37,22 @@ _WEAK: Final = frozenset(
 class SigningKey:
     """A private key that signs, and its public half."""
 
-    def __init__(self, key: Ed25519PrivateKey) -> None:
-        self._key = key
-        self.public: Final = _PREFIX + key.public_key().public_bytes_raw().hex()
+    def __init__(self, key: Ed25519PrivateKey | bytes) -> None:
+        """`key`: the key itself or its 32 bytes, with which the library is loaded at the first use."""
+        self._given = key
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        if not isinstance(self._given, bytes):
+            return self._given
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self._given)
+
+    @cached_property
+    def public(self) -> str:
+        """Return the public key."""
+        return _PREFIX + self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, message: bytes) -> str:
         """Return the signature of the message."""

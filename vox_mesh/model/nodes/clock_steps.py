@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from statistics import median_low
 from typing import Final, NamedTuple
 
 _TOLERANCE_MS: Final = 1_000
@@ -96,7 +95,8 @@ def _agreed_ms(steps: Sequence[ClockStep]) -> int:
     The upper bound is used: then the time of the mesh is not ahead, and no lease expires too soon.
     """
     least_ms = min(step.width_ms for step in steps)
-    return median_low(step.high_ms for step in steps if step.width_ms <= least_ms + _TOLERANCE_MS)
+    exact = sorted(step.high_ms for step in steps if step.width_ms <= least_ms + _TOLERANCE_MS)
+    return exact[(len(exact) - 1) // 2]
 
 
 def is_followed(nodes: Sequence[ClockWitness]) -> bool:

@@ -22,7 +22,7 @@ from vox_mesh.store.engines.reader import QUICK_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.engines.thread import HeadStart, SerialThread
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.files import make_private
-from vox_mesh.store.replica.mark import mark_of
+from vox_mesh.store.replica.paths import mark_of
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 

@@ -20,10 +20,10 @@ import orjson
 
 from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.files import make_private
+from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path
 from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.wire import Hello
 
-SUFFIX: Final = ".mark"
 _SIZE: Final = 2_048
 _READ_ATTEMPTS: Final = 3
 _LOCK_ATTEMPTS: Final = 5
@@ -55,16 +55,6 @@ class Record:
     snapshots: int = 0
     start_overs: int = 0
     fetched_bytes: int = 0
-
-
-def replica_path(database: Path, slot: str) -> Path:
-    """Return the path of a slot's replica."""
-    return Path(f"{database}.replica-{slot}")
-
-
-def mark_of(path: Path) -> Path:
-    """Return the path of a replica's mark."""
-    return Path(f"{path}{SUFFIX}")
 
 
 def read_record(path: Path) -> Record | None:

@@ -86,7 +86,10 @@ async def differences_at(ask: Ask, version: int) -> list[SchemaDifference]:
     found = await objects_at(ask)
     if version > VERSION:
         return [*changed_triggers(found), *unexpected_triggers(found)]
-    return [*differences(expected(), definitions_of(found)), *unexpected(found)]
+    definitions = definitions_of(found)
+    if definitions == expected():  # the usual case
+        return []
+    return [*differences(expected(), definitions), *unexpected(found)]
 
 
 async def migrate(engine: Engine) -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 Words = tuple[str, ...]
 
-_WORD: Final = re.compile(
-    r"""--[^\n]* | /\*.*?(?:\*/|\Z)
+_WORD: Final = r"""--[^\n]* | /\*.*?(?:\*/|\Z)
     | (?P<word> '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]
-      | [\w.$\x80-\U0010ffff]+ | [^\s\w] )""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
+      | [\w.$\x80-\U0010ffff]+ | [^\s\w] )"""
 _QUOTES: Final = {'"': '"', "`": "`", "[": "]"}
 _KEYWORDS: Final = frozenset(
     {
@@ -25,7 +23,13 @@ _KEYWORDS: Final = frozenset(
 
 def words_of(sql: str) -> Words:
     """Return the words in lower case; strings keep their case and quotes, as do names that are keywords."""
-    return tuple(_normal(match["word"]) for match in _WORD.finditer(sql) if match["word"])
+    return tuple(_normal(match["word"]) for match in _pattern().finditer(sql) if match["word"])
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    """Return the pattern of a word; it is slow to compile, and a usual database needs none."""
+    return re.compile(_WORD, re.VERBOSE | re.DOTALL | re.ASCII)
 
 
 def name_of(word: str) -> str:

@@ -17,6 +17,7 @@ _ISO_FORMAT: Final = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 _MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds')"
 _NOW_ISO: Final = f"(SELECT {_ISO_FORMAT}, {_MODIFIER}))"  # as a subquery it is evaluated once per statement
 _ISO_IN: Final = f"{_ISO_FORMAT}, {_MODIFIER}, "
+_PART: Final = re.compile(r"\b[A-Z_]+\b")
 _NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
@@ -34,7 +35,9 @@ def named(noun: str) -> Mapping[str, str]:
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-        whole = re.sub(r"\b[A-Z_]+\b", lambda word: parts.get(word[0], word[0]), bare(text))
+        whole = bare(text)
+        if parts:
+            whole = _PART.sub(lambda word: parts.get(word[0], word[0]), whole)
         (statements if kind == "name" else parts)[name] = whole
     return statements
 

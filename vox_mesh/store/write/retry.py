@@ -6,12 +6,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from vox_mesh.errors import DatabaseBusy, MeshError, NoAnswer, Unreachable
-from vox_mesh.store.write.breaker import Breaker
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+    from vox_mesh.store.write.breaker import Breaker
 
 T = TypeVar("T")
 
@@ -52,6 +54,8 @@ class RetryingCaller:
                 raise
             delays = _Delays(self._chance)
             await self._sleep(delays.after(fault))
+        from tenacity import AsyncRetrying, retry_if_exception_type  # imported late: most calls succeed
+
         async for turn in AsyncRetrying(
             retry=retry_if_exception_type(_TRANSIENT),
             wait=delays,
