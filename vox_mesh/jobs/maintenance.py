@@ -117,9 +117,7 @@ class JobMaintenance:
                 overdue = await self._jobs.queries.overdue(_MAX_BATCH)
                 if not overdue:
                     return
-                if unreadable := [job.id for job in overdue if job.fault is not None]:
-                    await self._jobs.quarantine(unreadable)
-                expired = await self._jobs.expire([job for job in overdue if job.fault is None])
+                expired = await self._jobs.expire(overdue)
                 _log.info("job leases expired: jobs=%d", len(expired))
 
     async def _abort_blocked(self) -> None:
