@@ -26,8 +26,8 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.ownership:Ownership.owner",
-                "self._found = await self._find()",
-                "self._found = await self.recorded()",
+                "self._found = found = await self._find()",
+                "self._found = found = await self.recorded()",
             ),
         ),
         ("test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge",),

@@ -33,15 +33,16 @@ class Ownership:
 
     async def owner(self) -> Owner | None:
         """Return the owner, or `None` until a node has initialised the mesh."""
-        if self._found is None:
-            self._found = await self._find()
-            if self._found is not None and (recorded := await self.recorded()) != self._found:
-                _log.error(
-                    "recorded owner of the mesh ignored, no signed op backs it: recorded=%s owner=%s",
-                    None if recorded is None else recorded.public_key,
-                    self._found.public_key,
-                )
-        return self._found
+        if self._found is not None:
+            return self._found
+        self._found = found = await self._find()
+        if found is not None and (recorded := await self.recorded()) != found:
+            _log.error(
+                "recorded owner of the mesh ignored, no signed op backs it: recorded=%s owner=%s",
+                None if recorded is None else recorded.public_key,
+                found.public_key,
+            )
+        return found
 
     async def recorded(self) -> Owner | None:
         """Return the owner that the table `mesh_owner` names, which proves nothing."""

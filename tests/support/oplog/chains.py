@@ -75,7 +75,7 @@ class Log:
             self._chains[node_id] = []
             self._sealings[node_id] = Sealing()
             self._clocks[node_id] = HybridClock(node_id)
-            self._use(node_id, 1, key_named(node_id))
+            self._use(node_id, 1, key_named(node_id.partition("/")[0]))  # a command has its node's key
         made = [self._entry(node_id, each, is_last=each is said[-1]) for each in said]
         for entry in made:
             self._sealings[node_id].add(entry.kind, entry.verdict)
