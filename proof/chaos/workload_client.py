@@ -43,7 +43,7 @@ from proof.workload import Workload, WorkloadContext
 from vox_mesh import Mesh, MeshError, load_settings, run
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.runtime import open_store as opening
+from vox_mesh.store.write import breaker
 
 _LAST_OPERATIONS_S: Final = 60.0
 """Operations in progress at the end have deadlines of their own, which are shorter."""
@@ -157,7 +157,7 @@ async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
 def _watch_breakers(recorder: Recorder) -> None:
     """Give circuit breakers a reset timeout that suits a run, and note their probes."""
     watched = partial(WatchedBreaker, probed=lambda count: recorder.note("probe", beside=count))
-    setattr(opening, "Breaker", watched)  # noqa: B010 - a name of that module
+    setattr(breaker, "Breaker", watched)  # noqa: B010 - a name of that module
 
 
 def _workloads(spec: ProcessSpec) -> Sequence[Workload]:

@@ -255,9 +255,8 @@ async def test_what_others_wrote_can_neither_steer_the_terminal_nor_be_markup(ma
         await view.shows("Break the lock ?]0;pwned")
         await view.press("escape")
         await write(node, f"{_HEARTBEATS} last_seen_ms = 'soon' WHERE scope_id = ?1 AND repository_id = ?2")
-        await view.shows("0 live")
-        await write(node, f"{_HEARTBEATS} last_seen_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
-        await view.shows("answers in")
+        await node.locks.acquire("task:later", agent="coder")
+        await view.shows("4 held")  # a heartbeat that is no time keeps nothing else from being shown
 
 
 # --- where it looks ------------------------------------------------------------------------------
