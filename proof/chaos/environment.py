@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from proof.chaos.cluster import ClusterNode, assert_all_gone, preload, run_cluster
+from proof.chaos.cluster import ClusterNode, assert_all_gone, in_background, preload, run_cluster
 from proof.chaos.fuzzers import FuzzingClients
 from proof.chaos.infrastructure import TOKEN, Infrastructure, open_infrastructure
 from proof.chaos.marks import Marks
@@ -113,7 +113,7 @@ class Environment:
     @asynccontextmanager
     async def _monitoring(self, ask: Ask) -> AsyncIterator[None]:
         monitor = Monitor(ask, self._recorder)
-        async with _in_background(monitor.run(_LOOK_S)):
+        async with in_background(monitor.run(_LOOK_S)):
             yield
         await monitor.observe()
 
@@ -124,7 +124,7 @@ class Environment:
             yield
             return
         compactions = Compactions(infrastructure.server.data)
-        async with _in_background(compactions.run()):
+        async with in_background(compactions.run()):
             yield
         self._recorder.note("final.compactions", count=compactions.count)
 
@@ -134,7 +134,7 @@ class Environment:
         if ROLLBACKS.isdisjoint(fault.kind for fault in self.schedule.faults):
             yield
             return
-        async with _in_background(marks.run()):
+        async with in_background(marks.run()):
             yield
 
     # --- the phases of a run ---------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Environment:
         fuzzers = FuzzingClients(urls, TOKEN, random.Random(self.schedule.seed), self._recorder)
         about = {"kind": Kind.STRANGERS, "id": 0, "player": ""}
         self._recorder.note("fault.began", **about)
-        async with _in_background(fuzzers.run()):
+        async with in_background(fuzzers.run()):
             yield
         self._recorder.note("fault.ended", **about)
 
@@ -202,16 +202,3 @@ class Environment:
 
 async def _come_up(node: ClusterNode) -> None:
     await node.until(UP)
-
-
-@asynccontextmanager
-async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a coroutine in the background until the end of the block; its error is raised."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()

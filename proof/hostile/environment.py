@@ -8,8 +8,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,14 +17,13 @@ from typing import Any, Final
 
 import orjson
 
-from proof.chaos.cluster import ClusterNode, preload, run_cluster
+from proof.chaos.cluster import ClusterNode, in_background, preload, run_cluster
 from proof.chaos.protocol import DRAINED, OVER, UP, ProcessSpec, append_events_to
 from proof.chaos.schedule import StoreKind
 from proof.checkers.hostile import HOSTILE_CHECKS
 from proof.history import History, Recorder
 from proof.hostile.client import HostileClient, watch_liveness
 from proof.hostile.forgeries import Forger
-from proof.hostile.lag import MACHINE
 from proof.hostile.mesh import NODES, AttackedMesh, open_mesh, open_trap
 from proof.hostile.writer import HostileWriter
 from proof.verdicts import Verdict, evaluate
@@ -89,7 +88,7 @@ class HostileRun:
                 cluster = run_cluster(
                     self._specs(mesh), self._recorder, self.folder / LOGS, self._plan.plant, _NODE
                 )
-                async with cluster as self._nodes, _in_background(watch_liveness(mesh.urls, self._recorder)):
+                async with cluster as self._nodes, in_background(watch_liveness(mesh.urls, self._recorder)):
                     await self._all(lambda node: node.until(UP), _UP_S, "to come up")
                     self._recorder.note("calm")
                     await asyncio.sleep(self._plan.seconds * _CALM)
@@ -139,7 +138,7 @@ class HostileRun:
                 (Attack.FORGERIES, forger.run),
             ):
                 if kind in self._plan.attacks:
-                    await attacks.enter_async_context(_in_background(work()))
+                    await attacks.enter_async_context(in_background(work()))
             await asyncio.sleep(seconds / 2)
             await self._nodes[NODES[0]].kill()
             await asyncio.sleep(seconds / 2)
@@ -156,7 +155,7 @@ class HostileRun:
                 self._client(mesh, "client again"),
                 self._writer(mesh, "vandal", has_wrong_types=True),
             )
-            async with _in_background(client.run()), _in_background(vandal.vandalise()):
+            async with in_background(client.run()), in_background(vandal.vandalise()):
                 seconds = self._plan.seconds * (1 - _CALM - _ATTACK)
                 await asyncio.sleep(seconds / 2)
                 await self._nodes[NODES[1]].kill()
@@ -223,19 +222,3 @@ class HostileRun:
                 where="process",
                 error=f"it took more than {seconds:g} s {what}",
             )
-
-
-@asynccontextmanager
-async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a coroutine in the background until the end of the block; its error is raised."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-
-
-__all__ = ["LOGS", "MACHINE", "HostileRun", "Plan"]

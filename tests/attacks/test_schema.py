@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Vox
+from tests.support.store.statements import run
 from tests.support.store.stored import STORED, load_stored, stored_file
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -18,7 +19,6 @@ from vox_mesh import Mesh, Statement
 from vox_mesh.errors import BackupRefused, SchemaDiffers
 from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.runtime.restore import BackupFile, restore
-from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.backup import back_up
@@ -40,15 +40,6 @@ async def memory() -> AsyncIterator[Engine]:
     engine = MemoryEngine()
     yield engine
     await engine.close()
-
-
-async def run(engine: Engine, *statements: str) -> None:
-    """Run statements as a writer of the database would."""
-    batch = Batch()
-    for sql in statements:
-        batch.add(sql)
-    result = await engine.run(batch.seal())
-    assert result.committed, result.error
 
 
 async def names(engine: Engine) -> set[str]:

@@ -141,28 +141,33 @@ def test_the_start_script_names_what_is_missing(environment: dict[str, str], nam
     assert named in done.stderr
 
 
+class TenantServer(ScriptedServer):
+    """A server with namespaces; it has started when each answers its tenant, and has strong durability."""
+
+    def __init__(self, folder: Path, keys: dict[str, SigningKey]) -> None:
+        super().__init__(SQLD_TENANTS=str(folder))
+        self.tokens = {name: signed_token(key, {"a": "rw"}) for name, key in keys.items()}
+
+    def status(self, tenant: str, token: str) -> int:
+        """Ask for the durability of a namespace; 0 if it is not strong."""
+        headers = {"Host": f"{tenant}.localhost", "Authorization": f"Bearer {token}"}
+        body = {"requests": [{"type": "execute", "stmt": {"sql": "PRAGMA synchronous"}}]}
+        answer = httpx.post(f"{self.url}/v2/pipeline", headers=headers, json=body)
+        return answer.status_code if '"value":"2"' in answer.text or not answer.is_success else 0
+
+    def _answers(self) -> bool:
+        return super()._answers() and all(self.status(*each) == 200 for each in self.tokens.items())
+
+
 def test_the_start_script_opens_a_namespace_to_the_key_of_its_tenant_alone(tmp_path: Path) -> None:
     keys = {name: SigningKey(new_key()) for name in ("acme", "globex")}
     for name, key in keys.items():
         (tmp_path / f"{name}.pub.pem").write_bytes(public_pem(key))
-
-    def status(server: Server, tenant: str, token: str) -> int:
-        headers = {"Host": f"{tenant}.localhost", "Authorization": f"Bearer {token}"}
-        body = {"requests": [{"type": "execute", "stmt": {"sql": "PRAGMA synchronous"}}]}
-        answer = httpx.post(f"{server.url}/v2/pipeline", headers=headers, json=body)
-        return answer.status_code if '"value":"2"' in answer.text or not answer.is_success else 0
-
-    server = ScriptedServer(SQLD_TENANTS=str(tmp_path))
-    with server:
+    with TenantServer(tmp_path, keys) as server:
         for _ in ("first start", "another"):
-            deadline = time.monotonic() + _PATIENCE_S
-            tokens = {name: signed_token(key, {"a": "rw"}) for name, key in keys.items()}
-            while {status(server, name, token) for name, token in tokens.items()} != {200}:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            assert status(server, "acme", tokens["globex"]) == 401
-            assert status(server, "acme", server.token) == 401
-            assert status(server, "initech", server.token) == 404
+            assert server.status("acme", server.tokens["globex"]) == 401
+            assert server.status("acme", server.token) == 401
+            assert server.status("initech", server.token) == 404
             server.kill()
             server.start()
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.store.statements import run
 from tests.support.store.stored import STORED, load_stored, stored_file
 from tools.homes import FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
 from tools.sqld import Server
@@ -44,15 +45,6 @@ async def memory() -> AsyncIterator[Engine]:
     engine = MemoryEngine()
     yield engine
     await engine.close()
-
-
-async def run(engine: Engine, *statements: str) -> None:
-    """Run statements in one transaction."""
-    batch = Batch()
-    for sql in statements:
-        batch.add(sql)
-    result = await engine.run(batch.seal())
-    assert result.committed, result.error
 
 
 async def counts(engine: Engine) -> dict[str, int]:

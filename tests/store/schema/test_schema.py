@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.store.statements import run
 from tools.homes import FILE, MESH, HomeCase
 from tools.sqld import Server
 from vox_mesh import Answer, Role, Script, Statement, Store, open_store
 from vox_mesh.errors import SchemaTooNew
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime.open_store import open_engine
-from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import VERSION, ensure_schema
@@ -32,15 +32,6 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         engine = await open_engine(case.settings(tmp_path, server))
     yield engine
     await engine.close()
-
-
-async def run(engine: Engine, *statements: str) -> None:
-    """Run statements in one transaction."""
-    batch = Batch()
-    for sql in statements:
-        batch.add(sql)
-    result = await engine.run(batch.seal())
-    assert result.committed, result.error
 
 
 async def test_it_is_made_once_and_found_afterwards(engine: Engine) -> None:
