@@ -229,7 +229,7 @@ class SchemaDiffers(MeshError):
         self.differences = tuple(differences)
 
 
-class WrongHome(MeshError):
+class WrongBackend(MeshError):
     """The file at `VOX_DB_PATH` is not a database that this backend may use."""
 
     code = "wrong_home"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.attacks.hostile_writer import HostileWriter
-from tests.support.nodes.fixtures import other, owner, town
-from tests.support.nodes.town import Town
+from tests.support.nodes.fixtures import other, owner, shared_mesh
+from tests.support.nodes.shared_mesh import SharedMesh
 
-__all__ = ["other", "owner", "town"]
+__all__ = ["other", "owner", "shared_mesh"]
 
 
 @pytest.fixture
-def hostile(town: Town) -> HostileWriter:
+def hostile(shared_mesh: SharedMesh) -> HostileWriter:
     """The hostile writer."""
-    return HostileWriter(town)
+    return HostileWriter(shared_mesh)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.support.messages.relaying import PATIENCE_S, TOKEN, address_of, assert_problem
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh.errors import BadSettings
 from vox_mesh.http import connections
@@ -28,9 +28,9 @@ _FOREIGN: Final = "http://192.0.2.1:7400"
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Town:
+def shared_mesh(tmp_path: Path) -> SharedMesh:
     """A mesh in a file."""
-    return Town(FILE, tmp_path, None, new_key(), has_relay=True)
+    return SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def near(home: Path) -> Town:
+def near(home: Path) -> SharedMesh:
     """A mesh in that folder."""
-    return Town(FILE, home.parents[1], None, new_key(), has_relay=True)
+    return SharedMesh(FILE, home.parents[1], None, new_key(), has_relay=True)
 
 
 @pytest.fixture
-async def node(near: Town) -> AsyncIterator[MeshNode]:
+async def node(near: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that runs commands, with nothing configured."""
     async with Mesh.open(near.settings("ann", worker_exec=True)) as node:
         yield node
@@ -119,9 +119,9 @@ async def test_what_a_proxy_passes_on_needs_a_token(node: MeshNode, home: Path, 
     assert await node.jobs.queries.listed() == []
 
 
-async def test_an_address_of_another_machine_without_a_token_stops_the_start(town: Town) -> None:
+async def test_an_address_of_another_machine_without_a_token_stops_the_start(shared_mesh: SharedMesh) -> None:
     with pytest.raises(BadSettings, match="used with VOX_MESH_TOKEN"):
-        async with Mesh.open(town.settings("ann", control_addr=_FOREIGN, bind="127.0.0.1:0")):
+        async with Mesh.open(shared_mesh.settings("ann", control_addr=_FOREIGN, bind="127.0.0.1:0")):
             pass
 
 
@@ -129,7 +129,7 @@ async def test_an_address_of_another_machine_without_a_token_stops_the_start(tow
 
 
 @pytest.mark.parametrize("name", ["http.sock", "http.new"])
-async def test_a_planted_link_is_refused_and_not_followed(near: Town, home: Path, name: str) -> None:
+async def test_a_planted_link_is_refused_and_not_followed(near: SharedMesh, home: Path, name: str) -> None:
     target, slot = near.folder / "target", _socket(home).parent
     target.write_text("precious")
     slot.mkdir(parents=True, mode=0o755)
@@ -140,7 +140,7 @@ async def test_a_planted_link_is_refused_and_not_followed(near: Town, home: Path
     assert target.read_text() == "precious"
 
 
-async def test_the_socket_of_a_killed_node_is_replaced(near: Town, home: Path) -> None:
+async def test_the_socket_of_a_killed_node_is_replaced(near: SharedMesh, home: Path) -> None:
     _socket(home).parent.mkdir(parents=True, mode=0o700)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(_socket(home)))
@@ -149,20 +149,20 @@ async def test_the_socket_of_a_killed_node_is_replaced(near: Town, home: Path) -
 
 
 async def test_a_home_with_a_long_path_has_no_socket_and_the_log_says_why(
-    town: Town, caplog: pytest.LogCaptureFixture
+    shared_mesh: SharedMesh, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = town.folder / ("x" * 100)
-    async with Mesh.open(town.settings("ann", home_dir=long)) as node:
+    long = shared_mesh.folder / ("x" * 100)
+    async with Mesh.open(shared_mesh.settings("ann", home_dir=long)) as node:
         assert not _socket(long).exists()
         assert "bytes, 107 are possible" in caplog.text
         assert (await _over_tcp(node, "GET", "/livez")).status_code == HTTPStatus.OK
 
 
 @pytest.mark.parametrize("fault", ["link", "open", "weak"])
-async def test_a_planted_token_file_stops_the_start(town: Town, fault: str) -> None:
-    home = town.folder / "ann" / "vox"
+async def test_a_planted_token_file_stops_the_start(shared_mesh: SharedMesh, fault: str) -> None:
+    home = shared_mesh.folder / "ann" / "vox"
     home.mkdir(parents=True, mode=0o700)
-    planted = town.folder / "planted"
+    planted = shared_mesh.folder / "planted"
     planted.write_text("known" if fault == "weak" else "0123456789abcdef" * 4)
     planted.chmod(0o644 if fault == "open" else 0o600)
     if fault == "link":
@@ -170,15 +170,15 @@ async def test_a_planted_token_file_stops_the_start(town: Town, fault: str) -> N
     else:
         planted.rename(home / "token")
     with pytest.raises(BadSettings, match="token"):
-        async with Mesh.open(town.settings("ann")):
+        async with Mesh.open(shared_mesh.settings("ann")):
             pass
 
 
 # --- what no token allows ------------------------------------------------------------------------
 
 
-async def test_no_token_makes_the_owner_act(town: Town) -> None:
-    async with Mesh.open(town.settings("ann", token=TOKEN)) as node:
+async def test_no_token_makes_the_owner_act(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN)) as node:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         for method, path, body in (
             ("PUT", "/v1/roles/coordinator", {"node_id": "ann"}),
@@ -196,7 +196,7 @@ async def test_no_token_makes_the_owner_act(town: Town) -> None:
 
 
 async def test_a_client_that_guesses_tokens_is_slowed_and_no_other(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    shared_mesh: SharedMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vox_mesh.http.limits import RefusalBrake
 
@@ -209,7 +209,7 @@ async def test_a_client_that_guesses_tokens_is_slowed_and_no_other(
     monkeypatch.setattr(
         RefusalBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
     )
-    async with Mesh.open(town.settings("ann", token=TOKEN)) as node:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN)) as node:
         for guess in range(25):
             answer = await _over_tcp(node, "GET", "/v1/nodes", headers={"Authorization": f"Bearer {guess}"})
             assert_problem(answer, HTTPStatus.UNAUTHORIZED, "token_wrong")

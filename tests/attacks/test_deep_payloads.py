@@ -21,7 +21,7 @@ from tests.support.messages.relaying import (
     letter,
     open_pair,
 )
-from tests.support.nodes.town import SHARED_HOMES, Town
+from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh import Message, OpKind
@@ -60,17 +60,17 @@ def _text(depth: int) -> str:
 
 
 @pytest.fixture(params=SHARED_HOMES, ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
     case: HomeCase = request.param
     server: Server | None = None if case is FILE else request.getfixturevalue("shared_server")
-    return Town(case, tmp_path, server, new_key(), has_relay=True)
+    return SharedMesh(case, tmp_path, server, new_key(), has_relay=True)
 
 
 @pytest.fixture
-async def node(town: Town) -> AsyncIterator[MeshNode]:
+async def node(shared_mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node with its service."""
-    async with Mesh.open(town.settings("ann", token=TOKEN, read_token=_READ)) as node:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ)) as node:
         yield node
 
 
@@ -168,8 +168,8 @@ async def test_lists_show_a_placeholder_for_an_unreadable_message(node: MeshNode
 
 
 async def test_a_relayed_body_nested_too_deeply_is_refused(tmp_path: Path) -> None:
-    town = Town(FILE, tmp_path, None, new_key(), has_relay=True)
-    async with open_pair(town) as pair:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
+    async with open_pair(shared_mesh) as pair:
         for depth in (_MAX + 1, _DEEP):
             answer = await pair.bring(letter(pair.sender, payload=_text(depth)), stored=False)
             assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
@@ -55,17 +55,17 @@ def thief() -> Iterator[Thief]:
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands in a folder that an attacker can prepare; the user's own configuration is elsewhere."""
     folder = tmp_path / "cloned"
     folder.mkdir()
-    return Vox(folder, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    return VoxCommand(folder, XDG_CONFIG_HOME=str(tmp_path / "config"))
 
 
 # --- .env ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_can_t_send_the_user_s_token_to_a_server_of_its_own(vox: Vox, thief: Thief) -> None:
+def test_a_folder_can_t_send_the_user_s_token_to_a_server_of_its_own(vox: VoxCommand, thief: Thief) -> None:
     (vox.folder / ".env").write_text(f"VOX_MESH_ENABLED=1\nVOX_DB_URL={thief.url}\nVOX_DB_DRIVER=http\n")
     refused = vox.having(VOX_DB_TOKEN=_TOKEN)("db", "status")
     assert (refused.code, thief.heard) == (2, [])
@@ -136,7 +136,7 @@ def test_a_file_without_approval_can_t_copy_a_secret_of_the_environment(
 
 
 @pytest.mark.parametrize("fault", ["group", "world", pytest.param("owner", marks=as_root)])
-def test_a_file_that_others_may_have_written_is_refused_as_a_whole(vox: Vox, fault: str) -> None:
+def test_a_file_that_others_may_have_written_is_refused_as_a_whole(vox: VoxCommand, fault: str) -> None:
     file = vox.folder / ".env"
     file.write_text("VOX_AGENT_ID=mallory\n")
     if fault == "owner":
@@ -159,7 +159,7 @@ def test_a_pipe_or_an_endless_file_keeps_no_command_waiting(tmp_path: Path) -> N
 
 
 @as_root
-def test_a_link_of_another_user_is_not_followed_to_a_file_of_ours(vox: Vox, tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not_followed_to_a_file_of_ours(vox: VoxCommand, tmp_path: Path) -> None:
     (tmp_path / "ours").write_text("VOX_AGENT_ID=other\n")
     (vox.folder / ".env").symlink_to(tmp_path / "ours")
     os.chown(vox.folder / ".env", OTHER_USER, OTHER_USER, follow_symlinks=False)
@@ -172,7 +172,7 @@ def test_a_link_of_another_user_is_not_followed_to_a_file_of_ours(vox: Vox, tmp_
 @pytest.mark.parametrize(
     "link", [".vox/slots/1/lock", ".vox/slots/1/writer.new", ".vox/cache/db/local.db", ".vox/slots/1", ".vox"]
 )
-def test_a_link_in_the_home_overwrites_nothing(link: str, vox: Vox, tmp_path: Path) -> None:
+def test_a_link_in_the_home_overwrites_nothing(link: str, vox: VoxCommand, tmp_path: Path) -> None:
     """As a cloned repository brings it: all files belong to the user."""
     victim = tmp_path / "victim"
     if link in (".vox", ".vox/slots/1"):
@@ -191,7 +191,7 @@ def test_a_link_in_the_home_overwrites_nothing(link: str, vox: Vox, tmp_path: Pa
     assert (command.code, "is a symbolic link" in command.error) == (2, True)
 
 
-def test_a_home_by_an_absolute_path_may_lead_through_a_link(vox: Vox, tmp_path: Path) -> None:
+def test_a_home_by_an_absolute_path_may_lead_through_a_link(vox: VoxCommand, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     chosen = vox.having(VOX_MESH_ENABLED="1", VOX_MESH_HOME=str(tmp_path / "link" / "home"))
@@ -200,7 +200,7 @@ def test_a_home_by_an_absolute_path_may_lead_through_a_link(vox: Vox, tmp_path: 
 
 @pytest.mark.parametrize("fault", ["world", pytest.param("owner", marks=as_root)])
 @pytest.mark.parametrize("place", [".vox", ".vox/slots", ".vox/cache/db"])
-def test_a_home_that_others_may_have_prepared_is_refused(fault: str, place: str, vox: Vox) -> None:
+def test_a_home_that_others_may_have_prepared_is_refused(fault: str, place: str, vox: VoxCommand) -> None:
     folder = vox.folder / place
     folder.mkdir(parents=True, mode=0o755)
     if fault == "owner":

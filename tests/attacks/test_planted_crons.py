@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.support.attacks.hostile_writer import HostileWriter
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
 from vox_mesh.jobs.cron_ops import CronDefinition
 from vox_mesh.model.base.canonical import canonical
@@ -70,11 +70,14 @@ async def test_a_cron_whose_row_was_changed_or_put_back_is_not_fired(
 
 
 async def test_crons_from_before_there_were_ops_are_adopted_once_by_the_owner(
-    town: Town, hostile: HostileWriter, monkeypatch: pytest.MonkeyPatch
+    shared_mesh: SharedMesh, hostile: HostileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier = lambda node_id, key: canonical({"key": key, "node": node_id})  # noqa: E731
     monkeypatch.setattr(roles, "initialisation", earlier)
-    async with Mesh.open(town.settings("owner")) as owner, Mesh.open(town.settings("other")) as other:
+    async with (
+        Mesh.open(shared_mesh.settings("owner")) as owner,
+        Mesh.open(shared_mesh.settings("other")) as other,
+    ):
         hostile.insert("job_crons", **row_of("earlier"))
         assert await fired(other) == []  # it is not the owner
         assert await fired(owner) == ["earlier"]

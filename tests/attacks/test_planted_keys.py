@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.messages.messaging import bodies
-from tests.support.nodes.town import assert_whole
+from tests.support.nodes.shared_mesh import assert_whole
 from tests.support.oplog.tampering import NOTE
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.verification import REKEY

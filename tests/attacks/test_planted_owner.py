@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.attacks.hostile_writer import HostileWriter
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
 from vox_mesh.errors import BadSettings, Refused
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -29,12 +29,12 @@ def take_over(hostile: HostileWriter, **columns: int) -> None:
 
 
 async def test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge(
-    town: Town, owner: MeshNode, hostile: HostileWriter
+    shared_mesh: SharedMesh, owner: MeshNode, hostile: HostileWriter
 ) -> None:
     take_over(hostile)
     hostile.plant_entry("evil", DESIGNATE, {"node": "evil"})
     hostile.plant_entry("evil", ROUTE, {"kind": "*", "node": "evil"})
-    async with Mesh.open(town.settings("late")) as late:
+    async with Mesh.open(shared_mesh.settings("late")) as late:
         found = await late.roles.owner()
         assert found is not None
         assert (found.node_id, found.public_key) == ("owner", owner.identity.key.public)
@@ -52,10 +52,10 @@ async def test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge(
 
 
 async def test_a_mesh_is_not_left_ownerless_by_a_deleted_row(
-    town: Town, owner: MeshNode, hostile: HostileWriter
+    shared_mesh: SharedMesh, owner: MeshNode, hostile: HostileWriter
 ) -> None:
     hostile.run("DELETE FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2")
-    async with Mesh.open(town.settings("late")) as late:
+    async with Mesh.open(shared_mesh.settings("late")) as late:
         await late.run_once()
         for node in (late, owner):
             found = await node.roles.owner()
@@ -64,12 +64,12 @@ async def test_a_mesh_is_not_left_ownerless_by_a_deleted_row(
 
 
 async def test_a_row_planted_before_the_first_node_does_not_own_the_mesh(
-    town: Town, hostile: HostileWriter
+    shared_mesh: SharedMesh, hostile: HostileWriter
 ) -> None:
-    async with Mesh.open_command(town.settings("early")):
+    async with Mesh.open_command(shared_mesh.settings("early")):
         pass  # creates the tables
     hostile.insert("mesh_owner", node_id="evil", public_key=hostile.key.public, op_id="x")
-    async with Mesh.open(town.settings("first")) as first:
+    async with Mesh.open(shared_mesh.settings("first")) as first:
         found = await first.roles.owner()
         assert found is not None
         assert found.node_id == "first"
@@ -77,7 +77,7 @@ async def test_a_row_planted_before_the_first_node_does_not_own_the_mesh(
 
 
 async def test_with_a_pinned_key_not_even_an_earlier_op_makes_another_owner(
-    town: Town, owner: MeshNode, hostile: HostileWriter
+    shared_mesh: SharedMesh, owner: MeshNode, hostile: HostileWriter
 ) -> None:
     await owner.roles.designate_coordinator("owner")
     # The real op goes to the end of the log, and the planted one takes its place.
@@ -90,7 +90,7 @@ async def test_with_a_pinned_key_not_even_an_earlier_op_makes_another_owner(
         place,
     )
     take_over(hostile, id=place)
-    pinned = town.settings("late", owner_key=owner.identity.key.public)
+    pinned = shared_mesh.settings("late", owner_key=owner.identity.key.public)
     async with Mesh.open(pinned) as late:
         found = await late.roles.owner()
         assert found is not None
@@ -146,31 +146,31 @@ def rewrite_log(hostile: HostileWriter) -> None:
 
 
 async def test_a_fresh_node_refuses_a_rewritten_log_if_it_knows_the_owners_key(
-    town: Town, hostile: HostileWriter
+    shared_mesh: SharedMesh, hostile: HostileWriter
 ) -> None:
-    async with Mesh.open(town.settings("owner")) as owner:
+    async with Mesh.open(shared_mesh.settings("owner")) as owner:
         key = owner.identity.key.public
     rewrite_log(hostile)
     with pytest.raises(BadSettings, match="but one of another key does"):
-        async with Mesh.open(town.settings("fresh", owner_key=key)):
+        async with Mesh.open(shared_mesh.settings("fresh", owner_key=key)):
             pass
-    async with Mesh.open(town.settings("fresh")) as fresh:  # it can't know
+    async with Mesh.open(shared_mesh.settings("fresh")) as fresh:  # it can't know
         found = await fresh.roles.owner()
         assert found is not None
         assert found.public_key == hostile.key.public
 
 
 async def test_with_a_pinned_key_no_chain_counts_before_the_owner_has_initialised_the_mesh(
-    town: Town, hostile: HostileWriter
+    shared_mesh: SharedMesh, hostile: HostileWriter
 ) -> None:
-    async with Mesh.open(town.settings("owner")) as owner:
+    async with Mesh.open(shared_mesh.settings("owner")) as owner:
         key = owner.identity.key.public
     for table in ("agent_oplog", "node_keys", "mesh_owner", "node_incarnations"):
         hostile.run(f"DELETE FROM {table} WHERE scope_id = ?1 AND repository_id = ?2")
     hostile.plant_entry("evil", OPEN_CHAIN, {"key": hostile.key.public, "node": "evil"})
-    async with Mesh.open_command(town.settings("fresh")) as unpinned:
+    async with Mesh.open_command(shared_mesh.settings("fresh")) as unpinned:
         assert [each.public_key for each in await unpinned.trusted_keys.of_chain("evil")] == [
             hostile.key.public
         ]
-    async with Mesh.open(town.settings("fresh", owner_key=key)) as fresh:
+    async with Mesh.open(shared_mesh.settings("fresh", owner_key=key)) as fresh:
         assert await fresh.trusted_keys.of_chain("evil") == []

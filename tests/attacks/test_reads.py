@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from tests.support.messages.relaying import PATIENCE_S, TOKEN, Wire, address_of, assert_problem, until
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh.http.api import jobs, messages, oplog
 from vox_mesh.http.connections import Patience
@@ -35,8 +35,8 @@ _REBUILDS: Final = 30
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
     """A node in a file that serves, with a token that only reads."""
-    town = Town(FILE, tmp_path, None, new_key(), has_relay=True)
-    async with Mesh.open(town.settings("ann", token=TOKEN, read_token=_READ)) as node:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ)) as node:
         yield node
 
 
@@ -161,9 +161,9 @@ async def test_a_client_that_repeats_what_is_refused_is_slowed(
     monkeypatch.setattr(
         RefusalBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
     )
-    town = Town(FILE, tmp_path, None, new_key(), has_relay=True)
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
     async with (
-        Mesh.open(town.settings("ann", token=TOKEN, read_token=_READ, rate_limit=1)) as node,
+        Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ, rate_limit=1)) as node,
         httpx.AsyncClient(base_url=address_of(node), timeout=PATIENCE_S, trust_env=False) as client,
     ):
         for _ in range(40):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.store.statements import run
 from tests.support.store.stored import STORED, load_stored, stored_file
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
@@ -48,9 +48,9 @@ async def names(engine: Engine) -> set[str]:
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands on a file."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1")
+    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
 
 
 # --- at start ------------------------------------------------------------------------------------
@@ -189,14 +189,14 @@ async def test_a_trigger_under_a_name_that_sqlite_reserves_is_found(tmp_path: Pa
 # --- commands ------------------------------------------------------------------------------------
 
 
-def planted(vox: Vox, *statements: str) -> None:
+def planted(vox: VoxCommand, *statements: str) -> None:
     """Write to the file behind the command's back."""
     with closing(sqlite3.connect(vox.folder / _DATABASE)) as database, database:
         for statement in statements:
             database.execute(statement)
 
 
-def test_doctor_and_verify_name_a_planted_trigger_and_one_command_drops_it(vox: Vox) -> None:
+def test_doctor_and_verify_name_a_planted_trigger_and_one_command_drops_it(vox: VoxCommand) -> None:
     assert vox("db", "init").code == 0
     planted(vox, _BACKDOOR)
     found = {each["check"]: each for each in vox("doctor", "--json").document}
@@ -295,13 +295,13 @@ async def test_a_trigger_in_an_old_backup_does_not_run_while_a_copy_is_migrated(
     assert (await memory.query(Statement("SELECT count(*) FROM jobs"))).value == jobs
 
 
-def test_the_restore_command_names_what_it_refuses(vox: Vox) -> None:
+def test_the_restore_command_names_what_it_refuses(vox: VoxCommand) -> None:
     vox("db", "init")
     vox("db", "backup", "good.db")
     planted_in = vox.folder / "good.db"
     with closing(sqlite3.connect(planted_in)) as backup, backup:
         backup.execute(_BACKDOOR)
-    elsewhere = Vox(
+    elsewhere = VoxCommand(
         vox.folder,
         **(
             vox.variables

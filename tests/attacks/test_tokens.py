@@ -22,7 +22,7 @@ from tests.support.messages.relaying import (
     letter,
     open_pair,
 )
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
@@ -40,16 +40,16 @@ _HOUR_MS: Final = 3_600_000
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Town:
+def shared_mesh(tmp_path: Path) -> SharedMesh:
     """A mesh in a file."""
-    return Town(FILE, tmp_path, None, new_key(), has_relay=True)
+    return SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
 
 
 @pytest.fixture
-async def node(town: Town) -> AsyncIterator[MeshNode]:
+async def node(shared_mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node with a token of each kind, and low limits."""
     tokens = {"token": TOKEN, "read_token": _READ, "metrics_token": _METRICS}
-    async with Mesh.open(town.settings("ann", **tokens, rate_limit=10, open_limit=25)) as node:
+    async with Mesh.open(shared_mesh.settings("ann", **tokens, rate_limit=10, open_limit=25)) as node:
         yield node
 
 
@@ -151,8 +151,8 @@ async def test_a_token_cannot_flood_the_mesh_with_jobs(node: MeshNode) -> None:
     assert (await _ask(node, _READ, "GET", "/v1/nodes")).status_code == HTTPStatus.OK, "others go on"
 
 
-async def test_open_items_have_an_end(town: Town) -> None:
-    async with Mesh.open(town.settings("ann", token=TOKEN, open_limit=5)) as node:
+async def test_open_items_have_an_end(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, open_limit=5)) as node:
         for each in range(5):
             await node.jobs.schedule("demo.x", each)
         body = {"manifests": [{"kind": "demo.y"}]}
@@ -170,7 +170,9 @@ async def test_open_items_have_an_end(town: Town) -> None:
 
 
 @pytest.mark.parametrize("trick", ["another host", "a path and a query", "unsigned"])
-async def test_no_message_goes_to_an_address_that_its_node_did_not_sign(town: Town, trick: str) -> None:
+async def test_no_message_goes_to_an_address_that_its_node_did_not_sign(
+    shared_mesh: SharedMesh, trick: str
+) -> None:
     caught: list[bytes] = []
 
     async def catch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -181,11 +183,11 @@ async def test_no_message_goes_to_an_address_that_its_node_did_not_sign(town: To
     evil = f"http://127.0.0.1:{trap.sockets[0].getsockname()[1]}"
     if trick == "a path and a query":
         evil += "/latest/meta-data?x="
-    async with trap, open_pair(town) as pair:
+    async with trap, open_pair(shared_mesh) as pair:
         stream = pair.receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         await _announced(pair.sender, pair.receiver)
-        whose = (town.scope_id, pair.receiver.identity.node_id)
+        whose = (shared_mesh.scope_id, pair.receiver.identity.node_id)
         for table in ("mesh_heartbeats", "node_addresses"):
             if await _exists(pair.sender, table):
                 change = f"UPDATE {table} SET control_addr = ?3 WHERE scope_id = ?1 AND node_id = ?2"
@@ -237,7 +239,7 @@ def test_a_key_of_the_relay_lives_for_minutes_however_slow_the_tempo() -> None:
         now_ms=lambda: now_ms,
         window_at=lambda _: Window(0, 60 * _HOUR_MS),
         revoke_after_bars=lambda: 64,
-        look_at_clock=look,
+        check_clock=look,
     )
     captured = keys.current()
     assert keys.fault(captured) is None
@@ -248,14 +250,16 @@ def test_a_key_of_the_relay_lives_for_minutes_however_slow_the_tempo() -> None:
 
 @pytest.mark.parametrize("signature", [None, "stale"])
 async def test_the_order_of_relayed_messages_cannot_be_changed_on_the_way(
-    town: Town, signature: str | None
+    shared_mesh: SharedMesh, signature: str | None
 ) -> None:
-    async with open_pair(town) as pair:
+    async with open_pair(shared_mesh) as pair:
         receiver = pair.receiver.identity.node_id
         second = letter(pair.sender)._replace(after=new_key())
         headers = pair.headers(stored=False)
         if signature is not None:
-            headers["Vox-Mesh-Order"] = pair.sender.messages.sign_order([second], receiver, stored=False)
+            headers["VoxCommand-Mesh-Order"] = pair.sender.messages.sign_order(
+                [second], receiver, stored=False
+            )
         stream = pair.receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         await _announced(pair.sender, pair.receiver)

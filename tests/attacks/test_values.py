@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.messages.messaging import write
 from tests.support.messages.relaying import AGENT, PATIENCE_S, TOKEN, address_of, assert_problem, open_pair
-from tests.support.nodes.town import SHARED_HOMES, Town
+from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh.cli.app import run
@@ -36,18 +36,18 @@ _COUNTERS: Final = {
 
 
 @pytest.fixture(params=SHARED_HOMES, ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
     case: HomeCase = request.param
     server: Server | None = None if case is FILE else request.getfixturevalue("shared_server")
-    return Town(case, tmp_path, server, new_key(), has_relay=True)
+    return SharedMesh(case, tmp_path, server, new_key(), has_relay=True)
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
     """A node on a file, with its service."""
-    town = Town(FILE, tmp_path, None, new_key(), has_relay=True)
-    async with Mesh.open(town.settings("ann", token=TOKEN)) as node:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN)) as node:
         yield node
 
 
@@ -109,8 +109,8 @@ async def test_exact_integers_and_hard_texts_pass_unchanged(node: MeshNode) -> N
 
 
 async def test_the_relay_refuses_fields_that_are_given_twice(tmp_path: Path) -> None:
-    town = Town(FILE, tmp_path, None, new_key(), has_relay=True)
-    async with open_pair(town) as pair:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
+    async with open_pair(shared_mesh) as pair:
         answer = await pair.post(b'[{"message_uuid": "a", "message_uuid": "b"}]')
         assert_problem(answer, HTTPStatus.BAD_REQUEST, "bad_json")
         await pair.assert_serving()
@@ -160,8 +160,10 @@ async def _types(mesh: Mesh) -> set[str]:
 
 
 @pytest.mark.parametrize("planted", [_LARGEST, 2**53 - 1, 9.3e18, 1.5e16, "x"])
-async def test_a_planted_generation_is_refused_and_no_token_becomes_a_float(town: Town, planted: Any) -> None:
-    async with Mesh.open(town.settings("ann")) as node:
+async def test_a_planted_generation_is_refused_and_no_token_becomes_a_float(
+    shared_mesh: SharedMesh, planted: Any
+) -> None:
+    async with Mesh.open(shared_mesh.settings("ann")) as node:
         await node.locks.release(await node.locks.acquire("task:0"))
         await write(node, f"UPDATE lock_generations SET generation = ?3 {_OF_MESH}", planted)
         for key in ("task:1", ["task:2", "task:3"], "file:src/*.py"):
@@ -172,8 +174,8 @@ async def test_a_planted_generation_is_refused_and_no_token_becomes_a_float(town
         assert rows.value == 0
 
 
-async def test_a_planted_token_of_one_key_keeps_no_other_key_from_its_locks(town: Town) -> None:
-    async with Mesh.open(town.settings("ann")) as node:
+async def test_a_planted_token_of_one_key_keeps_no_other_key_from_its_locks(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open(shared_mesh.settings("ann")) as node:
         held = await node.locks.acquire("task:1")
         past = "expires_at = '2000-01-01T00:00:00.000Z'"
         await write(node, f"UPDATE distributed_locks SET fence_token = ?3, {past} {_OF_MESH}", _LARGEST)
@@ -185,21 +187,24 @@ async def test_a_planted_token_of_one_key_keeps_no_other_key_from_its_locks(town
 
 
 @pytest.mark.parametrize("column", ["incarnation", "beats"])
-async def test_a_node_whose_counters_were_planted_does_not_join(town: Town, column: str) -> None:
-    async with Mesh.open(town.settings("ann")) as node, Mesh.open(town.settings("ben")) as other:
+async def test_a_node_whose_counters_were_planted_does_not_join(shared_mesh: SharedMesh, column: str) -> None:
+    async with (
+        Mesh.open(shared_mesh.settings("ann")) as node,
+        Mesh.open(shared_mesh.settings("ben")) as other,
+    ):
         of_node = f"{_OF_MESH} AND node_id = 'ann'"
         await write(other, f"UPDATE node_incarnations SET {column} = ?3 {of_node}", _LARGEST)
         with pytest.raises(MeshError, match="its counters in the database"):
             await node.locks.acquire("task:1")
         await node.close()
         with pytest.raises(DatabaseFault, match="its counters in the database"):
-            async with Mesh.open(town.settings("ann")):
+            async with Mesh.open(shared_mesh.settings("ann")):
                 pass
         assert await _types(other) == {"integer"}
 
 
-async def test_a_planted_count_of_heartbeats_does_not_hide_the_next_ones(town: Town) -> None:
-    async with Mesh.open(town.settings("ann")) as node:
+async def test_a_planted_count_of_heartbeats_does_not_hide_the_next_ones(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open(shared_mesh.settings("ann")) as node:
         await write(node, f"UPDATE mesh_heartbeats SET beats = ?3 {_OF_MESH}", _LARGEST)
         await node.run_once()
         sql = f"SELECT beats FROM mesh_heartbeats {_OF_MESH}"

@@ -50,18 +50,18 @@ class Ended:
         return self.err
 
 
-class Vox:
+class VoxCommand:
     """Runs `vox-mesh` in a folder, with these variables and no others."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
         self.variables = variables
 
-    def having(self, **variables: str) -> Vox:
+    def having(self, **variables: str) -> VoxCommand:
         """The same with more variables."""
-        return Vox(self.folder, **(self.variables | variables))
+        return VoxCommand(self.folder, **(self.variables | variables))
 
-    def at(self, server: Server, token: str | None = None) -> Vox:
+    def at(self, server: Server, token: str | None = None) -> VoxCommand:
         """The same on the mesh home of this server."""
         token = server.token if token is None else token
         return self.having(VOX_DB_URL=server.url, VOX_DB_TOKEN=token)
@@ -126,7 +126,7 @@ class RunningNode:
 
 
 @contextmanager
-def running_node(vox: Vox, **variables: str) -> Iterator[RunningNode]:
+def running_node(vox: VoxCommand, **variables: str) -> Iterator[RunningNode]:
     """A node in the commands' folder; it leaves cleanly at the end."""
     seen = vox.having(**variables).environment
     noting = Program((), seen, code=NOTING_NODE, folder=str(vox.folder))
@@ -143,19 +143,19 @@ def running_node(vox: Vox, **variables: str) -> Iterator[RunningNode]:
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Vox:
+def memory(tmp_path: Path) -> VoxCommand:
     """Commands on the memory home."""
-    return Vox(tmp_path)
+    return VoxCommand(tmp_path)
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands on the file home."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=MESH_TOKEN)
+    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=MESH_TOKEN)
 
 
 @pytest.fixture(params=["file", "mesh"])
-def shared(request: pytest.FixtureRequest, vox: Vox) -> Vox:
+def shared(request: pytest.FixtureRequest, vox: VoxCommand) -> VoxCommand:
     """Commands on an empty database, of the file home and of the mesh home in turn."""
     return vox if request.param == "file" else vox.at(request.getfixturevalue("server"))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from fcntl import ioctl
 from typing import Any, Final
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tools.fork_server import Program
 from tools.forked import fork
 
@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 60.0
 class Terminal:
     """A terminal of 80 columns and 24 lines in which a command runs."""
 
-    def __init__(self, vox: Vox, *arguments: str, code: str = "") -> None:
+    def __init__(self, vox: VoxCommand, *arguments: str, code: str = "") -> None:
         self._ours, self._theirs = pty.openpty()
         ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.modes = termios.tcgetattr(self._theirs)
@@ -88,7 +88,7 @@ class Terminal:
 
 
 @contextmanager
-def terminal(vox: Vox, *arguments: str, term: str = "xterm", code: str = "") -> Iterator[Terminal]:
+def terminal(vox: VoxCommand, *arguments: str, term: str = "xterm", code: str = "") -> Iterator[Terminal]:
     """The command, or a program, in a terminal of this sort."""
     opened = Terminal(vox.having(TERM=term), *arguments, code=code)
     try:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from vox_mesh.cli import app
 from vox_mesh.cli.support import COMPLETE
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-def asked(vox: Vox, line: str, shell: str = "bash") -> list[str]:
+def asked(vox: VoxCommand, line: str, shell: str = "bash") -> list[str]:
     """The completions that a shell gets for a line whose last word is being typed."""
     words = line.split(" ")
     shown = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
@@ -30,7 +30,7 @@ def asked(vox: Vox, line: str, shell: str = "bash") -> list[str]:
 
 
 @pytest.mark.parametrize("shell", _SHELLS)
-def test_there_is_a_script_for_each_shell_that_the_shell_can_read(vox: Vox, shell: str) -> None:
+def test_there_is_a_script_for_each_shell_that_the_shell_can_read(vox: VoxCommand, shell: str) -> None:
     ended = vox("completion", shell)
     assert (ended.code, ended.err) == (0, "")
     assert f"{COMPLETE}={shell}_complete" in ended.out
@@ -40,7 +40,7 @@ def test_there_is_a_script_for_each_shell_that_the_shell_can_read(vox: Vox, shel
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-def test_bash_completes_what_is_being_typed(vox: Vox, tmp_path: Path) -> None:
+def test_bash_completes_what_is_being_typed(vox: VoxCommand, tmp_path: Path) -> None:
     typed = 'COMP_WORDS=(vox-mesh loc); COMP_CWORD=1; _vox_mesh_completion vox-mesh; echo "${COMPREPLY[@]}"'
     ended = subprocess.run(
         ["bash", "-c", f'eval "$(vox-mesh completion bash)" && {typed}'],
@@ -55,7 +55,7 @@ def test_bash_completes_what_is_being_typed(vox: Vox, tmp_path: Path) -> None:
     assert (ended.stdout, ended.stderr) == ("lock\n", "")
 
 
-def test_nouns_verbs_options_and_choices_are_completed(memory: Vox) -> None:
+def test_nouns_verbs_options_and_choices_are_completed(memory: VoxCommand) -> None:
     assert asked(memory, "vox-mesh con") == ["plain,conflicts"]
     assert asked(memory, "vox-mesh lock re") == ["plain,release", "plain,renew"]
     assert asked(memory, "vox-mesh lock acquire --wa") == ["plain,--wait"]
@@ -65,7 +65,7 @@ def test_nouns_verbs_options_and_choices_are_completed(memory: Vox) -> None:
     assert {line.partition(",")[2] for line in asked(memory, "vox-mesh ")} == set(app._COMMANDS)
 
 
-def test_the_other_shells_are_notified_what_a_verb_does_too(memory: Vox) -> None:
+def test_the_other_shells_are_notified_what_a_verb_does_too(memory: VoxCommand) -> None:
     kind, verb, about = asked(memory, "vox-mesh lock ren", "zsh")
     assert (kind, verb) == ("plain", "renew")
     (line,) = asked(memory, "vox-mesh lock ren", "fish")
@@ -85,20 +85,24 @@ def test_the_other_shells_are_notified_what_a_verb_does_too(memory: Vox) -> None
     ],
     ids=str,
 )
-def test_a_shell_that_asks_for_nonsense_is_given_nothing(memory: Vox, variables: dict[str, str]) -> None:
+def test_a_shell_that_asks_for_nonsense_is_given_nothing(
+    memory: VoxCommand, variables: dict[str, str]
+) -> None:
     ended = memory.having(**variables)()
     assert ended.err == ""
     assert "Traceback" not in ended.out
 
 
-def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_types(memory: Vox) -> None:
+def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_types(
+    memory: VoxCommand,
+) -> None:
     broken = memory.having(VOX_MESH_ENABLED="perhaps", VOX_DB_URL="gopher://example")
     assert asked(broken, "vox-mesh db st") == ["plain,status"]
     assert asked(broken, "vox-mesh send reviewer 'it --pri") == []
     assert asked(broken, 'vox-mesh send "re') == []
 
 
-def test_nouns_are_completed_without_loading_any_of_their_commands(memory: Vox) -> None:
+def test_nouns_are_completed_without_loading_any_of_their_commands(memory: VoxCommand) -> None:
     shown = {COMPLETE: "bash_complete", "COMP_WORDS": "vox-mesh no", "COMP_CWORD": "1"}
     ended = memory.having(**shown)(python=("-X", "importtime"))
     assert ended.out == "plain,nodes\n"

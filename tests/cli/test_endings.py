@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.cli.conftest import MESH_TOKEN, Vox
+from tests.cli.conftest import MESH_TOKEN, VoxCommand
 from tools.sqld import Server, free_port
 from vox_mesh import errors
 from vox_mesh.cli import app
@@ -22,18 +22,18 @@ from vox_mesh.errors import MeshError
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("db", "status"), ("nodes",)])
-def test_the_network_is_loaded_only_for_the_mesh_home(vox: Vox, arguments: tuple[str, ...]) -> None:
+def test_the_network_is_loaded_only_for_the_mesh_home(vox: VoxCommand, arguments: tuple[str, ...]) -> None:
     ended = vox(*arguments, python=("-X", "importtime"))
     assert ended.code == 0
     assert "vox_mesh.cli" in ended.err  # the list of imports
     assert "aiohttp" not in ended.err
 
 
-def test_the_version_is_the_packages(vox: Vox) -> None:
+def test_the_version_is_the_packages(vox: VoxCommand) -> None:
     assert vox("--version").out == f"vox-mesh, version {version('vox-mesh')}\n"
 
 
-def test_without_arguments_help_is_shown(vox: Vox) -> None:
+def test_without_arguments_help_is_shown(vox: VoxCommand) -> None:
     ended = vox()
     assert ended.code == 0
     assert ended.out == vox("--help").out
@@ -72,7 +72,7 @@ def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFix
         ("--nonsense",),
     ],
 )
-def test_wrong_usage_ends_with_2_and_one_line(vox: Vox, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_ends_with_2_and_one_line(vox: VoxCommand, arguments: tuple[str, ...]) -> None:
     ended = vox(*arguments)
     assert ended.code == 2
     assert "--help`" in ended.error
@@ -90,7 +90,7 @@ def test_wrong_usage_ends_with_2_and_one_line(vox: Vox, arguments: tuple[str, ..
         ("VOX_DB_DEADLINE", "soon"),
     ],
 )
-def test_a_bad_setting_ends_with_2_and_names_the_variable(vox: Vox, variable: str, value: str) -> None:
+def test_a_bad_setting_ends_with_2_and_names_the_variable(vox: VoxCommand, variable: str, value: str) -> None:
     ended = vox.having(**{variable: value})("doctor")
     assert ended.code == 2
     assert variable in ended.error
@@ -99,7 +99,7 @@ def test_a_bad_setting_ends_with_2_and_names_the_variable(vox: Vox, variable: st
 
 
 @pytest.mark.parametrize("command", ["db init", "doctor"])
-def test_a_token_never_travels_unencrypted_to_another_machine(vox: Vox, command: str) -> None:
+def test_a_token_never_travels_unencrypted_to_another_machine(vox: VoxCommand, command: str) -> None:
     far = vox.having(VOX_DB_URL="http://192.0.2.1:8080", VOX_DB_TOKEN="eyJsecret")
     ended = far(*command.split())
     assert ended.code == 2
@@ -108,7 +108,7 @@ def test_a_token_never_travels_unencrypted_to_another_machine(vox: Vox, command:
     assert "aiohttp" not in far(*command.split(), python=("-X", "importtime")).err  # so nothing was sent
 
 
-def test_with_the_database_away_the_status_still_shows_what_waits_here(vox: Vox) -> None:
+def test_with_the_database_away_the_status_still_shows_what_waits_here(vox: VoxCommand) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
     ended = away("db", "status", "--json")
     assert ended.code == 3
@@ -120,7 +120,7 @@ def test_with_the_database_away_the_status_still_shows_what_waits_here(vox: Vox)
 
 @pytest.mark.parametrize("command", ["db init", "db backup b.db"])
 @pytest.mark.parametrize("driver", ["auto", "ws", "http", "libsql-client"])
-def test_an_unreachable_database_ends_with_3(vox: Vox, command: str, driver: str) -> None:
+def test_an_unreachable_database_ends_with_3(vox: VoxCommand, command: str, driver: str) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_DRIVER=driver)
     ended = away(*command.split())
     assert ended.code == 3
@@ -128,7 +128,7 @@ def test_an_unreachable_database_ends_with_3(vox: Vox, command: str, driver: str
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
-def test_a_wrong_token_ends_with_1(vox: Vox, shared_server: Server, driver: str) -> None:
+def test_a_wrong_token_ends_with_1(vox: VoxCommand, shared_server: Server, driver: str) -> None:
     with Server() as other:
         forged = other.token
     ended = vox.at(shared_server, forged).having(VOX_DB_DRIVER=driver)("db", "status")
@@ -138,13 +138,15 @@ def test_a_wrong_token_ends_with_1(vox: Vox, shared_server: Server, driver: str)
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
-def test_a_token_that_may_only_read_can_not_create_the_schema(vox: Vox, server: Server, driver: str) -> None:
+def test_a_token_that_may_only_read_can_not_create_the_schema(
+    vox: VoxCommand, server: Server, driver: str
+) -> None:
     ended = vox.at(server, server.token_with({"a": "ro"})).having(VOX_DB_DRIVER=driver)("db", "init")
     assert ended.code == 1
     assert "token" in ended.error
 
 
-def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: Vox) -> None:
+def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: VoxCommand) -> None:
     letter = vox.folder / "letter.txt"
     letter.write_text("Dear database,")
     ended = vox.having(VOX_DB_PATH=str(letter))("db", "init")
@@ -153,7 +155,7 @@ def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: Vox) -> N
     assert letter.read_text() == "Dear database,"
 
 
-_EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "NotJson": 2, "WrongHome": 2}
+_EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "NotJson": 2, "WrongBackend": 2}
 _EXITS |= dict.fromkeys(("BadDocument", "BadManifest", "BadPolicy", "BadScore", "BadBudget", "BadAddress"), 2)
 _EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
 _EXITS |= dict.fromkeys(("DatabaseBusy", "DatabaseClockJumped", "OutcomeUnknown", "Overloaded"), 3)
@@ -187,7 +189,7 @@ def test_a_bug_shows_its_traceback_when_asked_to(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_with_130_and_at_most_one_line(vox: Vox) -> None:
+def test_an_interrupt_ends_with_130_and_at_most_one_line(vox: VoxCommand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         port = silent.getsockname()[1]
@@ -207,7 +209,7 @@ def test_an_interrupt_ends_with_130_and_at_most_one_line(vox: Vox) -> None:
 @pytest.mark.parametrize(
     "arguments", [("db", "status"), ("db", "status", "--json"), ("doctor",), ("--help",)]
 )
-def test_a_reader_that_has_seen_enough_is_no_error(vox: Vox, arguments: tuple[str, ...]) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(vox: VoxCommand, arguments: tuple[str, ...]) -> None:
     with vox.launch(*arguments) as command:
         command.stdout.close()
         err = command.stderr.read()
@@ -222,7 +224,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(vox: Vox, arguments: tuple[st
 )
 @pytest.mark.parametrize("command", ["nodes --json", "--version"])
 def test_an_output_that_can_not_be_written_ends_with_1_and_one_line(
-    vox: Vox, command: str, redirected: str, why: str
+    vox: VoxCommand, command: str, redirected: str, why: str
 ) -> None:
     shell = f"{sys.executable} -m vox_mesh.cli {command} {redirected}"
     ended = subprocess.run(
@@ -235,7 +237,7 @@ def test_an_output_that_can_not_be_written_ends_with_1_and_one_line(
 
 @pytest.mark.parametrize(("log_format", "debug", "tokens"), [("text", "0", 5), ("json", "1", 3)])
 def test_secrets_are_never_shown(
-    vox: Vox, shared_server: Server, log_format: str, debug: str, tokens: int
+    vox: VoxCommand, shared_server: Server, log_format: str, debug: str, tokens: int
 ) -> None:
     with Server() as other:
         forged = other.token

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tools import cli_summaries
 from tools.cli_reference import PAGE, Listed, listed, page
 from vox_mesh.cli.app import app
@@ -90,7 +90,7 @@ def test_every_example_is_one_that_its_command_takes(name: str, example: str, tm
     assert context.command_path == name or not name.partition(" ")[2]
 
 
-def test_the_examples_that_only_look_can_be_run_as_they_are(vox: Vox) -> None:
+def test_the_examples_that_only_look_can_be_run_as_they_are(vox: VoxCommand) -> None:
     assert vox("db", "init").code == 0
     ran = 0
     for name, example in _EXAMPLES:

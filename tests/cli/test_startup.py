@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 
 _IMPORTED: Final = re.compile(r"^import time: .*\| +(\S+)$", re.MULTILINE)
 _SLOW: Final = (
@@ -36,7 +36,7 @@ def _imported(err: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", _HOT)
-def test_a_short_command_loads_only_what_it_needs(memory: Vox, command: str) -> None:
+def test_a_short_command_loads_only_what_it_needs(memory: VoxCommand, command: str) -> None:
     arguments, absent = _HOT[command]
     vox = memory.having(VOX_MESH_ENABLED="1")  # without a secret: those are read by pydantic
     subprocess.run(["git", "init", "--quiet", vox.folder], check=True)
@@ -49,7 +49,7 @@ def test_a_short_command_loads_only_what_it_needs(memory: Vox, command: str) -> 
     assert imported.isdisjoint(absent), sorted(imported.intersection(absent))
 
 
-def test_the_help_loads_no_command(memory: Vox) -> None:
+def test_the_help_loads_no_command(memory: VoxCommand) -> None:
     ended = memory("--help", python=("-X", "importtime"))
     assert ended.code == 0
     assert "Acquire, renew, release, list and break locks" in ended.out

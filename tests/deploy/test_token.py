@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tools.sqld import Server
 from vox_mesh import Script, Statement, load_settings, open_store
 from vox_mesh.errors import MeshError, Unauthorized
@@ -39,7 +39,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a command has made two keys."""
     folder = tmp_path_factory.mktemp("keys")
     for name in ("sqld.pem", "next.pem"):
-        assert Vox(folder)("token", "create", "--ttl", "1d", "--key", name).code == 0
+        assert VoxCommand(folder)("token", "create", "--ttl", "1d", "--key", name).code == 0
     return folder
 
 
@@ -52,7 +52,7 @@ def server(keys: Path) -> Iterator[KeyedServer]:
 
 def made(folder: Path, *options: str) -> str:
     """The token that a command prints."""
-    ended = Vox(folder)("token", "create", *options)
+    ended = VoxCommand(folder)("token", "create", *options)
     assert ended.code == 0, ended
     return ended.out.strip()
 
@@ -77,7 +77,9 @@ async def test_a_token_lets_its_bearer_write_with_each_key_of_the_server(
 
 
 def test_a_read_only_token_reads_and_cant_write(keys: Path, server: Server, tmp_path: Path) -> None:
-    writing = Vox(tmp_path, VOX_MESH_ENABLED="1").at(server, made(keys, "--ttl", "1h", "--key", "sqld.pem"))
+    writing = VoxCommand(tmp_path, VOX_MESH_ENABLED="1").at(
+        server, made(keys, "--ttl", "1h", "--key", "sqld.pem")
+    )
     assert writing("db", "init").code == 0
     reading = writing.at(server, made(keys, "--read-only", "--ttl", "30d", "--key", "sqld.pem"))
     assert reading("db", "status", "--json").document["schema_version"]
@@ -102,7 +104,7 @@ async def test_a_token_of_another_key_is_refused(server: Server, tmp_path: Path)
 
 
 def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
-    vox = Vox(tmp_path)
+    vox = VoxCommand(tmp_path)
     first = vox("token", "create", "--ttl", "1d", "--json").document
     assert first["is_new_key"] is True
     private, public = tmp_path / first["key"], tmp_path / first["public_key"]
@@ -118,7 +120,7 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_key_of_an_earlier_version_next_to_a_node_is_used_with_a_warning(tmp_path: Path) -> None:
-    vox = Vox(tmp_path, VOX_MESH_ENABLED="1")
+    vox = VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
     vox("token", "create", "--ttl", "1d", "--key", ".vox/sqld.pem")
     made = vox("token", "create", "--ttl", "1d", "--json")
     assert made.document["key"] == ".vox/sqld.pem"
@@ -139,19 +141,19 @@ def test_the_public_half_of_another_key_is_never_written_over(tmp_path: Path) ->
     made(tmp_path, "--ttl", "1d", "--key", "sqld.pem")
     public = tmp_path / "sqld.pub.pem"
     first = public.read_bytes()
-    refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
+    refused = VoxCommand(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
     assert "sqld.pub.pem does not belong to" in refused.error
     assert not (tmp_path / "sqld").exists()  # nor is an unreported key left
     load_or_create_key(tmp_path / "sqld")
-    refused = Vox(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
+    refused = VoxCommand(tmp_path)("token", "create", "--ttl", "1d", "--key", "sqld")
     assert refused.code == 2
     assert "move the public key away" in refused.error
     assert public.read_bytes() == first
 
 
 def test_nothing_but_the_token_is_on_stdout_and_its_end_is_reported(tmp_path: Path) -> None:
-    ended = Vox(tmp_path)("token", "create", "--read-only", "--ttl", "30d")
+    ended = VoxCommand(tmp_path)("token", "create", "--read-only", "--ttl", "30d")
     assert ended.out.count("\n") == 1
     assert ended.out.count(".") == 2
     assert "sqld.pub.pem" in ended.err
@@ -177,16 +179,16 @@ def test_what_cant_be_done_ends_with_2_and_one_line(
     for name, mode in (("text.pem", 0o600), ("open.pem", 0o644)):
         (tmp_path / name).write_text("not a key")
         (tmp_path / name).chmod(mode)
-    ended = Vox(tmp_path)("token", "create", *options)
+    ended = VoxCommand(tmp_path)("token", "create", *options)
     assert ended.code == 2
     assert named in ended.error
 
 
 def test_a_random_token_is_one_that_the_settings_take_and_never_the_same(tmp_path: Path) -> None:
-    first, second = (Vox(tmp_path)("token", "random").out.strip() for _ in range(2))
+    first, second = (VoxCommand(tmp_path)("token", "random").out.strip() for _ in range(2))
     assert first != second
     assert len(first) == 64
-    assert Vox(tmp_path, VOX_MESH_TOKEN=first)("token", "random", "--json").document["token"] != first
+    assert VoxCommand(tmp_path, VOX_MESH_TOKEN=first)("token", "random", "--json").document["token"] != first
     taken = load_settings(_env_file=None, token=first).token
     assert taken is not None
     assert taken.get_secret_value() == first

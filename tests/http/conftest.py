@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.messages.relaying import Pair, open_pair
-from tests.support.nodes.town import SHARED_HOMES, Town
+from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
 from tools.homes import FILE, HomeCase
 from vox_mesh.store import new_key
 
@@ -22,29 +22,29 @@ async def pair(
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     async with open_pair(
-        Town(case, tmp_path_factory.mktemp("mesh"), server, new_key(), has_relay=True)
+        SharedMesh(case, tmp_path_factory.mktemp("mesh"), server, new_key(), has_relay=True)
     ) as pair:
         yield pair
 
 
 @pytest.fixture(params=SHARED_HOMES, ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh of the test's own, on each home that can be shared in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return Town(case, tmp_path, server, new_key(), has_relay=True)
+    return SharedMesh(case, tmp_path, server, new_key(), has_relay=True)
 
 
 @pytest.fixture
-def village(tmp_path: Path) -> Town:
+def village(tmp_path: Path) -> SharedMesh:
     """A mesh of the test's own, in a file: where the home makes no difference."""
-    return Town(FILE, tmp_path, None, new_key(), has_relay=True)
+    return SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
 
 
 @pytest.fixture
-async def own_pair(town: Town) -> AsyncIterator[Pair]:
+async def own_pair(shared_mesh: SharedMesh) -> AsyncIterator[Pair]:
     """Two nodes of the test's own."""
-    async with open_pair(town) as pair:
+    async with open_pair(shared_mesh) as pair:
         yield pair
 
 
@@ -52,6 +52,6 @@ async def own_pair(town: Town) -> AsyncIterator[Pair]:
 async def neighbours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Two nodes in a file."""
     async with open_pair(
-        Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key(), has_relay=True)
+        SharedMesh(FILE, tmp_path_factory.mktemp("mesh"), None, new_key(), has_relay=True)
     ) as pair:
         yield pair

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http import admission
 from vox_mesh.http import requests as calls
 from vox_mesh.http.connections import Connections, Patience
@@ -24,7 +24,7 @@ _BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-async def node(village: Town) -> AsyncIterator[MeshNode]:
+async def node(village: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that serves, and ticks only when it is asked to."""
     async with Mesh.open(village.settings("ann", token=TOKEN)) as node:
         yield node

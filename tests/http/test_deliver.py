@@ -27,7 +27,7 @@ from tests.support.messages.relaying import (
     stranger_key,
     unsigned,
 )
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.running.lengths import cases_in_soak
 from tools.homes import MESH, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -306,11 +306,11 @@ async def test_the_same_words_written_again_later_are_the_same_message(pair: Pai
         assert (await pair.bring(message, stored=False)).status_code == HTTPStatus.OK
 
 
-async def test_an_older_incarnation_of_the_sender_is_refused(town: Town) -> None:
-    async with open_pair(town) as pair:
+async def test_an_older_incarnation_of_the_sender_is_refused(shared_mesh: SharedMesh) -> None:
+    async with open_pair(shared_mesh) as pair:
         old = letter(pair.sender)
         await pair.sender.close()
-        async with Mesh.open(town.settings(SENDER, token=TOKEN)) as again:
+        async with Mesh.open(shared_mesh.settings(SENDER, token=TOKEN)) as again:
             await pair.receiver.store.synced()
             assert_problem(await pair.bring(old, stored=False), 409, "stale_incarnation")
             assert (await pair.bring(letter(again))).status_code == HTTPStatus.OK
@@ -344,20 +344,22 @@ async def test_a_message_that_was_acknowledged_does_not_come_again(own_pair: Pai
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_a_message_does_not_come_again_after_its_receiver_began_again(town: Town, stored: bool) -> None:
-    async with open_pair(town) as pair:
+async def test_a_message_does_not_come_again_after_its_receiver_began_again(
+    shared_mesh: SharedMesh, stored: bool
+) -> None:
+    async with open_pair(shared_mesh) as pair:
         message = letter(pair.sender)
         await pair.bring(message, stored=False)
         await pair.next_message()
         await pair.receiver.close()
-        async with Mesh.open(town.settings(RECEIVER, token=TOKEN)) as again:
+        async with Mesh.open(shared_mesh.settings(RECEIVER, token=TOKEN)) as again:
             await again.store.synced()
             reborn = Pair(pair.sender, again, pair.client)
             assert (await reborn.bring(message, stored=stored)).status_code == HTTPStatus.OK
             await _assert_nothing_comes(reborn)
 
 
-async def test_what_was_forgotten_is_too_old_to_be_brought_again(village: Town) -> None:
+async def test_what_was_forgotten_is_too_old_to_be_brought_again(village: SharedMesh) -> None:
     """Otherwise a copy of it would be stored, and delivered, once more."""
     async with open_pair(village, message_retention="5s") as pair:
         message = letter(pair.sender, hlc=_at(pair, -6_000))
@@ -379,8 +381,8 @@ async def _assert_nothing_comes(pair: Pair) -> None:
 async def test_while_the_database_is_away_only_known_senders_are_taken(
     case: HomeCase, tmp_path: Any, server: Server
 ) -> None:
-    town = Town(case, tmp_path, server, new_key(), has_relay=True)
-    async with open_pair(town, db_deadline="3s") as pair:
+    shared_mesh = SharedMesh(case, tmp_path, server, new_key(), has_relay=True)
+    async with open_pair(shared_mesh, db_deadline="3s") as pair:
         await pair.assert_serving()
         server.kill()
         try:
@@ -403,9 +405,9 @@ async def test_while_the_database_is_away_only_known_senders_are_taken(
 async def test_a_database_that_does_not_answer_lets_no_requests_pile_up(
     tmp_path: Any, server: Server
 ) -> None:
-    town = Town(MESH, tmp_path, server, new_key())
+    shared_mesh = SharedMesh(MESH, tmp_path, server, new_key())
     async with (
-        open_pair(town, db_deadline="3s") as pair,
+        open_pair(shared_mesh, db_deadline="3s") as pair,
         serving(pair.receiver, limits=RelayLimits(at_once=4)) as (_, url),
     ):
         server.freeze()

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import MovableClock, player
 from vox_mesh.http import admission, events
 from vox_mesh.mesh import Mesh
@@ -81,7 +81,7 @@ async def _listening(
 
 
 @pytest.fixture
-async def node(village: Town) -> AsyncIterator[MeshNode]:
+async def node(village: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that serves, and ticks only when it is asked to."""
     async with Mesh.open(village.settings("ann", token=TOKEN, read_token=READ_TOKEN)) as node:
         yield node
@@ -140,7 +140,7 @@ async def test_roles_and_conflicts_are_reported_by_their_names(node: MeshNode) -
         assert (event.data["kind"], event.data["accepted"]) == ("RouteKind", True)
 
 
-async def test_beats_come_when_they_begin_after_the_one_of_now(village: Town, tmp_path: Path) -> None:
+async def test_beats_come_when_they_begin_after_the_one_of_now(village: SharedMesh, tmp_path: Path) -> None:
     tempo = tmp_path / "tempo.yaml"
     tempo.write_text("{cluster_id: east, initial_bpm: 600, bar_len_beats: 4}")
     settings = village.settings("ann", token=TOKEN, read_token=READ_TOKEN, tempo_policy=tempo)
@@ -200,7 +200,7 @@ async def test_all_who_listen_are_notified_by_one_look(node: MeshNode) -> None:
         assert (await second.next("messages")).data["unread"] == 1
 
 
-async def test_a_node_that_ends_ends_its_streams(village: Town) -> None:
+async def test_a_node_that_ends_ends_its_streams(village: SharedMesh) -> None:
     settings = village.settings("ann", token=TOKEN, read_token=READ_TOKEN)
     async with Mesh.open(settings) as node, _listening(node) as listener:
         await listener.next("reset")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.plan import TempoSource
@@ -20,7 +20,7 @@ _READ_TOKEN: Final = "a-token-for-those-who-look"
 
 
 @pytest.fixture
-async def node(village: Town) -> AsyncIterator[MeshNode]:
+async def node(village: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that serves."""
     async with Mesh.open(village.settings("ann", token=TOKEN, read_token=_READ_TOKEN)) as node:
         yield node

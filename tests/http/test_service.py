@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support.messages.relaying import TOKEN, Wire, address_of
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.store.leftovers import assert_nothing_left, descriptors
 from tools.sqld import free_port
 from vox_mesh.errors import BadSettings
@@ -100,7 +100,7 @@ def test_without_a_token_this_machine_is_no_reason_to_warn(
     assert caplog.records == []
 
 
-async def test_a_port_of_zero_is_reported_as_the_real_one(village: Town) -> None:
+async def test_a_port_of_zero_is_reported_as_the_real_one(village: SharedMesh) -> None:
     settings = village.settings("ann", control_addr="http://localhost:0", token=TOKEN)
     async with Mesh.open(settings) as node, httpx.AsyncClient(trust_env=False) as client:
         address = address_of(node)
@@ -110,7 +110,7 @@ async def test_a_port_of_zero_is_reported_as_the_real_one(village: Town) -> None
         assert [each.control_addr for each in await node.nodes.all()] == [address]
 
 
-async def test_a_node_listens_where_it_is_bound_and_tells_the_other_address(village: Town) -> None:
+async def test_a_node_listens_where_it_is_bound_and_tells_the_other_address(village: SharedMesh) -> None:
     port = free_port()
     settings = village.settings(
         "ann", control_addr="https://mesh.example", bind=f"127.0.0.1:{port}", token=TOKEN
@@ -122,7 +122,7 @@ async def test_a_node_listens_where_it_is_bound_and_tells_the_other_address(vill
 
 
 @pytest.mark.skipif(not _can_listen(socket.AF_INET6, "::1"), reason="this machine has no IPv6")
-async def test_ipv6_is_served(village: Town) -> None:
+async def test_ipv6_is_served(village: SharedMesh) -> None:
     async with (
         Mesh.open(village.settings("ann", control_addr="http://[::1]:0")) as node,
         httpx.AsyncClient(trust_env=False) as client,
@@ -132,7 +132,9 @@ async def test_ipv6_is_served(village: Town) -> None:
 
 
 @pytest.mark.parametrize("variable", ["control_addr", "bind"])
-async def test_a_port_in_use_is_one_clear_line_that_names_the_variable(village: Town, variable: str) -> None:
+async def test_a_port_in_use_is_one_clear_line_that_names_the_variable(
+    village: SharedMesh, variable: str
+) -> None:
     before = descriptors()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -163,7 +165,7 @@ async def test_two_services_never_have_the_same_port() -> None:
     ],
 )
 async def test_where_nothing_can_listen_is_said_in_one_line(
-    village: Town, settings: dict[str, Any], fault: str
+    village: SharedMesh, settings: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(BadSettings) as raised:
         async with Mesh.open(village.settings("ann", token=TOKEN, **settings)):
@@ -174,7 +176,7 @@ async def test_where_nothing_can_listen_is_said_in_one_line(
 # --- beginning and ending ------------------------------------------------------------------------
 
 
-async def test_it_stops_in_time_no_matter_who_is_still_connected(village: Town) -> None:
+async def test_it_stops_in_time_no_matter_who_is_still_connected(village: SharedMesh) -> None:
     before = descriptors()
     loop = asyncio.get_running_loop()
     async with Mesh.open(village.settings("ann")) as node:
@@ -211,7 +213,7 @@ async def test_a_service_that_is_cancelled_while_it_starts_leaves_nothing() -> N
 
 @pytest.mark.parametrize("turns", [1, 5, 20, 60, 200])
 async def test_a_node_that_is_cancelled_while_it_starts_or_stops_leaves_nothing(
-    village: Town, turns: int, caplog: pytest.LogCaptureFixture
+    village: SharedMesh, turns: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(int)
     async with Mesh.open(village.settings("ann", token=TOKEN)):

@@ -21,7 +21,7 @@ from tests.support.messages.relaying import (
     letter,
     open_pair,
 )
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings, RelayFailed, RelayRefused
 from vox_mesh.http import access
@@ -35,12 +35,12 @@ _OTHER: Final = "another-token-that-no-one-may-read"
 
 
 async def test_nodes_with_different_tokens_leave_messages_to_the_database_and_tell_no_secret(
-    town: Town, caplog: pytest.LogCaptureFixture
+    shared_mesh: SharedMesh, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     async with (
-        Mesh.open(town.settings("ann", token=_OTHER)) as sender,
-        Mesh.open(town.settings("ben", token=TOKEN)) as receiver,
+        Mesh.open(shared_mesh.settings("ann", token=_OTHER)) as sender,
+        Mesh.open(shared_mesh.settings("ben", token=TOKEN)) as receiver,
     ):
         stream = receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
@@ -57,7 +57,7 @@ async def test_nodes_with_different_tokens_leave_messages_to_the_database_and_te
     assert _OTHER not in caplog.text
 
 
-async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: Town) -> None:
+async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: SharedMesh) -> None:
     async with (
         Mesh.open(village.settings("ann")) as sender,
         Mesh.open(village.settings("ben", token=TOKEN)) as receiver,
@@ -71,7 +71,9 @@ async def test_without_a_token_a_node_cannot_talk_to_one_that_has_one(village: T
             await courier.close()
 
 
-async def test_tokens_are_compared_in_constant_time(village: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_compared_in_constant_time(
+    village: SharedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared = []
 
     class Watched:
@@ -92,7 +94,7 @@ async def test_tokens_are_compared_in_constant_time(village: Town, monkeypatch: 
 
 
 async def test_a_flood_of_strangers_does_not_fill_the_log(
-    village: Town, caplog: pytest.LogCaptureFixture
+    village: SharedMesh, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_pair(village) as pair:
         headers = pair.headers(Authorization="Bearer nothing")
@@ -150,7 +152,7 @@ async def _brought(pair: Pair, answer: Callable[[bytes], bytes]) -> str:
     return raised.value.line
 
 
-async def test_what_another_server_says_is_one_short_line_without_our_token(village: Town) -> None:
+async def test_what_another_server_says_is_one_short_line_without_our_token(village: SharedMesh) -> None:
     def echo(request: bytes) -> bytes:
         said = request.decode() + "\x1b[31m" + "x" * 2_000
         return _answer(b"403 No", orjson.dumps({"detail": said, "hint": said + "\nerror: made up"}))
@@ -175,20 +177,20 @@ async def test_what_another_server_says_is_one_short_line_without_our_token(vill
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
 async def test_whatever_another_server_answers_is_an_error_that_can_be_reported(
-    village: Town, answer: bytes, said: str
+    village: SharedMesh, answer: bytes, said: str
 ) -> None:
     async with open_pair(village) as pair:
         assert said in await _brought(pair, lambda _: answer)
 
 
-async def test_an_endless_answer_is_not_read_to_the_end(village: Town) -> None:
+async def test_an_endless_answer_is_not_read_to_the_end(village: SharedMesh) -> None:
     head = b"HTTP/1.1 409 No\r\nContent-Length: 1000000000\r\n\r\n"
     async with open_pair(village) as pair:
         line = await _brought(pair, lambda _: head + b"x" * 2**20)
         assert line.startswith("409 ")
 
 
-async def test_a_trace_is_reported_in_a_header_too(village: Town) -> None:
+async def test_a_trace_is_reported_in_a_header_too(village: SharedMesh) -> None:
     heads: list[bytes] = []
 
     def note(request: bytes) -> bytes:

@@ -25,7 +25,7 @@ from tests.support.messages.relaying import (
     open_pair,
     serving,
 )
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.running.lengths import SOAK
 from vox_mesh.errors import DatabaseUnavailable, RelayFailed
 from vox_mesh.http.relay.client import HttpRelayClient
@@ -79,7 +79,7 @@ def _keys(
         now_ms=lambda: clock.now_ms,
         window_at=_TIMELINE.window_at,
         revoke_after_bars=lambda: bars,
-        look_at_clock=clock.look if look is None else look,
+        check_clock=clock.look if look is None else look,
     )
 
 
@@ -167,7 +167,7 @@ async def test_a_sender_whose_key_is_out_of_time_looks_at_the_clock_and_tries_on
     assert wrong.looks == 1, "the next one is right at once"
 
 
-async def test_a_node_whose_clock_was_wrong_has_the_time_from_the_database(village: Town) -> None:
+async def test_a_node_whose_clock_was_wrong_has_the_time_from_the_database(village: SharedMesh) -> None:
     ahead_s = 0.0
     turned = Dependencies(monotonic=lambda: time.monotonic() + ahead_s)
     async with (
@@ -218,7 +218,7 @@ async def _stand_in(heads: asyncio.Queue[tuple[dict[str, str], bytes]]) -> Async
         await runner.cleanup()
 
 
-async def test_between_nodes_the_token_itself_never_travels(village: Town) -> None:
+async def test_between_nodes_the_token_itself_never_travels(village: SharedMesh) -> None:
     heads: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
     async with (
         _stand_in(heads) as url,
@@ -246,7 +246,7 @@ async def test_between_nodes_the_token_itself_never_travels(village: Town) -> No
 
 
 async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_used(
-    village: Town, tmp_path: Path
+    village: SharedMesh, tmp_path: Path
 ) -> None:
     policy = tmp_path / "fast.yaml"
     policy.write_text("cluster_id: c\ninitial_bpm: 600\nbar_len_beats: 4\n")

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.jobs.test_keeper import keep
+from tests.jobs.test_maintenance import keep
 from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import NodeGroup, write
-from tests.support.oplog.authoring import Scene, assert_sound
+from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.cron_ops import adding
@@ -277,7 +277,7 @@ async def test_each_time_is_fired_once_by_three_nodes_of_which_one_leaves(crowd:
 
 
 async def test_a_firing_whose_node_was_killed_under_way_counts_for_nothing_when_it_comes_late(
-    there: Scene,
+    there: RestartableNodes,
 ) -> None:
     async with there.node("first") as first, there.node("second") as second:
         await first.run_once()

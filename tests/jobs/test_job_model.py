@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.support.jobs.job_oracle import Oracle, Verdict
 from tests.support.jobs.staging import LAPSED_MS, LEASE_MS, held, item_of, lapse, moved
 from tests.support.messages.messaging import PATIENCE_S, crowd_on, database_ms, write
-from tests.support.nodes.town import assert_whole
+from tests.support.nodes.shared_mesh import assert_whole
 from tests.support.running import lengths
 from tests.support.running.walks import walk
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase

@@ -13,7 +13,7 @@ from proof.chaos.proxy import Proxy
 from tests.support.jobs.job_desks import ControlledHandler, ended, idle
 from tests.support.jobs.jobs_in_hand import accepted, claim, ids, lapse, ops
 from tests.support.messages.messaging import PATIENCE_S, crowd_on, write
-from tests.support.oplog.authoring import Scene, assert_sound
+from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
@@ -49,7 +49,7 @@ async def test_work_that_takes_longer_than_its_lease_is_done_once(node: MeshNode
     assert await ops(node, EXPIRE) == []
 
 
-async def test_a_renewal_that_no_answer_came_to_is_sent_again_in_time(there: Scene) -> None:
+async def test_a_renewal_that_no_answer_came_to_is_sent_again_in_time(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         desk = ControlledHandler(node, lease=1.2)
@@ -87,7 +87,9 @@ async def test_who_has_lost_a_lease_stops_its_work_and_the_next_one_does_the_job
         await two.worker.stop()
 
 
-async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(there: Scene) -> None:
+async def test_who_can_not_renew_stops_when_the_lease_is_over_by_its_own_clock(
+    there: RestartableNodes,
+) -> None:
     async with there.node() as node:
         await node.run_once()
         desk = ControlledHandler(node, lease=_LEASE_S)
@@ -218,7 +220,7 @@ async def test_what_a_process_had_kept_when_it_ended_is_accepted_when_it_is_back
             await assert_sound(node)
 
 
-async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: Scene) -> None:
+async def test_a_job_that_can_not_be_begun_goes_back_and_has_not_failed(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         desk = ControlledHandler(node)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.jobs.staging import LEASE_MS, claim, end, held, lapse, new_item, row_of, schedule, start
 from tests.support.messages.messaging import NodeGroup, write
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import MeshError
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
@@ -258,7 +258,7 @@ async def test_refused_ops_move_nothing(local: MeshNode) -> None:
     assert jobs
 
 
-async def test_nothing_is_mended_from_a_log_with_findings(there: Scene) -> None:
+async def test_nothing_is_mended_from_a_log_with_findings(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         jobs = await staged(node)

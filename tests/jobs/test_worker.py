@@ -15,7 +15,7 @@ import pytest
 from tests.support.jobs.job_desks import ControlledHandler, ended, idle, scheduled
 from tests.support.jobs.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
 from tests.support.messages.messaging import PATIENCE_S, NodeGroup, crowd_on
-from tests.support.oplog.authoring import Scene, assert_sound
+from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from tests.support.running.lengths import SOAK
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
@@ -295,7 +295,7 @@ async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
     assert {(job.state, job.failures) for job in done} == {("succeeded", 0)}
 
 
-async def test_what_its_former_self_had_in_hand_is_given_back(there: Scene) -> None:
+async def test_what_its_former_self_had_in_hand_is_given_back(there: RestartableNodes) -> None:
     async with there.node() as former:
         await former.run_once()
         desk = ControlledHandler(former)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes.fixtures import mesh, node_settings
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
@@ -41,7 +41,7 @@ def common_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Scene]:
+async def there() -> AsyncIterator[RestartableNodes]:
     """A database in memory, behind a gate, for any number of nodes."""
     async with scene() as there:
         yield there

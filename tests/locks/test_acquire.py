@@ -22,7 +22,7 @@ from tests.support.locks.holding import (
     rows_of,
     until_waiting,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Mesh, MeshError, Settings
 from vox_mesh.errors import BadValue, LockHeld, NoAnswer, StaleFence
 from vox_mesh.locks.scripts import FILE_TTL_S, MAX_TTL_S, MIN_TTL_S, TASK_TTL_S
@@ -113,14 +113,16 @@ async def test_a_holder_counts_its_time_from_before_the_request_was_sent(mesh: M
     ],
 )
 async def test_files_are_locked_for_30_s_and_all_else_for_5_min(
-    there: Scene, keys: str | list[str], ttl: float
+    there: RestartableNodes, keys: str | list[str], ttl: float
 ) -> None:
     async with there.node() as mesh:
         assert (await mesh.locks.acquire(keys)).ttl == ttl
 
 
 @pytest.mark.parametrize("ttl", [0, -1, MIN_TTL_S / 2, MAX_TTL_S + 1, math.inf, math.nan])
-async def test_a_time_out_of_bounds_is_refused_and_nothing_is_taken(there: Scene, ttl: float) -> None:
+async def test_a_time_out_of_bounds_is_refused_and_nothing_is_taken(
+    there: RestartableNodes, ttl: float
+) -> None:
     async with there.node() as mesh:
         with pytest.raises(BadValue):
             await mesh.locks.acquire("a", ttl=ttl)
@@ -133,7 +135,7 @@ async def test_a_time_out_of_bounds_is_refused_and_nothing_is_taken(there: Scene
 @pytest.mark.parametrize(
     "key", ["", "file:", "file:/etc/passwd", "file:../x", "a\nb", "x" * 1_025, "\ud800", "mesh:sweep"]
 )
-async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Scene, key: str) -> None:
+async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: RestartableNodes, key: str) -> None:
     async with there.node() as mesh:
         for keys in (key, ["fine", key]):
             with pytest.raises(BadValue):
@@ -168,7 +170,7 @@ async def test_a_value_of_another_type_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize("agent", ["\ud800", "a\0b"])
-async def test_an_agent_that_can_not_be_written_is_refused_alone(there: Scene, agent: str) -> None:
+async def test_an_agent_that_can_not_be_written_is_refused_alone(there: RestartableNodes, agent: str) -> None:
     async with there.node() as mesh:
         bad = [mesh.locks.acquire("a", agent=agent), mesh.locks.acquire(["b", "c"], agent=agent)]
         good = [mesh.locks.acquire(f"task:{number}") for number in range(4)]
@@ -177,7 +179,7 @@ async def test_an_agent_that_can_not_be_written_is_refused_alone(there: Scene, a
         assert all(isinstance(end, Lock) for end in ends[2:]), ends
 
 
-async def test_spellings_of_one_path_are_one_key(there: Scene) -> None:
+async def test_spellings_of_one_path_are_one_key(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("file:src//./lib.rs")
         assert lock.keys == ("file:src/lib.rs",)
@@ -237,7 +239,7 @@ async def test_meshes_of_other_scopes_and_repositories_have_keys_of_their_own(se
 @pytest.mark.parametrize("keys", ["task:1", "file:a", ["task:1", "task:2"], "file:a/*"])
 @pytest.mark.parametrize("wait", [0, 30])
 async def test_a_lock_whose_answer_was_lost_is_ours_once(
-    there: Scene, keys: str | list[str], wait: float
+    there: RestartableNodes, keys: str | list[str], wait: float
 ) -> None:
     async with there.node() as mesh:
         await mesh.locks.release(await mesh.locks.acquire(keys))
@@ -251,7 +253,7 @@ async def test_a_lock_whose_answer_was_lost_is_ours_once(
 @pytest.mark.parametrize("wait", [0, 30])
 @pytest.mark.parametrize("between", ["an agent waits", "a pattern is announced"])
 async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
-    there: Scene, between: str, wait: float
+    there: RestartableNodes, between: str, wait: float
 ) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         await mesh.locks.release(await mesh.locks.acquire("file:a/b"))
@@ -280,7 +282,9 @@ async def test_a_lock_whose_answer_was_lost_is_ours_whatever_came_between(
             await waiting
 
 
-async def test_a_hold_that_expired_before_its_answer_came_is_not_reported_as_one(there: Scene) -> None:
+async def test_a_hold_that_expired_before_its_answer_came_is_not_reported_as_one(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         for keys, shared in ((["x", "y"], False), ("x", True)):
 
@@ -294,7 +298,7 @@ async def test_a_hold_that_expired_before_its_answer_came_is_not_reported_as_one
             await mesh.locks.release(lock)
 
 
-async def test_an_error_that_leaves_the_outcome_open_leaves_no_lock_behind(there: Scene) -> None:
+async def test_an_error_that_leaves_the_outcome_open_leaves_no_lock_behind(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         for keys in ("task:1", ["task:1", "task:2"]):
             mesh.store._timeout = 0.05
@@ -308,7 +312,7 @@ async def test_an_error_that_leaves_the_outcome_open_leaves_no_lock_behind(there
             assert await is_free(mesh, keys)
 
 
-async def test_one_key_may_be_asked_about_as_it_is_acquired(there: Scene) -> None:
+async def test_one_key_may_be_asked_about_as_it_is_acquired(there: RestartableNodes) -> None:
     async with there.node("a") as mesh:
         await mesh.locks.acquire("file:a/b")
         assert [holder.lock_key for holder in await mesh.locks.holders("file:a/b")] == ["file:a/b"]
@@ -316,7 +320,7 @@ async def test_one_key_may_be_asked_about_as_it_is_acquired(there: Scene) -> Non
 
 
 @pytest.mark.parametrize("wait", [-1.0, float("nan"), 100_000.0])
-async def test_no_one_waits_for_a_time_that_is_none(there: Scene, wait: float) -> None:
+async def test_no_one_waits_for_a_time_that_is_none(there: RestartableNodes, wait: float) -> None:
     async with there.node("a") as mesh:
         with pytest.raises(BadValue):
             await mesh.locks.acquire("task:a", wait=wait)

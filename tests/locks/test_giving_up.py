@@ -19,7 +19,7 @@ from tests.support.locks.holding import (
     settled,
     until_waiting,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import NoAnswer
 from vox_mesh.model.locks.records import Lock
@@ -35,7 +35,7 @@ async def _waiting(mesh: Mesh, key: str) -> asyncio.Task[Lock]:
 @pytest.mark.parametrize("keys", ["a", "file:x", ["a", "b"], "file:*"])
 @pytest.mark.parametrize("what", ["nothing", "a release"])
 async def test_one_that_is_cancelled_at_any_moment_leaves_nothing_behind(
-    there: Scene, keys: str | list[str], what: str
+    there: RestartableNodes, keys: str | list[str], what: str
 ) -> None:
     async with there.node() as mesh:
         for moment in range(14):
@@ -78,7 +78,9 @@ async def test_one_that_is_cancelled_while_threads_work_leaves_nothing_behind(
             assert await keys_in(mesh, "lock_waiters") == [], moment
 
 
-async def test_one_that_is_cancelled_while_patterns_are_compared_is_not_served_later(there: Scene) -> None:
+async def test_one_that_is_cancelled_while_patterns_are_compared_is_not_served_later(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("file:x")
         waiting = await _waiting(mesh, "file:x")
@@ -106,7 +108,7 @@ async def test_one_that_is_cancelled_while_patterns_are_compared_is_not_served_l
 
 
 async def test_a_hand_over_that_no_one_was_notified_of_is_found_with_the_time_that_is_left(
-    there: Scene,
+    there: RestartableNodes,
 ) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("a")

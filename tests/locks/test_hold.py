@@ -22,7 +22,7 @@ from tests.support.locks.holding import (
     until_renewed,
 )
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
@@ -116,7 +116,7 @@ async def test_work_stops_in_time_when_the_database_is_away(tmp_path: Path, shar
             await proxy.accept()
 
 
-async def test_a_hold_goes_by_the_clock_that_it_was_given(there: Scene) -> None:
+async def test_a_hold_goes_by_the_clock_that_it_was_given(there: RestartableNodes) -> None:
     async with there.node(dependencies=Dependencies(monotonic=Clock(5.0))) as mesh:
         async with mesh.locks.hold("a", ttl=_SHORT_S) as lock:
             there.gate.hold()
@@ -232,7 +232,7 @@ async def test_a_task_group_within_a_hold_ends_with_it(mesh: MeshNode) -> None:
     assert stopped.is_set()
 
 
-async def test_a_loss_that_comes_as_the_body_ends_cancels_no_one(there: Scene) -> None:
+async def test_a_loss_that_comes_as_the_body_ends_cancels_no_one(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         ended = asyncio.get_running_loop().create_future()
 
@@ -252,7 +252,9 @@ async def test_a_loss_that_comes_as_the_body_ends_cancels_no_one(there: Scene) -
         assert task.cancelling() == 0
 
 
-async def test_a_body_that_never_waited_is_notified_at_its_end_that_its_time_is_over(there: Scene) -> None:
+async def test_a_body_that_never_waited_is_notified_at_its_end_that_its_time_is_over(
+    there: RestartableNodes,
+) -> None:
     clock = Clock()
     async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
@@ -267,7 +269,7 @@ async def test_a_body_that_never_waited_is_notified_at_its_end_that_its_time_is_
 
 @pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one key", "several keys"])
 async def test_a_body_whose_lock_was_broken_is_notified_at_its_end(
-    there: Scene, keys: str | list[str]
+    there: RestartableNodes, keys: str | list[str]
 ) -> None:
     async with there.node("one") as one, there.node("two") as two:
         taken: list[Lock] = []
@@ -282,7 +284,9 @@ async def test_a_body_whose_lock_was_broken_is_notified_at_its_end(
         assert await is_held(two, taken[0])
 
 
-async def test_a_body_that_ended_in_time_is_not_notified_of_a_release_that_did_not(there: Scene) -> None:
+async def test_a_body_that_ended_in_time_is_not_notified_of_a_release_that_did_not(
+    there: RestartableNodes,
+) -> None:
     clock = Clock()
     async with there.node(dependencies=Dependencies(monotonic=clock)) as mesh:
 
@@ -299,7 +303,9 @@ async def test_a_body_that_ended_in_time_is_not_notified_of_a_release_that_did_n
         assert await task == "done"
 
 
-async def test_a_body_whose_end_can_not_be_reported_to_the_database_ends_as_it_would(there: Scene) -> None:
+async def test_a_body_whose_end_can_not_be_reported_to_the_database_ends_as_it_would(
+    there: RestartableNodes,
+) -> None:
     async with there.node() as mesh:
         mesh.store._timeout = 0.2
 

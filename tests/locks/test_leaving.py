@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.locks.holding import PATIENCE_S, held_keys, is_held, keys_in, nodes, settled, until_waiting
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockLost, NoAnswer, StaleIncarnation, StoreClosed
 from vox_mesh.store.schema.statements import named
@@ -42,7 +42,7 @@ async def test_one_that_leaves_the_mesh_leaves_no_hold_and_no_waiter_behind(
 
 @pytest.mark.parametrize("keys", ["task:a", ["task:a", "task:b"]], ids=["one key", "several keys"])
 async def test_a_release_whose_answer_was_lost_is_reported_as_one(
-    there: Scene, keys: str | list[str]
+    there: RestartableNodes, keys: str | list[str]
 ) -> None:
     async with there.node("a") as mesh:
         lock = await mesh.locks.acquire(keys)
@@ -53,7 +53,7 @@ async def test_a_release_whose_answer_was_lost_is_reported_as_one(
 
 
 async def test_a_release_whose_answer_was_lost_frees_the_lock_for_others_too(
-    there: Scene,
+    there: RestartableNodes,
 ) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("task:a")
@@ -65,7 +65,9 @@ async def test_a_release_whose_answer_was_lost_frees_the_lock_for_others_too(
             assert (await waiter).fence_token > lock.fence_token
 
 
-async def test_a_lock_that_was_passed_on_though_the_answer_was_lost_is_the_next_ones(there: Scene) -> None:
+async def test_a_lock_that_was_passed_on_though_the_answer_was_lost_is_the_next_ones(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as mesh:
         lock = await mesh.locks.acquire("task:a")
         waiter = asyncio.create_task(mesh.locks.acquire("task:a", wait=60))
@@ -78,7 +80,7 @@ async def test_a_lock_that_was_passed_on_though_the_answer_was_lost_is_the_next_
 
 
 async def test_one_that_gives_up_while_a_lock_is_handed_over_gets_nothing_any_more(
-    there: Scene, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("task:a")
@@ -103,7 +105,7 @@ async def test_one_that_gives_up_while_a_lock_is_handed_over_gets_nothing_any_mo
         assert await keys_in(other, "lock_waiters") == []
 
 
-async def test_a_replaced_node_takes_no_lock_and_ends_none(there: Scene) -> None:
+async def test_a_replaced_node_takes_no_lock_and_ends_none(there: RestartableNodes) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         lock = await mesh.locks.acquire("task:a")
         whose = (*mesh.store.mesh_id, mesh.identity.node_id)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.locks.holding import expire, held_keys, is_free, keys_in, nodes, refused, rows_of
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.running import lengths
 from vox_mesh import Settings
 from vox_mesh.errors import LockHeld
@@ -116,7 +116,7 @@ def _dying(mesh: MeshNode) -> None:
 
 @pytest.mark.parametrize("before", [True, False], ids=["held before", "held after"])
 async def test_a_pattern_whose_announcer_died_is_compared_by_the_next_who_wants_it(
-    there: Scene, before: bool
+    there: RestartableNodes, before: bool
 ) -> None:
     async with there.node("a") as dead, there.node("b") as other, there.node("c") as third:
         _dying(dead)
@@ -134,7 +134,9 @@ async def test_a_pattern_whose_announcer_died_is_compared_by_the_next_who_wants_
 
 
 @pytest.mark.parametrize("when", ["before it is compared", "after it was compared"])
-async def test_a_pattern_that_is_swept_away_on_its_way_is_announced_again(there: Scene, when: str) -> None:
+async def test_a_pattern_that_is_swept_away_on_its_way_is_announced_again(
+    there: RestartableNodes, when: str
+) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         path = await other.locks.acquire("file:src/a")
         patterns = mesh.locks._acquirer._patterns
@@ -159,7 +161,9 @@ async def test_a_pattern_that_is_swept_away_on_its_way_is_announced_again(there:
         await refused(other, "file:src/a")
 
 
-async def test_a_comparison_counts_only_for_the_announcement_that_it_was_made_for(there: Scene) -> None:
+async def test_a_comparison_counts_only_for_the_announcement_that_it_was_made_for(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as slow, there.node("b") as dead, there.node("c") as other:
         _dying(dead)
         store = slow.locks._acquirer._patterns._store
@@ -179,7 +183,9 @@ async def test_a_comparison_counts_only_for_the_announcement_that_it_was_made_fo
         assert await held_keys(other) == ["file:src/a"]
 
 
-async def test_a_pattern_that_was_swept_away_is_known_again_to_those_who_knew_it(there: Scene) -> None:
+async def test_a_pattern_that_was_swept_away_is_known_again_to_those_who_knew_it(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as one, there.node("b") as two, there.node("c") as three:
         for mesh in (one, two):
             await mesh.locks.release(await mesh.locks.acquire("file:src/*"))
@@ -193,7 +199,9 @@ async def test_a_pattern_that_was_swept_away_is_known_again_to_those_who_knew_it
         await refused(three, "file:src/b")
 
 
-async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there_is(there: Scene) -> None:
+async def test_what_is_learnt_while_all_is_forgotten_does_not_pass_for_all_there_is(
+    there: RestartableNodes,
+) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as mesh, there.node("b") as other:
         await mesh.locks.release(await mesh.locks.acquire("file:x*"))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.locks.holding import expire, is_held, refused
-from tests.support.oplog.authoring import Scene, assert_sound
+from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh.errors import NoAnswer, NotKnown, StaleFence
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
@@ -35,7 +35,9 @@ async def test_a_release_says_whether_the_lock_was_still_held(mesh: MeshNode) ->
         assert not await mesh.locks.release(late)
 
 
-async def test_a_release_that_was_answered_late_takes_nothing_from_the_next_holder(there: Scene) -> None:
+async def test_a_release_that_was_answered_late_takes_nothing_from_the_next_holder(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as mesh, there.node("b") as other:
         for keys in ("task:1", ["task:1", "task:2"]):
             lock = await mesh.locks.acquire(keys)

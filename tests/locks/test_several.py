@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.support.locks.holding import expire, held_keys, is_free, keys_in, refused
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Settings
 from vox_mesh.errors import BadValue
 from vox_mesh.locks.scripts import MAX_KEYS
@@ -96,7 +96,7 @@ async def test_requests_that_overlap_each_other_never_end_half_done_and_never_bl
         assert await keys_in(mesh, "lock_waiters") == []
 
 
-async def test_one_bad_key_among_many_leaves_nothing(there: Scene) -> None:
+async def test_one_bad_key_among_many_leaves_nothing(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         with pytest.raises(BadValue):
             await mesh.locks.acquire(["a", "file:../b"])

@@ -16,7 +16,7 @@ from tests.support.locks.holding import (
     until_renewed,
     until_waiting,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh.errors import LockHeld, LockLost, NoAnswer, StaleFence
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
@@ -124,7 +124,7 @@ async def test_a_share_that_is_over_can_not_be_turned_into_a_hold(mesh: MeshNode
     assert await is_free(mesh, "a")
 
 
-async def test_a_turn_whose_answer_was_lost_is_reported_all_the_same(there: Scene) -> None:
+async def test_a_turn_whose_answer_was_lost_is_reported_all_the_same(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire(["a", "b"], shared=True)
         for turn in (mesh.locks.upgrade, mesh.locks.downgrade):
@@ -135,7 +135,7 @@ async def test_a_turn_whose_answer_was_lost_is_reported_all_the_same(there: Scen
         assert await is_free(mesh, ["a", "b"])
 
 
-async def test_a_turn_that_was_cancelled_leaves_no_hold_that_no_one_knows(there: Scene) -> None:
+async def test_a_turn_that_was_cancelled_leaves_no_hold_that_no_one_knows(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("a", shared=True)
         lost = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_a_turn_that_was_cancelled_leaves_no_hold_that_no_one_knows(there:
         assert await is_free(mesh, "a")
 
 
-async def test_a_renewal_beside_a_turn_does_not_take_the_lock_for_lost(there: Scene) -> None:
+async def test_a_renewal_beside_a_turn_does_not_take_the_lock_for_lost(there: RestartableNodes) -> None:
     async with there.node() as mesh:
 
         async def work() -> Lock:

@@ -16,7 +16,7 @@ from tests.support.locks.holding import (
     refused,
     until_waiting,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.store.counting import counting
 from tools.homes import MESH
 from tools.sqld import Server
@@ -72,7 +72,7 @@ async def test_one_node_sweeps_at_a_time_and_the_next_when_its_time_has_come(
         assert [each.lock_key for each in await one.locks.holders(["mesh:sweep"])] == ["mesh:sweep"]
 
 
-async def test_nothing_is_written_when_there_is_nothing_to_sweep(there: Scene) -> None:
+async def test_nothing_is_written_when_there_is_nothing_to_sweep(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("a")
         share = await mesh.locks.acquire(["b", "c"], shared=True)

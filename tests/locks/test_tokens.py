@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.locks.holding import expire, expire_all, nodes
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import NoAnswer
 from vox_mesh.model.locks.records import Lock
@@ -71,7 +71,7 @@ async def test_tokens_rise_between_nodes(common_settings: Settings) -> None:
 
 
 async def test_tokens_given_out_after_a_backup_are_not_given_out_again_after_its_restore(
-    tmp_path: Path, there: Scene
+    tmp_path: Path, there: RestartableNodes
 ) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("task:1")
@@ -93,7 +93,7 @@ async def test_tokens_given_out_after_a_backup_are_not_given_out_again_after_its
             await mesh.locks.release(again)
 
 
-async def test_a_token_is_not_given_out_twice_when_its_answer_was_lost(there: Scene) -> None:
+async def test_a_token_is_not_given_out_twice_when_its_answer_was_lost(there: RestartableNodes) -> None:
     async with there.node() as mesh:
         tokens: list[int] = []
         for keys in ("task:1", ["task:1", "task:2"]) * 3:

@@ -21,7 +21,7 @@ from tests.support.locks.holding import (
     settled,
     until_waiting,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Mesh, Script, Settings, Statement
 from vox_mesh.errors import LockHeld, StoreClosed
 from vox_mesh.model.locks.records import Lock, milliseconds_at
@@ -130,7 +130,9 @@ async def test_two_nodes_wait_for_each_other_in_turn(common_settings: Settings) 
             assert held.holder_agent == str(turn)
 
 
-async def test_a_lock_is_handed_over_to_the_next_here_in_the_request_that_lets_go_of_it(there: Scene) -> None:
+async def test_a_lock_is_handed_over_to_the_next_here_in_the_request_that_lets_go_of_it(
+    there: RestartableNodes,
+) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("a")
         (waiting,) = await _queue(mesh, [("a", False)])
@@ -161,7 +163,7 @@ async def test_one_that_waited_without_success_is_notified_who_holds_it_and_leav
 
 
 async def test_one_who_comes_at_the_moment_when_the_watcher_wakes_up_waits_like_all_others(
-    there: Scene,
+    there: RestartableNodes,
 ) -> None:
     async with there.node() as mesh:
         lock = await mesh.locks.acquire("a")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages.messaging import NodeGroup, crowd_on
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from tools.sqld import Server
@@ -47,14 +47,14 @@ async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Scene]:
+async def there() -> AsyncIterator[RestartableNodes]:
     """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 
 
 @pytest.fixture
-async def local(there: Scene) -> AsyncIterator[MeshNode]:
+async def local(there: RestartableNodes) -> AsyncIterator[MeshNode]:
     """One node on it, where by which home makes no difference."""
     async with there.node() as node:
         await node.run_once()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, bodies, change, found, next_of, settled, take, write
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Message, Outcome, Script
 from vox_mesh.errors import DatabaseUnavailable, NotHolder, Unreachable
 from vox_mesh.messages.claims import is_relayed
@@ -146,7 +146,7 @@ async def test_the_memory_of_what_was_handed_out_is_bounded(sent: list[Message])
 class Away:
     """A node whose database can be away."""
 
-    def __init__(self, scene: Scene, node: MeshNode) -> None:
+    def __init__(self, scene: RestartableNodes, node: MeshNode) -> None:
         self._gate = scene.gate
         self.node = node
 
@@ -172,7 +172,7 @@ class Away:
 
 
 @pytest.fixture
-async def away(there: Scene, tmp_path: Path) -> AsyncIterator[Away]:
+async def away(there: RestartableNodes, tmp_path: Path) -> AsyncIterator[Away]:
     """A node with a spool and a breaker."""
     breaker = Breaker(time.monotonic, reset_timeout_s=0.02)
     async with there.node("r", spool=tmp_path / "spool.db", breaker=breaker) as node:
@@ -260,7 +260,7 @@ async def test_consumers_of_one_node_never_share_a_relayed_message(away: Away, s
 
 
 async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
-    away: Away, there: Scene, sent: list[Message]
+    away: Away, there: RestartableNodes, sent: list[Message]
 ) -> None:
     messages = away.node.messages
     loop = await away.leased_loop(len(sent))
@@ -285,7 +285,7 @@ async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
 
 
 async def test_a_leased_inbox_is_claimed_by_its_holder_alone_until_the_lease_ends(
-    away: Away, there: Scene, sent: list[Message]
+    away: Away, there: RestartableNodes, sent: list[Message]
 ) -> None:
     loop = await away.leased_loop(len(sent))
     async with there.node("other") as other:
@@ -299,7 +299,7 @@ async def test_a_leased_inbox_is_claimed_by_its_holder_alone_until_the_lease_end
 
 
 async def test_a_lease_is_released_when_its_holder_receives_no_more(
-    away: Away, there: Scene, sent: list[Message]
+    away: Away, there: RestartableNodes, sent: list[Message]
 ) -> None:
     loop = await away.leased_loop(len(sent))
     await loop.aclose()
@@ -445,7 +445,7 @@ async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
 
 
 async def test_a_lease_under_which_something_was_just_handed_out_is_not_released(
-    away: Away, there: Scene, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+    away: Away, there: RestartableNodes, sent: list[Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = away.node.messages
     loop = await away.leased_loop(len(sent))
@@ -500,7 +500,7 @@ async def test_after_a_rollback_no_lease_from_before_counts(away: Away, sent: li
 
 
 async def test_a_node_that_stops_releases_relayed_messages_in_hand_and_the_lease_of_their_inbox(
-    away: Away, there: Scene, sent: list[Message]
+    away: Away, there: RestartableNodes, sent: list[Message]
 ) -> None:
     messages = away.node.messages
     loop = await away.leased_loop(len(sent))

@@ -18,7 +18,7 @@ from tests.support.messages.messaging import (
     lapse,
     row_of,
 )
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.running.lengths import LOST_ANSWERS
 from tools.homes import FILE, MESH
 from tools.sqld import Server
@@ -220,7 +220,7 @@ async def test_the_same_claim_is_not_changed_by_more_urgent_messages(node: MeshN
     assert bodies(await claimed(node, name, limit=3)) == bodies(first)
 
 
-async def test_when_the_answer_is_lost_the_same_messages_come_with_the_next(there: Scene) -> None:
+async def test_when_the_answer_is_lost_the_same_messages_come_with_the_next(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         await send(node, 1, 2)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.messages.messaging import bodies, found
-from tests.support.nodes.town import Town, assert_whole
+from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import KeyRefused
@@ -19,15 +19,15 @@ from vox_mesh.store import new_key
 
 
 @pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh that many can share, on each home in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return Town(case, tmp_path, server, new_key())
+    return SharedMesh(case, tmp_path, server, new_key())
 
 
-async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
-    settings = town.settings("worker")
+async def test_commands_send_claim_and_acknowledge(shared_mesh: SharedMesh) -> None:
+    settings = shared_mesh.settings("worker")
     async with Mesh.open(settings) as node:
         async with Mesh.open_command(settings) as command:
             sent = await command.messages.send("z", 1, sender="a")
@@ -48,47 +48,47 @@ async def test_commands_send_claim_and_acknowledge(town: Town) -> None:
         await assert_whole(node)
 
 
-async def test_a_command_sends_before_its_node_has_ever_run(town: Town) -> None:
-    async with Mesh.open_command(town.settings("worker")) as command:
+async def test_a_command_sends_before_its_node_has_ever_run(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open_command(shared_mesh.settings("worker")) as command:
         await command.messages.send("z", 1, sender="a")
-    async with Mesh.open(town.settings("other")) as other:
+    async with Mesh.open(shared_mesh.settings("other")) as other:
         assert bodies(await other.messages.poll_inbox_from_db("z")) == [1]
         await assert_whole(other)
-    async with Mesh.open(town.settings("worker")) as node:
+    async with Mesh.open(shared_mesh.settings("worker")) as node:
         await node.messages.send("z", 2, sender="a")
         await assert_whole(node)
-    async with Mesh.open_command(town.settings("worker")) as command:
+    async with Mesh.open_command(shared_mesh.settings("worker")) as command:
         await command.oplog.anchor()  # the chain has its first entry now, by the same key
         assert bodies(await command.messages.poll_inbox_from_db("z")) == [1, 2]
         await assert_whole(command)
 
 
-async def test_a_command_with_another_key_sends_nothing(town: Town) -> None:
-    settings = town.settings("worker")
+async def test_a_command_with_another_key_sends_nothing(shared_mesh: SharedMesh) -> None:
+    settings = shared_mesh.settings("worker")
     async with Mesh.open_command(settings) as command:
         await command.messages.send("z", 1, sender="a")
-    town.forget_key("worker")
+    shared_mesh.forget_key("worker")
     async with Mesh.open_command(settings) as command:
         with pytest.raises(KeyRefused):
             await command.messages.send("z", 2, sender="a")
         assert bodies(await command.messages.queries.listed()) == [1]
 
 
-async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town: Town) -> None:
-    async with Mesh.open(town.settings("owner")) as owner:
-        async with Mesh.open(town.settings("worker")) as worker:
+async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(shared_mesh: SharedMesh) -> None:
+    async with Mesh.open(shared_mesh.settings("owner")) as owner:
+        async with Mesh.open(shared_mesh.settings("worker")) as worker:
             await worker.oplog.anchor()
-        async with Mesh.open_command(town.settings("worker")) as command:
+        async with Mesh.open_command(shared_mesh.settings("worker")) as command:
             await command.messages.send("z", "before", sender="a")
-        town.forget_key("worker")
+        shared_mesh.forget_key("worker")
         with pytest.raises(KeyRefused):
-            async with Mesh.open(town.settings("worker")):
+            async with Mesh.open(shared_mesh.settings("worker")):
                 pass
         await owner.store.synced()
         await owner.roles.rekey("worker")
-        async with Mesh.open(town.settings("worker")):
+        async with Mesh.open(shared_mesh.settings("worker")):
             pass
-        async with Mesh.open_command(town.settings("worker")) as command:
+        async with Mesh.open_command(shared_mesh.settings("worker")) as command:
             await command.messages.send("z", "after", sender="a")
             await command.oplog.anchor()
         await owner.store.synced()
@@ -97,7 +97,7 @@ async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(town:
 
 
 async def test_the_log_and_the_doctor_are_content_after_commands_have_sent(tmp_path: Path) -> None:
-    vox = Vox(tmp_path, VOX_MESH_ENABLED="1")
+    vox = VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
     settings = load_settings(_env_file=None, enabled=True)  # as the commands have them, in their folder
     for number in range(2):
         async with Mesh.open_command(settings) as command:

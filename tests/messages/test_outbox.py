@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, bodies
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Auto, Local, Message, Remote
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
@@ -124,7 +124,7 @@ class Post:
 
 
 @pytest.fixture
-async def post(there: Scene, local: MeshNode) -> AsyncIterator[Post]:
+async def post(there: RestartableNodes, local: MeshNode) -> AsyncIterator[Post]:
     """The outbox of one node, and another node at which z and y receive."""
     async with there.node("far") as far:
         local.messages.directory.token_id = "shared"

@@ -20,7 +20,7 @@ from tests.support.messages.messaging import (
     take,
 )
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Message
 from vox_mesh.errors import NotHolder, StoreClosed
 from vox_mesh.messages.consumer import Consumer
@@ -87,7 +87,9 @@ async def test_a_loop_that_ends_early_gives_back_at_once_what_no_one_looked_at(n
     await node.messages.ack(message)  # it is still ours
 
 
-async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_notified_of(there: Scene) -> None:
+async def test_a_loop_cancelled_while_it_claims_gives_back_what_it_was_not_notified_of(
+    there: RestartableNodes,
+) -> None:
     async with there.node() as node:
         await node.run_once()
         await send(node, "ab")
@@ -164,7 +166,7 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
     await receiving.aclose()
 
 
-async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Scene) -> None:
+async def test_the_account_of_what_was_never_acknowledged_stays_small(there: RestartableNodes) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
@@ -176,7 +178,9 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Sce
         assert len(node.messages._claims._handed_out) <= 2 * 4_096
 
 
-async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counted(there: Scene) -> None:
+async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counted(
+    there: RestartableNodes,
+) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
@@ -192,7 +196,7 @@ async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counte
         await receiving.aclose()
 
 
-async def test_what_is_not_acknowledged_comes_again_to_the_same_loop(there: Scene) -> None:
+async def test_what_is_not_acknowledged_comes_again_to_the_same_loop(there: RestartableNodes) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock)) as node:
         await node.run_once()
@@ -224,7 +228,7 @@ async def test_a_late_ack_does_not_make_way_for_the_next_of_the_pair(node: MeshN
     await receiving.aclose()
 
 
-async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: Scene) -> None:
+async def test_what_expires_behind_another_of_its_pair_is_not_handed_out(there: RestartableNodes) -> None:
     clock = Clock()
     async with there.node("a", Dependencies(monotonic=clock, elapsed=clock)) as node:
         await node.run_once()
@@ -253,7 +257,7 @@ async def test_one_given_back_comes_again_when_its_time_comes_without_anybody_sa
     await receiving.aclose()
 
 
-async def test_a_loop_with_nothing_to_claim_asks_the_database_for_nothing(there: Scene) -> None:
+async def test_a_loop_with_nothing_to_claim_asks_the_database_for_nothing(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         await send(node, "a", 2)
@@ -351,7 +355,7 @@ async def test_a_message_whose_handler_is_cancelled_is_released_at_once(
     assert [(each.body, each.delivery_attempts) for each in left] == [("a0", 2), ("a1", 1), ("a2", 1)]
 
 
-async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: Scene) -> None:
+async def test_cancelled_while_it_gives_back_a_loop_strands_nothing(there: RestartableNodes) -> None:
     clock = Clock()
     async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
         await node.run_once()

@@ -20,7 +20,7 @@ from tests.support.messages.messaging import (
     settled,
     write,
 )
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.tampering import stranger
 from tools.homes import FILE
 from vox_mesh import Mesh, Message
@@ -166,21 +166,21 @@ async def test_a_message_is_genuine_on_every_node_as_it_was_written(crowd: NodeG
 
 
 async def test_a_message_written_before_its_node_got_another_key_is_still_genuine(tmp_path: Path) -> None:
-    town = Town(FILE, tmp_path, None, new_key())
-    async with Mesh.open(town.settings("owner")) as owner:
-        async with Mesh.open(town.settings("worker")) as worker:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, new_key())
+    async with Mesh.open(shared_mesh.settings("owner")) as owner:
+        async with Mesh.open(shared_mesh.settings("worker")) as worker:
             await worker.messages.send("z", "before", sender="a")
             await worker.oplog.anchor()  # by which its key is known for good
-        async with Mesh.open_command(town.settings("worker")) as command:
+        async with Mesh.open_command(shared_mesh.settings("worker")) as command:
             await command.messages.send("z", "by command", sender="c")
-        town.forget_key("worker")
+        shared_mesh.forget_key("worker")
         with pytest.raises(KeyRefused):
-            async with Mesh.open(town.settings("worker")):
+            async with Mesh.open(shared_mesh.settings("worker")):
                 pass
         await owner.roles.rekey("worker")
-        async with Mesh.open(town.settings("worker")) as worker:
+        async with Mesh.open(shared_mesh.settings("worker")) as worker:
             await worker.messages.send("z", "after", sender="b")
-        async with Mesh.open_command(town.settings("worker")) as command:
+        async with Mesh.open_command(shared_mesh.settings("worker")) as command:
             await command.messages.send("z", "by command again", sender="d")
         said = bodies(await owner.messages.poll_inbox_from_db("z"))
         assert sorted(said) == ["after", "before", "by command", "by command again"]

@@ -11,7 +11,7 @@ import pytest
 
 from proof.chaos.proxy import Fault, Proxy
 from tests.support.messages.messaging import PATIENCE_S, bodies, next_of, row_of, settled
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message
@@ -63,12 +63,12 @@ async def nodes(
 ) -> AsyncIterator[Slow]:
     """Both nodes, of which the slow one soon loses its patience."""
     monkeypatch.setattr(consumer, "_CLAIM_TIMEOUT_S", 0.02)
-    town = Town(MESH_REPLICA, tmp_path, shared_server, new_key())
+    shared_mesh = SharedMesh(MESH_REPLICA, tmp_path, shared_server, new_key())
     async with Proxy(shared_server.port) as proxy:
-        settings = town.settings("slow", http=False).model_copy(update={"db_url": proxy.url})
+        settings = shared_mesh.settings("slow", http=False).model_copy(update={"db_url": proxy.url})
         async with (
             Mesh.open(settings) as slow,
-            Mesh.open(town.settings("other", http=False)) as other,
+            Mesh.open(shared_mesh.settings("other", http=False)) as other,
         ):
             yield Slow(slow, other, proxy)
             proxy.release()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, NodeGroup, bodies, change, crowd_on, settled
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NoAnswer
@@ -287,7 +287,9 @@ async def test_a_dead_letter_that_is_sent_again_wakes_its_receiver(
         assert (await next_of(got)).message_uuid == dead.message_uuid
 
 
-async def test_what_an_earlier_incarnation_had_claimed_can_be_had_by_the_next(there: Scene) -> None:
+async def test_what_an_earlier_incarnation_had_claimed_can_be_had_by_the_next(
+    there: RestartableNodes,
+) -> None:
     async with there.node("a") as earlier, there.node("a") as node:
         await earlier.run_once()
         await earlier.messages.send(_ROLE, 1, sender="sender")

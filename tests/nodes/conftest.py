@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.nodes.fixtures import anchored, mesh, node_settings, other, owner, settings, town
+from tests.support.nodes.fixtures import anchored, mesh, node_settings, other, owner, settings, shared_mesh
 
-__all__ = ["anchored", "mesh", "node_settings", "other", "owner", "settings", "town"]
+__all__ = ["anchored", "mesh", "node_settings", "other", "owner", "settings", "shared_mesh"]

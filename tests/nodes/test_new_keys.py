@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes.town import Town, assert_whole, come_and_go
+from tests.support.nodes.shared_mesh import SharedMesh, assert_whole, come_and_go
 from tests.support.oplog.tampering import NOTE, stranger
 from vox_mesh import Mesh
 from vox_mesh.errors import KeyRefused, NotKnown, Refused, StaleIncarnation
@@ -14,17 +14,19 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import COMMANDS
 
 
-async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(town: Town, owner: MeshNode) -> None:
-    old = await come_and_go(town, "worker")
-    town.forget_key("worker")
+async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(
+    shared_mesh: SharedMesh, owner: MeshNode
+) -> None:
+    old = await come_and_go(shared_mesh, "worker")
+    shared_mesh.forget_key("worker")
     with pytest.raises(KeyRefused) as refused:
-        async with Mesh.open(town.settings("worker")):
+        async with Mesh.open(shared_mesh.settings("worker")):
             pass
     new, _ = await owner.roles.rekey("worker")
     assert new != old
     assert new in str(refused.value)
     assert "nodes rekey worker" in refused.value.hint
-    assert await come_and_go(town, "worker") == new
+    assert await come_and_go(shared_mesh, "worker") == new
     await owner.store.synced()
     keys = [key for key in await owner.oplog.keys() if key.node_id.startswith("worker")]
     assert [(key.node_id, key.public_key) for key in keys] == [
@@ -39,27 +41,27 @@ async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(town: Town
         await owner.roles.rekey("worker")  # the request is gone
 
 
-async def test_a_command_with_a_new_key_is_refused(town: Town, owner: MeshNode) -> None:
-    await come_and_go(town, "worker")
-    town.forget_key("worker")
-    async with Mesh.open_command(town.settings("worker")) as command:
+async def test_a_command_with_a_new_key_is_refused(shared_mesh: SharedMesh, owner: MeshNode) -> None:
+    await come_and_go(shared_mesh, "worker")
+    shared_mesh.forget_key("worker")
+    async with Mesh.open_command(shared_mesh.settings("worker")) as command:
         with pytest.raises(KeyRefused, match="worker is known with another key"):
             await command.oplog.anchor()
 
 
 async def test_no_one_but_the_owner_accepts_a_key_that_was_asked_for(
-    town: Town, owner: MeshNode, other: MeshNode
+    shared_mesh: SharedMesh, owner: MeshNode, other: MeshNode
 ) -> None:
-    old = await come_and_go(town, "worker")
-    town.forget_key("worker")
+    old = await come_and_go(shared_mesh, "worker")
+    shared_mesh.forget_key("worker")
     with pytest.raises(KeyRefused):
-        async with Mesh.open(town.settings("worker")):
+        async with Mesh.open(shared_mesh.settings("worker")):
             pass
     with pytest.raises(Refused, match="not_the_owner"):
         await other.roles.rekey("worker")
     assert {key.public_key for key in await other.oplog.keys() if key.node_id == "worker"} == {old}
     with pytest.raises(KeyRefused):
-        async with Mesh.open(town.settings("worker")):
+        async with Mesh.open(shared_mesh.settings("worker")):
             pass
     await owner.roles.rekey("worker")  # the request is still there
 

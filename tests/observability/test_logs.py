@@ -12,7 +12,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from tests.cli.conftest import Ended, Vox
+from tests.cli.conftest import Ended, VoxCommand
 from tools.fork_server import Program
 from tools.forked import Process
 from tools.homes import MEMORY
@@ -130,7 +130,7 @@ def _more(event: dict[str, Any]) -> dict[str, Any]:
     return dict(list(event.items())[4:])
 
 
-def _run(vox: Vox, code: str, *arguments: str) -> Ended:
+def _run(vox: VoxCommand, code: str, *arguments: str) -> Ended:
     wanted = Program(arguments, vox.environment, code=code, folder=str(vox.folder))
     with Process(wanted) as process:
         out, err = process.communicate(_PATIENCE_S)
@@ -138,16 +138,16 @@ def _run(vox: Vox, code: str, *arguments: str) -> Ended:
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands and programs on the file home."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=_TOKEN)
+    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=_TOKEN)
 
 
 # --- what lines are about ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("debug", ["0", "1"])
-def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: str) -> None:
+def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: VoxCommand, debug: str) -> None:
     (vox.folder / "my_handlers.py").write_text(HANDLERS)
     kinds = ("example.async", "example.thread", "example.fault")
     ids = {kind: vox("job", "schedule", "--kind", kind, "--json").document["job_id"] for kind in kinds}
@@ -178,7 +178,7 @@ def test_what_a_handler_says_tells_its_job_wherever_it_says_it(vox: Vox, debug: 
     assert ("traceback" in fault, "traceback" in thread) == (debug == "1", debug == "1")
 
 
-def test_lines_tell_the_lock_and_the_message_for_as_long_as_they_are_in_hand(vox: Vox) -> None:
+def test_lines_tell_the_lock_and_the_message_for_as_long_as_they_are_in_hand(vox: VoxCommand) -> None:
     ended = _run(vox, _NODE, _TRACE)
     assert ended.code == 0, ended.err
     node, message_uuid, token = ended.out.split()
@@ -298,7 +298,7 @@ async def test_lines_tell_the_request_that_is_served_and_its_trace(
 # --- what they must not do -----------------------------------------------------------------------
 
 
-def test_nothing_from_outside_breaks_a_line_or_shows_a_secret(vox: Vox) -> None:
+def test_nothing_from_outside_breaks_a_line_or_shows_a_secret(vox: VoxCommand) -> None:
     ended = _run(vox, _HOSTILE, "json", _TOKEN)
     assert ended.code == 0
     assert ended.err.isascii()
@@ -316,13 +316,13 @@ def test_nothing_from_outside_breaks_a_line_or_shows_a_secret(vox: Vox) -> None:
     assert "RuntimeWarning: of Python itself" in messages[-1]
 
 
-def test_the_text_says_the_same_in_short(vox: Vox) -> None:
+def test_the_text_says_the_same_in_short(vox: VoxCommand) -> None:
     as_json, as_text = (_run(vox, _HOSTILE, each, _TOKEN).err for each in ("json", "text"))
     lines = [f"{each['level']}: {each['message']}" for each in _events(as_json)]
     assert as_text.splitlines() == lines
 
 
-def test_a_token_is_in_no_line_no_matter_who_says_it(vox: Vox) -> None:
+def test_a_token_is_in_no_line_no_matter_who_says_it(vox: VoxCommand) -> None:
     (vox.folder / "my_handlers.py").write_text(
         HANDLERS.replace('"in the loop"', f'"it is %s", "{_TOKEN}"', 1)
     )
@@ -352,6 +352,6 @@ assert before == (warnings.showwarning, threading.excepthook, sys.excepthook)
 """
 
 
-def test_a_program_that_uses_the_mesh_keeps_its_own_logging(vox: Vox) -> None:
+def test_a_program_that_uses_the_mesh_keeps_its_own_logging(vox: VoxCommand) -> None:
     ended = _run(vox, _LIBRARY)
     assert (ended.code, ended.err) == (0, "")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.cli.conftest import Ended, Vox
+from tests.cli.conftest import Ended, VoxCommand
 from tools.fork_server import Program
 from tools.forked import Process
 from vox_mesh.observability.log_context import Trace
@@ -144,13 +144,13 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands and programs on the file home, where handlers lie."""
     (tmp_path / "my_handlers.py").write_text(_HANDLERS)
-    return Vox(tmp_path, VOX_MESH_ENABLED="1")
+    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
 
 
-def _run(vox: Vox, code: str, *arguments: str) -> Ended:
+def _run(vox: VoxCommand, code: str, *arguments: str) -> Ended:
     wanted = Program(arguments, vox.environment, code=code, folder=str(vox.folder))
     with Process(wanted) as process:
         out, err = process.communicate(_PATIENCE_S)
@@ -158,7 +158,7 @@ def _run(vox: Vox, code: str, *arguments: str) -> Ended:
 
 
 def test_schedule_claim_run_and_complete_are_one_trace_across_processes(
-    vox: Vox, collector: Collector
+    vox: VoxCommand, collector: Collector
 ) -> None:
     traced = vox.having(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
     scheduled = _run(traced.having(VOX_MESH_NODE_ID="a"), _SCHEDULER)
@@ -209,7 +209,9 @@ def _absent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("collector_of", [_silent, _absent])
-def test_a_collector_that_is_away_keeps_no_one_from_working_and_ending(vox: Vox, collector_of: Any) -> None:
+def test_a_collector_that_is_away_keeps_no_one_from_working_and_ending(
+    vox: VoxCommand, collector_of: Any
+) -> None:
     job_id = vox("job", "schedule", "--kind", "example.traced", "--json").document["job_id"]
     with collector_of() as url:
         traced = vox.having(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_EXPORTER_OTLP_TIMEOUT="600")
@@ -281,7 +283,7 @@ asyncio.run(main())
     ],
 )
 def test_without_opentelemetry_all_goes_its_way_and_one_line_says_what_is_missing(
-    vox: Vox, variables: dict[str, str], words: str
+    vox: VoxCommand, variables: dict[str, str], words: str
 ) -> None:
     ended = _run(vox.having(VOX_MESH_ENABLED="0", **variables), _WITHOUT)
     assert (ended.code, ended.out) == (0, "succeeded None None False\n"), ended.err
@@ -300,7 +302,7 @@ sys.exit(code)
 
 
 @_UNLOADED
-def test_a_plain_command_does_not_load_opentelemetry(vox: Vox) -> None:
+def test_a_plain_command_does_not_load_opentelemetry(vox: VoxCommand) -> None:
     vox("db", "init")
     ended = _run(vox.having(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1"), _NODES)
     assert ended.code == 0, ended.err
@@ -361,14 +363,14 @@ asyncio.run(main())
 """
 
 
-def _steps(vox: Vox, **variables: str) -> list[dict[str, Any]]:
+def _steps(vox: VoxCommand, **variables: str) -> list[dict[str, Any]]:
     ended = _run(vox.having(VOX_MESH_ENABLED="0", **variables), _MANY)
     assert ended.code == 0, ended.err
     steps: list[dict[str, Any]] = json.loads(ended.out)
     return steps
 
 
-def test_many_jobs_at_once_are_a_hundred_spans_and_one_with_their_number(vox: Vox) -> None:
+def test_many_jobs_at_once_are_a_hundred_spans_and_one_with_their_number(vox: VoxCommand) -> None:
     many, few, back = _steps(vox)
     assert many["names"] == {"job schedule": 100, "job schedule (many)": 1}
     assert many["counts"] == [300]
@@ -381,7 +383,9 @@ def test_many_jobs_at_once_are_a_hundred_spans_and_one_with_their_number(vox: Vo
 
 
 @pytest.mark.parametrize("sampler", ["parentbased_traceidratio", "traceidratio"])
-def test_which_jobs_are_traced_is_decided_as_if_their_traces_began_here(vox: Vox, sampler: str) -> None:
+def test_which_jobs_are_traced_is_decided_as_if_their_traces_began_here(
+    vox: VoxCommand, sampler: str
+) -> None:
     variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": "0.25"}
     many = _steps(vox, **variables)[0]
     bound = round(0.25 * 2**64)
@@ -484,7 +488,7 @@ asyncio.run(main())
 """
 
 
-def test_a_tracer_that_fails_is_reported_once_and_changes_nothing_else(vox: Vox) -> None:
+def test_a_tracer_that_fails_is_reported_once_and_changes_nothing_else(vox: VoxCommand) -> None:
     ended = _run(vox.having(VOX_MESH_ENABLED="0"), _FAULTY)
     assert ended.code == 0, ended.err
     succeeded, failed = ["succeeded", 1, None], ["failed", 1, "ValueError: no"]

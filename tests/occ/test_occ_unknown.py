@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.oplog.rivals import MEMORIES, at, memory, overtaken, row
 from vox_mesh import ConflictRecorded, Manual, Merge, Merged, TakeLeft, Written
 from vox_mesh.errors import NoAnswer, OutcomeUnknown
@@ -19,7 +19,7 @@ _SOON_S: Final = 0.1
 class _Losing:
     """The answers to all requests after some get lost, until the deadline."""
 
-    def __init__(self, there: Scene, node: MeshNode) -> None:
+    def __init__(self, there: RestartableNodes, node: MeshNode) -> None:
         self._there = there
         self._node = node
 

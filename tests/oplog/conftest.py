@@ -13,7 +13,7 @@ from tests.support.nodes.fixtures import (
     owner,
     scene,
     settings,
-    town,
+    shared_mesh,
 )
 
 __all__ = [
@@ -27,5 +27,5 @@ __all__ = [
     "owner",
     "scene",
     "settings",
-    "town",
+    "shared_mesh",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.nodes.town import DERIVED, LATER, Town, come_and_go, faults
+from tests.support.nodes.shared_mesh import DERIVED, LATER, SharedMesh, come_and_go, faults
 from tests.support.oplog.tampering import NOTE, Intruder, hashed, stranger
 from tests.support.store.tables import make_table
 from vox_mesh import Mesh, OpKind, Statement
@@ -181,16 +181,16 @@ async def test_an_author_never_vouches_for_an_entry_that_was_put_into_its_chain(
 
 
 async def test_a_node_does_not_go_on_after_an_entry_that_was_put_into_its_chain(
-    town: Town, owner: MeshNode
+    shared_mesh: SharedMesh, owner: MeshNode
 ) -> None:
-    await come_and_go(town, "worker")
+    await come_and_go(shared_mesh, "worker")
     intruder = Intruder(owner.store)
     await intruder.insert(await intruder.next_entry("worker", NOTE.name, {}))
     await intruder.insert(await intruder.next_entry("worker" + COMMANDS, NOTE.name, {}))
     with pytest.raises(ChainBroken):
-        async with Mesh.open(town.settings("worker")):
+        async with Mesh.open(shared_mesh.settings("worker")):
             pass
-    async with Mesh.open_command(town.settings("worker")) as command:
+    async with Mesh.open_command(shared_mesh.settings("worker")) as command:
         with pytest.raises(ChainBroken):
             await command.oplog.anchor()
     assert await faults(owner) == {"worker", "worker" + COMMANDS}

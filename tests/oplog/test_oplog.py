@@ -11,7 +11,16 @@ import pytest
 
 from proof.chaos.proxy import Fault, Proxy
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import NOTE, NOTE_KIND, Scene, assert_sound, ids, noted, notes, scene
+from tests.support.oplog.authoring import (
+    NOTE,
+    NOTE_KIND,
+    RestartableNodes,
+    assert_sound,
+    ids,
+    noted,
+    notes,
+    scene,
+)
 from tests.support.running.lengths import SOAK, in_soak
 from tools.homes import MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
@@ -40,7 +49,7 @@ WALKS: Final = 200 if SOAK else 12
 STEPS: Final = 60 if SOAK else 30
 
 
-async def give_up(there: Scene, node: MeshNode, script: Script) -> None:
+async def give_up(there: RestartableNodes, node: MeshNode, script: Script) -> None:
     """Send a script whose request stands at the gate until no one waits for it any more."""
     there.gate.hold()
     with pytest.raises(OutcomeUnknown) as unknown:
@@ -225,7 +234,7 @@ async def test_with_the_circuit_open_ops_fail_at_once_or_wait_in_the_spool_in_th
             await assert_sound(node)
 
 
-async def notes_once_closed(there: Scene) -> list[str]:
+async def notes_once_closed(there: RestartableNodes) -> list[str]:
     """The notes of all nodes, past the store, whose circuit is open."""
     rows = await there.gate.query(Statement("SELECT op_id FROM agent_oplog WHERE kind = ?", (NOTE,)))
     return [row[0] for row in rows]
@@ -273,7 +282,7 @@ async def test_answers_lost_by_a_network_lose_and_double_nothing(
 class Walk:
     """Random things that happen to one chain, and the answer for each op."""
 
-    def __init__(self, there: Scene, random: Random) -> None:
+    def __init__(self, there: RestartableNodes, random: Random) -> None:
         self._there = there
         self._random = random
         self._result: dict[str, str] = {}

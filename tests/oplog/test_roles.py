@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.nodes.town import DERIVED, Town, assert_whole, faults
+from tests.support.nodes.shared_mesh import DERIVED, SharedMesh, assert_whole, faults
 from tests.support.oplog.tampering import NOTE, Intruder, stranger
 from vox_mesh import Mesh, Op, Script
 from vox_mesh.errors import Refused
@@ -65,12 +65,12 @@ async def test_a_refused_op_that_is_made_accepted_changes_nothing(owner: MeshNod
 
 
 async def test_the_command_line_of_the_owner_is_the_owner(
-    town: Town, owner: MeshNode, other: MeshNode
+    shared_mesh: SharedMesh, owner: MeshNode, other: MeshNode
 ) -> None:
-    async with Mesh.open_command(town.settings("owner")) as command:
+    async with Mesh.open_command(shared_mesh.settings("owner")) as command:
         await command.roles.designate_coordinator("other")
         await command.roles.route_kind("build", "other")
-    async with Mesh.open_command(town.settings("other")) as command:
+    async with Mesh.open_command(shared_mesh.settings("other")) as command:
         with pytest.raises(Refused, match="not_the_owner"):
             await command.roles.designate_coordinator("other")
         found = await command.roles.coordinator()
@@ -141,8 +141,10 @@ async def test_a_derivation_that_comes_after_another_was_designated_is_refused(
 # --- drift ----------------------------------------------------------------------------------------
 
 
-async def test_a_coordinator_that_left_is_reported_and_not_replaced(town: Town, owner: MeshNode) -> None:
-    async with Mesh.open(town.settings("worker")):
+async def test_a_coordinator_that_left_is_reported_and_not_replaced(
+    shared_mesh: SharedMesh, owner: MeshNode
+) -> None:
+    async with Mesh.open(shared_mesh.settings("worker")):
         await owner.roles.designate_coordinator("worker")
         await owner.store.synced()
         found = await owner.roles.coordinator()
@@ -157,11 +159,11 @@ async def test_a_coordinator_that_left_is_reported_and_not_replaced(town: Town, 
         await owner.oplog.append(DERIVED.name, {})
 
 
-async def test_a_coordinator_that_died_is_reported_and_not_replaced(town: Town) -> None:
+async def test_a_coordinator_that_died_is_reported_and_not_replaced(shared_mesh: SharedMesh) -> None:
     passed_s = 0.0
     times = Dependencies(monotonic=lambda: passed_s, elapsed=lambda: passed_s)
-    async with Mesh.open(town.settings("owner"), times) as owner:
-        worker = await open_node(town.settings("worker", tick="5s"), Dependencies())
+    async with Mesh.open(shared_mesh.settings("owner"), times) as owner:
+        worker = await open_node(shared_mesh.settings("worker", tick="5s"), Dependencies())
         await worker.supervisor.stop_all()
         await worker.store.close()  # as if it had been killed: it has not said that it ends
         await owner.roles.designate_coordinator("worker")

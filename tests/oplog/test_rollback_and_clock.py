@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes.stepped_databases import HOUR_S, SteppedDatabase, in_memory
-from tests.support.oplog.authoring import NOTE, Scene, assert_sound, scene
+from tests.support.oplog.authoring import NOTE, RestartableNodes, assert_sound, scene
 from vox_mesh.errors import DatabaseClockJumped, StaleFence
 from vox_mesh.node import MeshNode
 from vox_mesh.store.engines.memory import SharedMemory
@@ -43,7 +43,7 @@ async def test_a_correction_that_is_lost_with_a_rollback_is_made_again(
         await _lose_a_correction(database, there, ahead_s)
 
 
-async def _lose_a_correction(database: SteppedDatabase, there: Scene, ahead_s: float) -> None:
+async def _lose_a_correction(database: SteppedDatabase, there: RestartableNodes, ahead_s: float) -> None:
     async with there.node("a") as a, there.node("b") as b:
         await _settle(a, b)
         image = _memory(database).image()

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.support.jobs.staging import LEASE_MS, held, schedule
-from tests.support.oplog.authoring import NOTE, Scene, scene
+from tests.support.oplog.authoring import NOTE, RestartableNodes, scene
 from vox_mesh import Script, Statement
 from vox_mesh.errors import ChainBroken, StaleClaim, StaleFence
 from vox_mesh.jobs.rebuild import Rebuild
@@ -39,7 +39,7 @@ class Volume:
 
 
 @pytest.fixture
-async def volume() -> AsyncIterator[tuple[Scene, Volume]]:
+async def volume() -> AsyncIterator[tuple[RestartableNodes, Volume]]:
     engine = MemoryEngine()
     async with scene(engine) as there:
         yield there, Volume(engine)
@@ -57,7 +57,7 @@ async def epochs(node: MeshNode) -> list[int]:
 
 
 async def test_a_claim_of_the_lost_time_is_over_and_the_next_has_a_higher_token(
-    volume: tuple[Scene, Volume],
+    volume: tuple[RestartableNodes, Volume],
 ) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
@@ -79,7 +79,7 @@ async def test_a_claim_of_the_lost_time_is_over_and_the_next_has_a_higher_token(
         assert len(await rollbacks(a)) == 1
 
 
-async def test_a_pattern_that_reappears_is_learnt_again(volume: tuple[Scene, Volume]) -> None:
+async def test_a_pattern_that_reappears_is_learnt_again(volume: tuple[RestartableNodes, Volume]) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
         pattern = await a.locks.acquire("file:src/**", ttl=300.0)
@@ -95,7 +95,7 @@ async def test_a_pattern_that_reappears_is_learnt_again(volume: tuple[Scene, Vol
             await b.locks.acquire("file:src/x")
 
 
-async def test_of_many_that_notice_at_once_one_fences(volume: tuple[Scene, Volume]) -> None:
+async def test_of_many_that_notice_at_once_one_fences(volume: tuple[RestartableNodes, Volume]) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b, there.node("c") as c:
         nodes = (a, b, c)
@@ -114,7 +114,7 @@ async def test_of_many_that_notice_at_once_one_fences(volume: tuple[Scene, Volum
 
 
 async def test_an_epoch_that_has_the_number_of_another_is_distinguished_from_it(
-    volume: tuple[Scene, Volume],
+    volume: tuple[RestartableNodes, Volume],
 ) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
@@ -133,7 +133,7 @@ async def test_an_epoch_that_has_the_number_of_another_is_distinguished_from_it(
 
 
 async def test_a_store_that_goes_back_to_before_it_was_fenced_is_fenced_again(
-    volume: tuple[Scene, Volume],
+    volume: tuple[RestartableNodes, Volume],
 ) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
@@ -159,7 +159,7 @@ async def test_a_store_that_goes_back_to_before_it_was_fenced_is_fenced_again(
             await b.locks.acquire("file:src/x")
 
 
-async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[Scene, Volume]) -> None:
+async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[RestartableNodes, Volume]) -> None:
     there, disk = volume
     async with there.node("a") as a:
         await a.run_once()
@@ -176,7 +176,7 @@ async def test_the_lease_of_an_inbox_ends_with_a_rollback(volume: tuple[Scene, V
 
 @pytest.mark.parametrize("way", ["tick", "lock of two keys"])
 async def test_the_loss_of_a_single_entry_is_noticed_by_the_next_tick_or_transaction(
-    volume: tuple[Scene, Volume], way: str
+    volume: tuple[RestartableNodes, Volume], way: str
 ) -> None:
     there, disk = volume
     async with there.node("a") as a:
@@ -195,7 +195,7 @@ async def test_the_loss_of_a_single_entry_is_noticed_by_the_next_tick_or_transac
 
 
 async def test_the_loss_of_a_lock_alone_gives_no_two_holds_the_same_identity(
-    volume: tuple[Scene, Volume],
+    volume: tuple[RestartableNodes, Volume],
 ) -> None:
     there, disk = volume
     async with there.node("a") as a, there.node("b") as b:
@@ -214,7 +214,7 @@ async def test_the_loss_of_a_lock_alone_gives_no_two_holds_the_same_identity(
         assert await rollbacks(a) == []
 
 
-async def test_an_entry_that_was_removed_is_no_rollback(volume: tuple[Scene, Volume]) -> None:
+async def test_an_entry_that_was_removed_is_no_rollback(volume: tuple[RestartableNodes, Volume]) -> None:
     there, _ = volume
     async with there.node("a") as a:
         await a.oplog.append(NOTE, {})
@@ -225,7 +225,7 @@ async def test_an_entry_that_was_removed_is_no_rollback(volume: tuple[Scene, Vol
 
 
 async def test_who_follows_the_log_hears_of_the_rollback_and_of_what_comes_after(
-    volume: tuple[Scene, Volume],
+    volume: tuple[RestartableNodes, Volume],
 ) -> None:
     there, disk = volume
     async with there.node("a") as a:

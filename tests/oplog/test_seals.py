@@ -10,7 +10,15 @@ from random import Random
 import pytest
 
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import NOTE, NOTE_KIND, Scene, assert_sound, noted, own_chain, scene
+from tests.support.oplog.authoring import (
+    NOTE,
+    NOTE_KIND,
+    RestartableNodes,
+    assert_sound,
+    noted,
+    own_chain,
+    scene,
+)
 from vox_mesh import Outcome, Script, Settings, Statement, guard
 from vox_mesh.errors import DatabaseUnavailable, OutcomeUnknown, Refused, Unreachable
 from vox_mesh.mesh import Mesh
@@ -156,7 +164,7 @@ async def test_commands_seal_at_their_end_what_they_and_others_have_left(node_se
 class Ticking:
     """A node whose time passes when the test says so."""
 
-    def __init__(self, there: Scene, node: MeshNode, clock: Clock) -> None:
+    def __init__(self, there: RestartableNodes, node: MeshNode, clock: Clock) -> None:
         self.node = node
         self._there = there
         self._clock = clock
@@ -175,7 +183,7 @@ class Ticking:
 
 
 @asynccontextmanager
-async def ticking(there: Scene, node_id: str) -> AsyncIterator[Ticking]:
+async def ticking(there: RestartableNodes, node_id: str) -> AsyncIterator[Ticking]:
     """A node that has ticked once."""
     clock = Clock()
     async with there.node(node_id, Dependencies(monotonic=clock, chance=lambda: 0.5)) as node:

@@ -15,7 +15,7 @@ from tests.support.oplog.tampering import (
     NOTE,
     VERDICTS,
     Found,
-    Scene,
+    TamperedLog,
     assert_found,
 )
 from vox_mesh import Settings
@@ -125,20 +125,20 @@ FIELDS: Final = {
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
-async def test_a_field_that_was_changed_is_found(scene: Scene, field: Field) -> None:
+async def test_a_field_that_was_changed_is_found(scene: TamperedLog, field: Field) -> None:
     entry = (await scene.entries(scene.chain))[field.seq - 1]
     changed = field.change(getattr(entry, field.column, ""))
     await scene.set(scene.chain, field.seq, **{field.column: changed})
     await assert_found(scene, Found(scene.chain, field.found_at, field.problem))
 
 
-async def test_a_log_that_no_one_changed_has_no_fault(scene: Scene) -> None:
+async def test_a_log_that_no_one_changed_has_no_fault(scene: TamperedLog) -> None:
     own, commands = await scene.node.oplog.verify()
     assert own == ChainReport(scene.chain, 11, at.LATE_NOTE, at.SECOND_SEAL)
     assert commands == ChainReport(scene.commands, 2, at.ANCHOR, at.COMMANDS_SEAL)
 
 
-async def test_a_fault_is_found_by_looking_at_its_chain_alone(scene: Scene) -> None:
+async def test_a_fault_is_found_by_looking_at_its_chain_alone(scene: TamperedLog) -> None:
     await scene.delete(scene.chain, at.LATE_NOTE, at.OWN_ANCHOR)
     (own,) = await scene.node.oplog.verify(scene.chain)
     assert own.problem is not None

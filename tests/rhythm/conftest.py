@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages.messaging import NodeGroup, crowd_on
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.rhythm.grounds import ClockedReporter, MovableClock, player
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 
@@ -29,14 +29,14 @@ def hand() -> MovableClock:
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Scene]:
+async def there() -> AsyncIterator[RestartableNodes]:
     """A database in memory, behind a gate that loses what it is asked to."""
     async with scene() as there:
         yield there
 
 
 @pytest.fixture
-async def one(there: Scene, hand: MovableClock) -> AsyncIterator[ClockedReporter]:
+async def one(there: RestartableNodes, hand: MovableClock) -> AsyncIterator[ClockedReporter]:
     """One node on that database, which has looked in the first bar."""
     async with there.node() as node:
         await node.run_once()

@@ -35,77 +35,80 @@ async def test_clocks_leaders_and_lines_may_fail_and_every_bar_is_reported_once_
     chance = Random(seed)
     tempo = tmp_path / "tempo.yaml"
     tempo.write_text("{cluster_id: east, initial_bpm: 60, bar_len_beats: 4}")
-    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo) as town:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo) as shared_mesh:
         for name in NAMES:
             skew_ms, drift = chance.randint(-20_000, 20_000), chance.uniform(-0.01, 0.01)
-            await town.begin(name, skew_ms=skew_ms, drift=drift)
+            await shared_mesh.begin(name, skew_ms=skew_ms, drift=drift)
         for step in range(BARS * 4_000 // STEP_MS):
-            await _disturb(town, chance, step)
-            for player in town.living:
+            await _disturb(shared_mesh, chance, step)
+            for player in shared_mesh.living:
                 player.playing.rhythm.status.claim(player.name, "task", "executing", progress=step % 10 / 10)
-            await town.turn(STEP_MS)
-            _beats_differ_only_by_the_clocks(town)
-            _those_in_touch_go_by_one_policy(town)
-            in_touch = [name for name in town.leaders() if not town.players[name].line.is_cut]
+            await shared_mesh.turn(STEP_MS)
+            _beats_differ_only_by_the_clocks(shared_mesh)
+            _those_in_touch_go_by_one_policy(shared_mesh)
+            in_touch = [name for name in shared_mesh.leaders() if not shared_mesh.players[name].line.is_cut]
             assert len(in_touch) <= 1  # a node that is cut off may believe it while its clock is slow
-        for name, player in town.players.items():
+        for name, player in shared_mesh.players.items():
             player.line.is_cut = False
-            while player.node is None and not await town.begin(name):
-                await town.turn(STEP_MS)
-        for player in town.living:
+            while player.node is None and not await shared_mesh.begin(name):
+                await shared_mesh.turn(STEP_MS)
+        for player in shared_mesh.living:
             player.playing.rhythm.status.claim(player.name, "task", "done")
         for _ in range(6 * 8):
-            await town.turn(STEP_MS)
-        assert len(town.leaders()) == 1
-        assert len({player.playing.rhythm.frame().policy_hash for player in town.living}) == 1
-        views = [await player.playing.rhythm.bar_reporter.reports(10_000) for player in town.living]
+            await shared_mesh.turn(STEP_MS)
+        assert len(shared_mesh.leaders()) == 1
+        assert len({player.playing.rhythm.frame().policy_hash for player in shared_mesh.living}) == 1
+        views = [await player.playing.rhythm.bar_reporter.reports(10_000) for player in shared_mesh.living]
         assert all(view == views[0] for view in views)
-        _each_bar_is_there_once(views[0], town.living[0])
+        _each_bar_is_there_once(views[0], shared_mesh.living[0])
 
 
-async def _disturb(town: SkewedNodes, chance: Random, step: int) -> None:
-    leaders = town.leaders()
+async def _disturb(shared_mesh: SkewedNodes, chance: Random, step: int) -> None:
+    leaders = shared_mesh.leaders()
     if step % 61 == 30 and leaders:
-        await town.kill(leaders[0])
-    for name, player in town.players.items():
+        await shared_mesh.kill(leaders[0])
+    for name, player in shared_mesh.players.items():
         if player.node is None and chance.random() < 0.05:
-            await town.begin(name)
+            await shared_mesh.begin(name)
     if step % 23 == 11:
-        town.cut_or_mend(chance.choice(NAMES))
+        shared_mesh.cut_or_mend(chance.choice(NAMES))
     if step % 17 == 5:
-        town.players[chance.choice(NAMES)].skew_ms += chance.randint(-5_000, 5_000)
+        shared_mesh.players[chance.choice(NAMES)].skew_ms += chance.randint(-5_000, 5_000)
     if step % 97 == 40:
-        able = [player for player in town.living if not player.line.is_cut]
+        able = [player for player in shared_mesh.living if not player.line.is_cut]
         try:
             await able[0].playing.rhythm.policies.set(policy(chance.randint(30, 120)))
         except (IndexError, MeshError):
             return
 
 
-def _beats_differ_only_by_the_clocks(town: SkewedNodes) -> None:
+def _beats_differ_only_by_the_clocks(shared_mesh: SkewedNodes) -> None:
     """Of two that know the same tempos, one is in another beat only if that begins between their times."""
-    for one, two in combinations(town.living, 2):
+    for one, two in combinations(shared_mesh.living, 2):
         rhythms = one.playing.rhythm, two.playing.rhythm
         if rhythms[0].timeline != rhythms[1].timeline:
             continue
         epochs = sorted(rhythm.frame().epoch_ms for rhythm in rhythms)
         times = sorted(rhythm.times.now_ms for rhythm in rhythms)
         assert epochs[0] == epochs[1] or times[0] < epochs[1] <= times[1]
-        differ_ms = abs(town.error_ms(one) - town.error_ms(two))
+        differ_ms = abs(shared_mesh.error_ms(one) - shared_mesh.error_ms(two))
         assert epochs[1] - epochs[0] <= differ_ms + max(rhythm.frame().beat_ms for rhythm in rhythms)
 
 
-def _those_in_touch_go_by_one_policy(town: SkewedNodes) -> None:
+def _those_in_touch_go_by_one_policy(shared_mesh: SkewedNodes) -> None:
     """A node in touch for two bars before a change makes it at the same downbeat as the others."""
-    bar_ms = max(player.playing.rhythm.frame().beat_ms * 4 for player in town.living)
+    bar_ms = max(player.playing.rhythm.frame().beat_ms * 4 for player in shared_mesh.living)
     in_touch = [
         player
-        for player in town.living
+        for player in shared_mesh.living
         if player.playing.clock.is_set  # one that began again too soon is refused for a while
         and not player.line.is_cut
-        and town.now_ms - player.since_ms > 3 * bar_ms
+        and shared_mesh.now_ms - player.since_ms > 3 * bar_ms
     ]
-    assert len({player.playing.rhythm.context.plan.at(town.now_ms).policy_hash for player in in_touch}) <= 1
+    assert (
+        len({player.playing.rhythm.context.plan.at(shared_mesh.now_ms).policy_hash for player in in_touch})
+        <= 1
+    )
 
 
 def _each_bar_is_there_once(reports: list[BarReport], player: SkewedNode) -> None:

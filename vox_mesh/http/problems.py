@@ -42,7 +42,7 @@ from vox_mesh.errors import (
     StoreClosed,
     TooLarge,
     Unauthorized,
-    WrongHome,
+    WrongBackend,
 )
 from vox_mesh.views.locks import HoldView
 
@@ -62,7 +62,7 @@ _STATUS: Final = (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(StaleIncarnation, WrongHome),
+            *(StaleIncarnation, WrongBackend),
         ),
         HTTPStatus.CONFLICT,
     ),

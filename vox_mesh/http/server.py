@@ -115,7 +115,7 @@ def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:
         now_ms=lambda: mesh.clock.now_ms,
         window_at=lambda at_ms: mesh.rhythm.timeline.window_at(at_ms),
         revoke_after_bars=lambda: mesh.rhythm.policy.security.revoke_after_bars,
-        look_at_clock=mesh.nodes.look_at_clock,
+        check_clock=mesh.nodes.check_clock,
     )
 
 

@@ -170,10 +170,10 @@ class Nodes:
     async def now_ms(self) -> int:
         """Return the time of the mesh; the database is asked only once."""
         if not self._clock.is_set:
-            await self.look_at_clock()
+            await self.check_clock()
         return self._clock.now_ms
 
-    async def look_at_clock(self) -> None:
+    async def check_clock(self) -> None:
         """Ask the database for its time even if it is known: our clock may have stood still since."""
         await ask_time(self._store, self._clock)
 

@@ -377,11 +377,11 @@ class OpLogWriter:
             await self._refuse_if_superseded(database)
         else:
             await self._refuse_other_key(database)
-        await self.look_at_clock(database)
+        await self.check_clock(database)
         self._clock.was_late(self._started)
         self._guard = None  # its time window may have changed
 
-    async def look_at_clock(self, database: DirectDatabase) -> None:
+    async def check_clock(self, database: DirectDatabase) -> None:
         """Ask for the time; raise `DatabaseClockJumped` while a step is not confirmed."""
         observer: Observer | None = None
         if self._registration is not None and self.incarnation is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.node.test_nodes import interrupted, line_of
 from tests.support.oplog.rivals import MEMORIES, at, overtaken, row
 from vox_mesh import ConflictRecorded, DeferToAgent, Mesh, Settings, Written, load_settings
@@ -21,7 +21,7 @@ _RED: Final = "\x1b[31m"
 _CYAN: Final = "\x1b[36m"
 
 
-def _settings(vox: Vox) -> Settings:
+def _settings(vox: VoxCommand) -> Settings:
     return load_settings(
         _env_file=None,
         enabled=True,
@@ -30,7 +30,7 @@ def _settings(vox: Vox) -> Settings:
     )
 
 
-def recorded(vox: Vox, name: str, **right: Any) -> str:
+def recorded(vox: VoxCommand, name: str, **right: Any) -> str:
     """Have a conflict recorded next to the commands; its id."""
 
     async def record() -> str:
@@ -50,7 +50,7 @@ def recorded(vox: Vox, name: str, **right: Any) -> str:
     return asyncio.run(record())
 
 
-def kept(vox: Vox, name: str, **changes: Any) -> dict[str, Any]:
+def kept(vox: VoxCommand, name: str, **changes: Any) -> dict[str, Any]:
     """A memory in its current state; with `changes`, after they were written."""
 
     async def read() -> dict[str, Any]:
@@ -63,7 +63,7 @@ def kept(vox: Vox, name: str, **changes: Any) -> dict[str, Any]:
     return asyncio.run(read())
 
 
-def test_a_conflict_is_listed_shown_and_resolved_once(vox: Vox) -> None:
+def test_a_conflict_is_listed_shown_and_resolved_once(vox: VoxCommand) -> None:
     conflict_id = recorded(vox, "a", tags="right")
     (listed,) = vox("conflicts", "list", "--open", "--table", MEMORIES, "--json").document
     assert (listed["conflict_id"], listed["table_name"]) == (conflict_id, MEMORIES)
@@ -92,7 +92,7 @@ def test_a_conflict_is_listed_shown_and_resolved_once(vox: Vox) -> None:
     assert vox("oplog", "verify").code == 0
 
 
-def test_a_row_that_has_moved_on_is_shown_and_can_then_be_decided_on(vox: Vox) -> None:
+def test_a_row_that_has_moved_on_is_shown_and_can_then_be_decided_on(vox: VoxCommand) -> None:
     conflict_id = recorded(vox, "a")
     now = kept(vox, "a", tags="newer")
     refused = vox("conflicts", "resolve", conflict_id, "--value", '{"content": "mine"}')
@@ -107,7 +107,7 @@ def test_a_row_that_has_moved_on_is_shown_and_can_then_be_decided_on(vox: Vox) -
     assert [(each["accepted"], each["reason"]) for each in entries] == [(False, "row_moved"), (True, None)]
 
 
-def _in_a_terminal(vox: Vox, *arguments: str) -> str:
+def _in_a_terminal(vox: VoxCommand, *arguments: str) -> str:
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "vox_mesh.cli", *arguments],
@@ -131,7 +131,7 @@ def _in_a_terminal(vox: Vox, *arguments: str) -> str:
     return shown.decode()
 
 
-def test_fields_are_compared_in_colour_in_a_terminal_only(vox: Vox) -> None:
+def test_fields_are_compared_in_colour_in_a_terminal_only(vox: VoxCommand) -> None:
     conflict_id = recorded(vox, "a", content="right", tags="right")
     shown = _in_a_terminal(vox, "conflicts", "show", conflict_id)
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
@@ -145,7 +145,7 @@ def test_fields_are_compared_in_colour_in_a_terminal_only(vox: Vox) -> None:
     assert uncoloured.splitlines() == plain.splitlines()
 
 
-def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: Vox) -> None:
+def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: VoxCommand) -> None:
     first = recorded(vox, "a")
     with vox.running("conflicts", "watch", "--json") as watch:
         reported = json.loads(line_of(watch))
@@ -171,14 +171,14 @@ def test_a_watch_tells_of_each_conflict_as_it_comes_and_goes(vox: Vox) -> None:
         ("resolve 01 --value {", 2, "--value is not JSON"),
     ],
 )
-def test_what_can_not_be_done_is_one_line(vox: Vox, arguments: str, code: int, reported: str) -> None:
+def test_what_can_not_be_done_is_one_line(vox: VoxCommand, arguments: str, code: int, reported: str) -> None:
     ended = vox("conflicts", *arguments.split())
     assert ended.code == code
     assert reported in ended.error
 
 
 @pytest.mark.parametrize("command", ["list", "resolve 01 --take left"])
-def test_on_the_memory_home_there_is_nothing_to_review(memory: Vox, command: str) -> None:
+def test_on_the_memory_home_there_is_nothing_to_review(memory: VoxCommand, command: str) -> None:
     ended = memory("conflicts", *command.split())
     assert ended.code == 2
     assert "needs a shared database" in ended.error

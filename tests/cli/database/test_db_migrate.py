@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.store.stored import load_stored, stored_file
 from tools.sqld import Server
 from vox_mesh import load_settings
@@ -23,7 +23,7 @@ _DATABASE = ".vox/cache/db/local.db"
 
 
 @pytest.fixture(params=["file", "server"])
-def behind(request: pytest.FixtureRequest, vox: Vox) -> Vox:
+def behind(request: pytest.FixtureRequest, vox: VoxCommand) -> VoxCommand:
     """The command on a database of version 7, in its first shape."""
     if request.param == "file":
         stored_file("v7_early", vox.folder / _DATABASE)
@@ -41,26 +41,26 @@ def behind(request: pytest.FixtureRequest, vox: Vox) -> Vox:
 
 
 @pytest.fixture
-def current(vox: Vox) -> Vox:
+def current(vox: VoxCommand) -> VoxCommand:
     """The command on a file of this version."""
     vox("db", "init")
     return vox
 
 
-def changed(vox: Vox, *statements: str) -> None:
+def changed(vox: VoxCommand, *statements: str) -> None:
     """Change a file behind the command's back."""
     with closing(sqlite3.connect(vox.folder / _DATABASE)) as database, database:
         for statement in statements:
             database.execute(statement)
 
 
-def schema_check(vox: Vox) -> dict[str, str]:
+def schema_check(vox: VoxCommand) -> dict[str, str]:
     """What the doctor says of the schema."""
     (found,) = [each for each in vox("doctor", "--json").document if each["check"] == "schema"]
     return dict(found)
 
 
-def test_one_can_look_first_and_then_migrate(behind: Vox) -> None:
+def test_one_can_look_first_and_then_migrate(behind: VoxCommand) -> None:
     found = behind("db", "migrate", "--status", "--json").document
     assert (found["state"], found["schema_version"], found["code_version"]) == ("behind", 7, VERSION)
     assert found["pending"] == _PENDING
@@ -91,13 +91,13 @@ def test_one_can_look_first_and_then_migrate(behind: Vox) -> None:
     }
 
 
-def test_any_command_migrates_and_says_so(behind: Vox) -> None:
+def test_any_command_migrates_and_says_so(behind: VoxCommand) -> None:
     ended = behind("nodes", "--json")
     assert ended.code == 0
     assert "info: schema migrated: from=7 to=8 migration=baseline" in ended.err
 
 
-def test_of_processes_that_start_at_once_one_migrates(behind: Vox) -> None:
+def test_of_processes_that_start_at_once_one_migrates(behind: VoxCommand) -> None:
     commands = [behind.launch("db", "status", "--json") for _ in range(6)]
     ended = [(*command.communicate(timeout=60), command.wait()) for command in commands]
     assert [code for _, _, code in ended] == [0] * 6, ended
@@ -105,7 +105,7 @@ def test_of_processes_that_start_at_once_one_migrates(behind: Vox) -> None:
     assert sum(str(err).count("schema migrated: from=7") for _, err, _ in ended) == 1
 
 
-def test_what_is_missing_is_named_by_all_and_created_again(current: Vox) -> None:
+def test_what_is_missing_is_named_by_all_and_created_again(current: VoxCommand) -> None:
     changed(current, "DROP TRIGGER job_comes", "DROP INDEX jobs_ready")
     check = schema_check(current)
     assert check["state"] == "fail"
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named_by_all_and_created_again(current: Vox) -> None
     assert current("db", "status", "--json").document["differences"] == []
 
 
-def test_a_column_that_is_missing_is_named_and_left_to_people(current: Vox) -> None:
+def test_a_column_that_is_missing_is_named_and_left_to_people(current: VoxCommand) -> None:
     changed(current, "ALTER TABLE budgets DROP COLUMN hlc")
     check = schema_check(current)
     assert check["found"] == f"version {VERSION}, but column budgets.hlc is missing"
@@ -139,7 +139,7 @@ def test_a_column_that_is_missing_is_named_and_left_to_people(current: Vox) -> N
     assert "column budgets.hlc is missing" in refused.error
 
 
-def test_a_database_of_newer_code_is_left_alone(current: Vox) -> None:
+def test_a_database_of_newer_code_is_left_alone(current: VoxCommand) -> None:
     changed(current, f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({VERSION + 1}, {VERSION + 1})")
     assert current("db", "migrate", "--status", "--json").document["state"] == "too_new"
     ended = current("db", "migrate")
@@ -147,9 +147,9 @@ def test_a_database_of_newer_code_is_left_alone(current: Vox) -> None:
     assert "upgrade vox-mesh" in ended.error
 
 
-def test_status_and_dry_run_exclude_each_other(current: Vox) -> None:
+def test_status_and_dry_run_exclude_each_other(current: VoxCommand) -> None:
     assert current("db", "migrate", "--status", "--dry-run").code == 2
 
 
-def test_it_is_refused_where_nothing_is_kept(memory: Vox, tmp_path: Path) -> None:
+def test_it_is_refused_where_nothing_is_kept(memory: VoxCommand, tmp_path: Path) -> None:
     assert memory("db", "migrate").code == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import RunningNode, Vox, running_node
+from tests.cli.conftest import RunningNode, VoxCommand, running_node
 from tests.cli.node.test_nodes import interrupted, line_of
 from tools.sqld import Server
 from vox_mesh.model.oplog.chain import LogEntry
@@ -20,14 +20,14 @@ _ABSENT = "01" + "0" * 24
 
 
 @contextmanager
-def database(vox: Vox) -> Iterator[sqlite3.Connection]:
+def database(vox: VoxCommand) -> Iterator[sqlite3.Connection]:
     """The file of the file home, in the hands of a client that should not have it."""
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as connection, connection:
         yield connection
 
 
 @pytest.fixture
-def node(vox: Vox) -> RunningNode:
+def node(vox: VoxCommand) -> RunningNode:
     """A node that has logged two notes and left."""
     with running_node(vox) as node:
         node.note("one")
@@ -35,7 +35,7 @@ def node(vox: Vox) -> RunningNode:
     return node
 
 
-def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: Vox, node: RunningNode) -> None:
+def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: VoxCommand, node: RunningNode) -> None:
     entries = vox("oplog", "tail", "--json").document
     assert [entry["kind"] for entry in entries] == ["InitialiseMesh", "note", "note", "Seal"]
     assert {*LogEntry._fields, "window", "beat_index"} == {*entries[0]}
@@ -49,7 +49,7 @@ def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: Vox, node: Runni
     assert vox("oplog", "tail", "--node", "unknown").out == "none\n"
 
 
-def test_a_followed_log_shows_entries_as_they_come_and_ends_on_ctrl_c(shared: Vox) -> None:
+def test_a_followed_log_shows_entries_as_they_come_and_ends_on_ctrl_c(shared: VoxCommand) -> None:
     with running_node(shared) as node:
         first = node.note("before")
         follow = ("oplog", "tail", "--follow", "--kind", "note")
@@ -66,7 +66,7 @@ def test_a_followed_log_shows_entries_as_they_come_and_ends_on_ctrl_c(shared: Vo
             assert interrupted(plain)[0] == 130
 
 
-def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: RunningNode) -> None:
+def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: VoxCommand, node: RunningNode) -> None:
     sound = vox("oplog", "verify", "--json")
     assert sound.code == 0
     (chain,) = sound.document
@@ -85,7 +85,7 @@ def test_a_sound_log_verifies_and_a_changed_one_names_the_entry(vox: Vox, node: 
     assert f"broken: {node.node_id}, entry 3 ({chain['op_id']}): its contents" in text.out
 
 
-def test_a_chain_that_is_not_there_is_reported(vox: Vox, node: RunningNode) -> None:
+def test_a_chain_that_is_not_there_is_reported(vox: VoxCommand, node: RunningNode) -> None:
     assert vox("oplog", "export", "log").code == 0
     for more in ((), ("--from-file", "log")):
         ended = vox("oplog", "verify", "--node", f"{node.node_id}x", *more)
@@ -93,7 +93,7 @@ def test_a_chain_that_is_not_there_is_reported(vox: Vox, node: RunningNode) -> N
         assert "not found" in ended.error
 
 
-def test_an_export_verifies_where_there_is_nothing_else(vox: Vox, tmp_path: Path) -> None:
+def test_an_export_verifies_where_there_is_nothing_else(vox: VoxCommand, tmp_path: Path) -> None:
     with running_node(vox) as node:
         node.note("one")
         assert vox("oplog", "anchor").code == 0
@@ -102,7 +102,7 @@ def test_an_export_verifies_where_there_is_nothing_else(vox: Vox, tmp_path: Path
     elsewhere.mkdir()
     (vox.folder / "log.jsonl").rename(elsewhere / "log.jsonl")
     (elsewhere / ".env").write_text("VOX_DB_DRIVER=pigeon\n")  # which no command that reads settings survives
-    alone = Vox(elsewhere)
+    alone = VoxCommand(elsewhere)
     chains = alone("oplog", "verify", "--from-file", "log.jsonl", "--json").document
     assert sum(chain["entries"] for chain in chains) == done["entries"]
     assert len(chains) == done["chains"] == 2
@@ -113,7 +113,7 @@ def test_an_export_verifies_where_there_is_nothing_else(vox: Vox, tmp_path: Path
     assert sorted(path.name for path in elsewhere.iterdir()) == [".env", "log.jsonl"]
 
 
-def test_an_export_that_was_changed_damaged_or_is_none_ends_so(vox: Vox, node: RunningNode) -> None:
+def test_an_export_that_was_changed_damaged_or_is_none_ends_so(vox: VoxCommand, node: RunningNode) -> None:
     assert vox("oplog", "export", "log").code == 0
     again = vox("oplog", "export", "log")
     assert (again.code, "log exists already" in again.error) == (1, True)
@@ -131,7 +131,7 @@ def test_an_export_that_was_changed_damaged_or_is_none_ends_so(vox: Vox, node: R
     assert (none.code, "not an export of a log" in none.error) == (2, True)
 
 
-def test_an_anchor_shows_that_a_chain_was_cut_off(vox: Vox, node: RunningNode) -> None:
+def test_an_anchor_shows_that_a_chain_was_cut_off(vox: VoxCommand, node: RunningNode) -> None:
     made = vox("oplog", "anchor", "--json").document
     assert (made["node_id"], made["kind"]) == (f"{node.node_id}/cli", "Anchor")
     assert made["payload"]["heads"][node.node_id][0] == 4
@@ -142,7 +142,7 @@ def test_an_anchor_shows_that_a_chain_was_cut_off(vox: Vox, node: RunningNode) -
     assert f"anchor {made['op_id']} of {made['node_id']} recorded entry 4" in ended.out
 
 
-def test_what_an_op_waits_for_is_reported(vox: Vox) -> None:
+def test_what_an_op_waits_for_is_reported(vox: VoxCommand) -> None:
     with running_node(vox) as node:
         first = node.note("first")
         waiting = node.note(f"second after {_ABSENT}")
@@ -156,7 +156,7 @@ def test_what_an_op_waits_for_is_reported(vox: Vox) -> None:
         assert (unknown.code, "not found in the log" in unknown.error) == (1, True)
 
 
-def test_commands_that_only_read_make_no_key(vox: Vox) -> None:
+def test_commands_that_only_read_make_no_key(vox: VoxCommand) -> None:
     for command in ("nodes", "roles show", "oplog tail", "oplog verify", "oplog waiting", "oplog export e"):
         assert vox(*command.split()).code == 0
     assert vox("doctor").code == 0
@@ -164,7 +164,7 @@ def test_commands_that_only_read_make_no_key(vox: Vox) -> None:
 
 
 def test_a_key_that_others_can_read_is_refused_and_the_doctor_says_what_to_do(
-    vox: Vox, node: RunningNode
+    vox: VoxCommand, node: RunningNode
 ) -> None:
     found = {each["check"]: each for each in vox("doctor", "--json").document}
     assert (found["identity"]["state"], found["identity"]["found"]) == ("ok", node.node_id)
@@ -180,7 +180,7 @@ def test_a_key_that_others_can_read_is_refused_and_the_doctor_says_what_to_do(
     assert vox("oplog", "verify").code == 0  # reading needs no key
 
 
-def test_a_command_with_another_key_is_refused(vox: Vox, node: RunningNode) -> None:
+def test_a_command_with_another_key_is_refused(vox: VoxCommand, node: RunningNode) -> None:
     (vox.folder / ".vox/slots/1/key.pem").unlink()
     ended = vox("oplog", "anchor")
     assert ended.code == 1
@@ -188,7 +188,7 @@ def test_a_command_with_another_key_is_refused(vox: Vox, node: RunningNode) -> N
 
 
 def test_a_restore_is_logged_and_the_restored_log_verifies(
-    vox: Vox, node: RunningNode, server: Server
+    vox: VoxCommand, node: RunningNode, server: Server
 ) -> None:
     assert vox("db", "backup", "b.db").code == 0
     for restored in (vox.at(server), vox.having(VOX_DB_PATH="other.db", VOX_MESH_HOME="elsewhere")):
@@ -202,7 +202,7 @@ def test_a_restore_is_logged_and_the_restored_log_verifies(
         assert (chains.code, len(chains.document)) == (0, 2)
 
 
-def test_a_restore_that_could_not_be_logged_is_shown_all_the_same(vox: Vox, node: RunningNode) -> None:
+def test_a_restore_that_could_not_be_logged_is_shown_all_the_same(vox: VoxCommand, node: RunningNode) -> None:
     assert vox("db", "backup", "b.db").code == 0
     (vox.folder / ".vox/slots/1/key.pem").unlink()
     vox("oplog", "verify")

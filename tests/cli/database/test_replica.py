@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.running.programs import NODE
 from tools.fork_server import Program
 from tools.forked import Process
@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 30.0
 
 
 @pytest.fixture
-def mesh(vox: Vox, server: Server) -> Vox:
+def mesh(vox: VoxCommand, server: Server) -> VoxCommand:
     """Commands on an empty database of a server, its schema made."""
     mesh = vox.at(server)
     assert mesh("db", "init").code == 0
@@ -35,7 +35,7 @@ def mesh(vox: Vox, server: Server) -> Vox:
 
 
 @contextmanager
-def node(vox: Vox) -> Iterator[None]:
+def node(vox: VoxCommand) -> Iterator[None]:
     """A node that runs next to the commands, and has caught up."""
     running = Program((), vox.environment, code=NODE, folder=str(vox.folder))
     with Process(running, has_stdin=True) as process:
@@ -49,13 +49,13 @@ def node(vox: Vox) -> Iterator[None]:
             process.kill()
 
 
-def replicas(vox: Vox) -> list[dict[str, Any]]:
+def replicas(vox: VoxCommand) -> list[dict[str, Any]]:
     """What `db status` says of them."""
     found: list[dict[str, Any]] = vox("db", "status", "--json").document["replicas"]
     return found
 
 
-def test_sync_makes_the_copy_that_a_node_will_find(mesh: Vox) -> None:
+def test_sync_makes_the_copy_that_a_node_will_find(mesh: VoxCommand) -> None:
     synced = mesh("db", "sync", "--json").document
     assert (synced["slot"], synced["driver"], synced["state"]) == ("1", "pushed", "stopped")
     assert (synced["lag_frames"], synced["error"]) == (0, "")
@@ -67,13 +67,13 @@ def test_sync_makes_the_copy_that_a_node_will_find(mesh: Vox) -> None:
     assert (listed["slot"], listed["bytes"], listed["frame"]) == ("1", synced["bytes"], synced["frame"])
 
 
-def test_sync_takes_the_slot_that_is_named(mesh: Vox) -> None:
+def test_sync_takes_the_slot_that_is_named(mesh: VoxCommand) -> None:
     named = mesh.having(VOX_MESH_NODE_ID="builder-1")
     assert named("db", "sync", "--json").document["slot"] == "builder-1"
     assert [replica["slot"] for replica in replicas(mesh)] == ["builder-1"]
 
 
-def test_sync_beside_a_running_node_waits_for_its_replica(mesh: Vox) -> None:
+def test_sync_beside_a_running_node_waits_for_its_replica(mesh: VoxCommand) -> None:
     with node(mesh):
         synced = mesh("db", "sync", "--json").document
         assert (synced["state"], synced["reads"], synced["lag_frames"]) == ("in touch", "replica", 0)
@@ -81,7 +81,7 @@ def test_sync_beside_a_running_node_waits_for_its_replica(mesh: Vox) -> None:
     assert replicas(mesh)[0]["state"] == "stopped"
 
 
-def test_commands_that_end_soon_leave_no_replica(mesh: Vox) -> None:
+def test_commands_that_end_soon_leave_no_replica(mesh: VoxCommand) -> None:
     mesh("db", "status")
     mesh("doctor")
     assert replicas(mesh) == []
@@ -89,7 +89,7 @@ def test_commands_that_end_soon_leave_no_replica(mesh: Vox) -> None:
 
 
 def test_status_says_that_a_replica_is_out_of_touch_and_that_the_primary_is_asked(
-    mesh: Vox, server: Server
+    mesh: VoxCommand, server: Server
 ) -> None:
     with node(mesh.having(VOX_DB_MAX_STALE_MS="200")):
         server.kill()
@@ -108,7 +108,7 @@ def test_status_says_that_a_replica_is_out_of_touch_and_that_the_primary_is_aske
         assert found["lag_ms"] > 200
 
 
-def test_a_first_copy_draws_a_bar_on_the_terminal_and_nothing_else_on_stdout(mesh: Vox) -> None:
+def test_a_first_copy_draws_a_bar_on_the_terminal_and_nothing_else_on_stdout(mesh: VoxCommand) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "vox_mesh.cli", "db", "sync", "--json"],
@@ -128,20 +128,20 @@ def test_a_first_copy_draws_a_bar_on_the_terminal_and_nothing_else_on_stdout(mes
 
 
 @pytest.mark.parametrize("variables", [{}, {"VOX_DB_URL": "http://127.0.0.1:1", "VOX_DB_REPLICA": "off"}])
-def test_sync_without_a_replica_is_refused(vox: Vox, variables: dict[str, str]) -> None:
+def test_sync_without_a_replica_is_refused(vox: VoxCommand, variables: dict[str, str]) -> None:
     ended = vox.having(**variables)("db", "sync")
     assert ended.code == 2
     assert "no replica to sync" in ended.error
 
 
-def test_sync_with_the_server_away_ends_with_3_and_one_line(vox: Vox) -> None:
+def test_sync_with_the_server_away_ends_with_3_and_one_line(vox: VoxCommand) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_DEADLINE="1s")
     ended = away("db", "sync")
     assert ended.code == 3
     assert ended.err.splitlines()[-1].startswith("vox-mesh: the replica does not get on: ")
 
 
-def test_sync_leaves_a_file_alone_that_is_no_replica(mesh: Vox) -> None:
+def test_sync_leaves_a_file_alone_that_is_no_replica(mesh: VoxCommand) -> None:
     path = replica_path(mesh.folder / ".vox/cache/db/local.db", "1")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"precious")
@@ -151,28 +151,28 @@ def test_sync_leaves_a_file_alone_that_is_no_replica(mesh: Vox) -> None:
     assert path.read_bytes() == b"precious"
 
 
-def test_the_doctor_says_which_replica_there_can_be(mesh: Vox) -> None:
-    def check(vox: Vox) -> dict[str, Any]:
+def test_the_doctor_says_which_replica_there_can_be(mesh: VoxCommand) -> None:
+    def check(vox: VoxCommand) -> dict[str, Any]:
         return next(each for each in vox("doctor", "--json").document if each["check"] == "replica")
 
     assert check(mesh)["found"].startswith("pushed: ")
     assert check(mesh.having(VOX_DB_REPLICA="off"))["state"] == "warn"
 
 
-def test_the_doctor_goes_by_what_is_chosen(mesh: Vox) -> None:
+def test_the_doctor_goes_by_what_is_chosen(mesh: VoxCommand) -> None:
     ended = mesh.having(VOX_DB_REPLICA="native")("doctor", "--json")
     found = next(each for each in ended.document if each["check"] == "replica")
     assert ("native" in found["found"]) is (importlib.util.find_spec("libsql") is not None)
     assert "pushed" not in found["found"]
 
 
-def test_a_path_with_brackets_is_a_path_like_any_other(mesh: Vox) -> None:
+def test_a_path_with_brackets_is_a_path_like_any_other(mesh: VoxCommand) -> None:
     odd = mesh.having(VOX_DB_PATH="a[1]*.db")
     assert odd("db", "sync", "--json").document["lag_frames"] == 0
     assert [replica["slot"] for replica in replicas(odd)] == ["1"]
 
 
-def test_sync_with_a_wrong_token_says_so_at_once(mesh: Vox, server: Server) -> None:
+def test_sync_with_a_wrong_token_says_so_at_once(mesh: VoxCommand, server: Server) -> None:
     with Server() as other:
         forged = other.token
     ended = mesh.at(server, forged)("db", "sync")
@@ -180,13 +180,13 @@ def test_sync_with_a_wrong_token_says_so_at_once(mesh: Vox, server: Server) -> N
     assert "refused the token" in ended.err.splitlines()[-1]
 
 
-def test_a_replica_of_another_server_is_not_shown_as_one_of_this(mesh: Vox) -> None:
+def test_a_replica_of_another_server_is_not_shown_as_one_of_this(mesh: VoxCommand) -> None:
     assert mesh("db", "sync").code == 0
     with Server() as other:
         assert replicas(mesh.at(other)) == []
 
 
-def test_a_replica_that_cannot_be_opened_is_named_with_its_reason(mesh: Vox, tmp_path: Path) -> None:
+def test_a_replica_that_cannot_be_opened_is_named_with_its_reason(mesh: VoxCommand, tmp_path: Path) -> None:
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     ended = mesh.having(VOX_DB_PATH=str(blocked / "local.db"))("db", "sync")

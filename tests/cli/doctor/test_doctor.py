@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Ended, Vox
+from tests.cli.conftest import Ended, VoxCommand
 from tools.sqld import Server, free_port
 from vox_mesh.cli.doctor.checks import CheckState
 from vox_mesh.cli.doctor.database_checks import judge_clock
@@ -22,7 +22,7 @@ def _by_check(ended: Ended) -> dict[str, dict[str, Any]]:
     return {finding["check"]: finding for finding in findings}
 
 
-def test_nothing_is_wrong_with_a_fresh_home(shared: Vox) -> None:
+def test_nothing_is_wrong_with_a_fresh_home(shared: VoxCommand) -> None:
     assert shared("db", "init").code == 0
     ended = shared("doctor", "--json")
     assert {name: each["state"] for name, each in _by_check(ended).items() if each["state"] != "ok"} == {}
@@ -30,7 +30,7 @@ def test_nothing_is_wrong_with_a_fresh_home(shared: Vox) -> None:
     assert ended.err == ""
 
 
-def test_the_checks_of_a_server_are_all_made(vox: Vox, shared_server: Server) -> None:
+def test_the_checks_of_a_server_are_all_made(vox: VoxCommand, shared_server: Server) -> None:
     vox.at(shared_server)("db", "init")
     found = _by_check(vox.at(shared_server)("doctor", "--json"))
     assert {"settings", "home", "reachability", "anonymous_access", "write_access", "clock"} <= set(found)
@@ -39,7 +39,7 @@ def test_the_checks_of_a_server_are_all_made(vox: Vox, shared_server: Server) ->
     assert " ms" in found["reachability"]["found"]
 
 
-def test_text_has_a_line_for_each_check_and_its_advice(vox: Vox) -> None:
+def test_text_has_a_line_for_each_check_and_its_advice(vox: VoxCommand) -> None:
     ended = vox("doctor")
     assert ended.code == 0
     lines = ended.out.splitlines()
@@ -48,21 +48,21 @@ def test_text_has_a_line_for_each_check_and_its_advice(vox: Vox) -> None:
     assert not (vox.folder / ".vox").exists()  # looking creates nothing
 
 
-def test_a_server_without_auth_is_reported(vox: Vox) -> None:
+def test_a_server_without_auth_is_reported(vox: VoxCommand) -> None:
     with Server(auth=False) as server:
         ended = vox.at(server)("doctor", "--json")
     assert _by_check(ended)["anonymous_access"]["state"] == "warn"
     assert ended.code == 0
 
 
-def test_a_server_that_checkpoints_on_commit_is_reported(vox: Vox) -> None:
+def test_a_server_that_checkpoints_on_commit_is_reported(vox: VoxCommand) -> None:
     with Server(flags=()) as server:
         found = _by_check(vox.at(server)("doctor", "--json"))
     assert found["server_flags"]["state"] == "warn"
     assert "--checkpoint-interval-s 60" in found["server_flags"]["advice"]
 
 
-def test_a_server_that_gives_access_to_its_files_fails(vox: Vox) -> None:
+def test_a_server_that_gives_access_to_its_files_fails(vox: VoxCommand) -> None:
     with Server(has_file_access=True) as server:
         ended = vox.at(server)("doctor", "--json")
     assert _by_check(ended)["file_access"]["state"] == "fail"
@@ -70,7 +70,7 @@ def test_a_server_that_gives_access_to_its_files_fails(vox: Vox) -> None:
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
-def test_a_token_that_may_only_read_fails(vox: Vox, server: Server, driver: str) -> None:
+def test_a_token_that_may_only_read_fails(vox: VoxCommand, server: Server, driver: str) -> None:
     vox.at(server)("db", "init")
     reader = vox.at(server, server.token_with({"a": "ro"})).having(VOX_DB_DRIVER=driver)
     ended = reader("doctor", "--json")
@@ -79,7 +79,7 @@ def test_a_token_that_may_only_read_fails(vox: Vox, server: Server, driver: str)
     assert {name for name, each in found.items() if each["state"] == "fail"} == {"write_access"}
 
 
-def test_trying_to_write_leaves_nothing_behind(shared: Vox) -> None:
+def test_trying_to_write_leaves_nothing_behind(shared: VoxCommand) -> None:
     shared("db", "init")
     before = shared("db", "backup", "before.db", "--json").document
     shared("doctor")
@@ -88,7 +88,7 @@ def test_trying_to_write_leaves_nothing_behind(shared: Vox) -> None:
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
-def test_a_wrong_token_fails(vox: Vox, shared_server: Server, driver: str) -> None:
+def test_a_wrong_token_fails(vox: VoxCommand, shared_server: Server, driver: str) -> None:
     ended = vox.at(shared_server, "eyJ.wrong.token").having(VOX_DB_DRIVER=driver)("doctor", "--json")
     assert ended.code == 1
     assert _by_check(ended)["reachability"]["state"] == "fail"
@@ -96,7 +96,7 @@ def test_a_wrong_token_fails(vox: Vox, shared_server: Server, driver: str) -> No
 
 
 @pytest.mark.parametrize("driver", ["ws", "http", "libsql-client"])
-def test_a_dead_port_ends_with_3_and_the_other_checks_are_made(vox: Vox, driver: str) -> None:
+def test_a_dead_port_ends_with_3_and_the_other_checks_are_made(vox: VoxCommand, driver: str) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_DRIVER=driver)
     ended = away("doctor", "--json")
     found = _by_check(ended)
@@ -106,7 +106,7 @@ def test_a_dead_port_ends_with_3_and_the_other_checks_are_made(vox: Vox, driver:
     assert "clock" not in found
 
 
-def test_misspelt_variables_are_reported(vox: Vox) -> None:
+def test_misspelt_variables_are_reported(vox: VoxCommand) -> None:
     (vox.folder / ".env").write_text("VOX_DB_TOKN=eyJsecret\n")
     ended = vox.having(VOX_DB_ULR="libsql://x", VOX_ZEBRA="1")("doctor", "--json")
     finding = _by_check(ended)["settings"]
@@ -117,13 +117,13 @@ def test_misspelt_variables_are_reported(vox: Vox) -> None:
     assert "eyJsecret" not in ended.out
 
 
-def test_a_database_that_is_set_but_not_enabled_is_reported(memory: Vox) -> None:
+def test_a_database_that_is_set_but_not_enabled_is_reported(memory: VoxCommand) -> None:
     found = _by_check(memory.having(VOX_DB_URL="libsql://my-db.turso.io")("doctor", "--json"))
     assert found["settings"]["state"] == "warn"
     assert "VOX_MESH_ENABLED=1" in found["settings"]["advice"]
 
 
-def test_files_that_others_can_read_are_reported(vox: Vox) -> None:
+def test_files_that_others_can_read_are_reported(vox: VoxCommand) -> None:
     vox("db", "init")
     database = Path(".vox/cache/db/local.db")
     (vox.folder / database).chmod(0o644)
@@ -132,7 +132,7 @@ def test_files_that_others_can_read_are_reported(vox: Vox) -> None:
     assert finding["advice"] == f"run `chmod go-rwx {database}`"
 
 
-def test_a_spool_that_waits_is_reported_and_so_is_one_that_was_refused(vox: Vox) -> None:
+def test_a_spool_that_waits_is_reported_and_so_is_one_that_was_refused(vox: VoxCommand) -> None:
     vox("db", "init")
     slots = vox.folder / ".vox" / "slots"
     (slots / "1").mkdir(parents=True, mode=0o700)
@@ -146,7 +146,7 @@ def test_a_spool_that_waits_is_reported_and_so_is_one_that_was_refused(vox: Vox)
     spool.close()
 
 
-def test_a_damaged_spool_fails(vox: Vox) -> None:
+def test_a_damaged_spool_fails(vox: VoxCommand) -> None:
     (vox.folder / ".vox" / "slots" / "1").mkdir(parents=True)
     (vox.folder / ".vox" / "slots" / "1" / "spool-0.db").write_text("no database" * 100)
     ended = vox("doctor", "--json")
@@ -154,7 +154,7 @@ def test_a_damaged_spool_fails(vox: Vox) -> None:
     assert _by_check(ended)["spool"]["state"] == "fail"
 
 
-def test_a_replica_in_the_place_of_the_database_fails(vox: Vox) -> None:
+def test_a_replica_in_the_place_of_the_database_fails(vox: VoxCommand) -> None:
     vox("db", "init")
     (vox.folder / ".vox/cache/db/local.db.mark").touch()
     ended = vox("doctor", "--json")
@@ -162,7 +162,7 @@ def test_a_replica_in_the_place_of_the_database_fails(vox: Vox) -> None:
     assert _by_check(ended)["home"]["state"] == "fail"
 
 
-def test_a_mark_without_its_replica_is_reported(vox: Vox, shared_server: Server) -> None:
+def test_a_mark_without_its_replica_is_reported(vox: VoxCommand, shared_server: Server) -> None:
     mark = vox.folder / ".vox/cache/db/local.db.replica-1.mark"
     mark.parent.mkdir(parents=True)
     mark.touch()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.database.test_conflicts import recorded
 from tools.forked import Process
 
@@ -18,7 +18,7 @@ _PATIENCE_S = 60.0
 Findings = dict[str, tuple[str, str]]
 
 
-def _found(vox: Vox, code: int = 0) -> Findings:
+def _found(vox: VoxCommand, code: int = 0) -> Findings:
     """How each check ended, and what it found."""
     ended = vox("doctor", "--json")
     assert ended.code == code, ended
@@ -27,7 +27,7 @@ def _found(vox: Vox, code: int = 0) -> Findings:
 
 
 @contextmanager
-def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
+def _up(vox: VoxCommand, *options: str) -> Iterator[tuple[Process, str]]:
     """A node that is up, and where it listens."""
     with vox.running("up", "--node-id", "one", *options) as process:
         said = next(line for line in process.stderr if "node up: " in line)
@@ -36,7 +36,7 @@ def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
         yield process, address[0]
 
 
-def _change(vox: Vox, sql: str, *values: Any) -> None:
+def _change(vox: VoxCommand, sql: str, *values: Any) -> None:
     """Change the database as time, or a fault, would."""
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
         assert database.execute(sql, values).rowcount == 1
@@ -45,7 +45,7 @@ def _change(vox: Vox, sql: str, *values: Any) -> None:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox: Vox) -> None:
+def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox: VoxCommand) -> None:
     with _up(vox) as (process, url):
         found = _found(vox)
         assert found["nodes"] == ("ok", "one")
@@ -57,7 +57,7 @@ def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox:
     assert "service" not in found, "who has left need not answer"
 
 
-def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> None:
+def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: VoxCommand) -> None:
     with _up(vox):
         assert _found(vox)["tempo"] == ("ok", "12 beats a minute, leader none")
         limits = {"max_bpm": 60, "min_bpm": 15}
@@ -70,7 +70,9 @@ def test_a_node_that_goes_by_another_tempo_than_the_mesh_is_named(vox: Vox) -> N
     )
 
 
-def test_who_may_only_read_can_ask_a_node_and_anyone_who_has_another_token_is_notified(vox: Vox) -> None:
+def test_who_may_only_read_can_ask_a_node_and_anyone_who_has_another_token_is_notified(
+    vox: VoxCommand,
+) -> None:
     look_only = "a-token-for-those-who-only-look"
     with _up(vox.having(VOX_MESH_READ_TOKEN=look_only)):
         elsewhere = vox.having(VOX_MESH_HOME="elsewhere", VOX_MESH_TOKEN="")
@@ -79,7 +81,7 @@ def test_who_may_only_read_can_ask_a_node_and_anyone_who_has_another_token_is_no
         assert _found(stranger, 1)["service"] == ("fail", "one: rejects our VOX_MESH_TOKEN")
 
 
-def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vox: Vox) -> None:
+def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vox: VoxCommand) -> None:
     alone = vox.having(VOX_MESH_TOKEN="")
     with _up(alone):
         found = _found(alone)
@@ -92,7 +94,7 @@ def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vo
             )
 
 
-def test_a_forged_address_gets_no_token_and_is_named(vox: Vox) -> None:
+def test_a_forged_address_gets_no_token_and_is_named(vox: VoxCommand) -> None:
     with _up(vox, "--tick", "1h"):
         _change(vox, "UPDATE node_addresses SET control_addr = 'http://192.0.2.1:1'")
         found = _found(vox, 1)
@@ -100,7 +102,7 @@ def test_a_forged_address_gets_no_token_and_is_named(vox: Vox) -> None:
     assert "service" not in found
 
 
-def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox) -> None:
+def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: VoxCommand) -> None:
     with _up(vox) as (process, url):
         process.kill()
         process.wait(_PATIENCE_S)
@@ -115,13 +117,13 @@ def test_a_node_that_does_not_answer_fails_until_it_is_known_to_be_dead(vox: Vox
     assert found["nodes"][0] == "ok"
 
 
-def test_a_node_that_is_dead_by_the_roster_but_answers_is_asked_what_is_wrong(vox: Vox) -> None:
+def test_a_node_that_is_dead_by_the_roster_but_answers_is_asked_what_is_wrong(vox: VoxCommand) -> None:
     with _up(vox, "--tick", "1h") as (_, url):
         _change(vox, "UPDATE mesh_heartbeats SET last_seen_ms = last_seen_ms - 100 * 3600000")
         assert _found(vox)["service"] == ("ok", f"one at {url}"), "it has a reason not to tick"
 
 
-def test_what_a_node_says_is_wrong_with_it_is_reported_on_every_machine(vox: Vox) -> None:
+def test_what_a_node_says_is_wrong_with_it_is_reported_on_every_machine(vox: VoxCommand) -> None:
     with _up(vox) as (process, _):
         process.kill()
         process.wait(_PATIENCE_S)
@@ -132,7 +134,7 @@ def test_what_a_node_says_is_wrong_with_it_is_reported_on_every_machine(vox: Vox
     assert "service" not in found, "that is for a doctor there to ask"
 
 
-def test_an_address_that_no_one_could_reach_is_reported(vox: Vox) -> None:
+def test_an_address_that_no_one_could_reach_is_reported(vox: VoxCommand) -> None:
     vox("db", "init")
     open_to_all = vox.having(VOX_MESH_CONTROL_ADDR="http://10.0.0.7:7400")
     assert "reach" not in _found(open_to_all)
@@ -143,7 +145,7 @@ def test_an_address_that_no_one_could_reach_is_reported(vox: Vox) -> None:
 # --- what waits for someone ---------------------------------------------------------------------
 
 
-def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: Vox) -> None:
+def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: VoxCommand) -> None:
     vox("job", "schedule", "--kind", "report.write")
     assert _found(vox)["jobs"] == ("ok", "1 pending, 0 running")
     _change(vox, "UPDATE jobs SET not_before_ms = not_before_ms - 100000, created_ms = created_ms - 100000")
@@ -155,7 +157,7 @@ def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: Vox) -> None:
     assert _found(vox)["jobs"] == ("warn", "1 pending, 0 running, 1 failed")
 
 
-def test_messages_that_are_overdue_or_dead_are_reported(vox: Vox) -> None:
+def test_messages_that_are_overdue_or_dead_are_reported(vox: VoxCommand) -> None:
     vox("send", "reviewer", "please look", "--from", "coder")
     assert _found(vox)["messages"] == ("ok", "1 unread")
     _change(vox, "UPDATE a2a_messages SET ack_by_ms = 1")
@@ -164,7 +166,7 @@ def test_messages_that_are_overdue_or_dead_are_reported(vox: Vox) -> None:
     assert _found(vox)["messages"] == ("warn", "1 dead letters")
 
 
-def test_conflicts_that_no_one_has_decided_on_are_reported(vox: Vox) -> None:
+def test_conflicts_that_no_one_has_decided_on_are_reported(vox: VoxCommand) -> None:
     vox("db", "init")
     assert _found(vox)["conflicts"] == ("ok", "none open")
     recorded(vox, "plan", content="theirs")

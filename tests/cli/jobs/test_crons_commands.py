@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from vox_mesh.cli import app
 
 
-def test_crons_of_all_three_ways_are_added_listed_and_removed(shared: Vox) -> None:
+def test_crons_of_all_three_ways_are_added_listed_and_removed(shared: VoxCommand) -> None:
     def add(*arguments: str) -> Any:
         return shared("cron", "add", *arguments, "--json").document
 

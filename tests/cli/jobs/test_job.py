@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.cli.database.test_oplog import database
 from tests.support.jobs.job_scene import done, taken
 from tools.fork_server import Program
@@ -23,17 +23,17 @@ from vox_mesh.store.script import new_key
 _PATIENCE_S: Final = 60.0
 
 
-def scheduled(vox: Vox, *arguments: str) -> Any:
+def scheduled(vox: VoxCommand, *arguments: str) -> Any:
     """Schedule a job; what the command shows of it."""
     return vox("job", "schedule", "--json", *arguments).document
 
 
-def kind(vox: Vox, name: str = "test.work", *more: str) -> str:
+def kind(vox: VoxCommand, name: str = "test.work", *more: str) -> str:
     """Schedule a new job of a kind; its id."""
     return str(scheduled(vox, "--kind", name, "--new", *more)["job_id"])
 
 
-def listed(vox: Vox, *arguments: str) -> list[str]:
+def listed(vox: VoxCommand, *arguments: str) -> list[str]:
     """The ids of the jobs that a command lists."""
     return [each["job_id"] for each in vox("job", *arguments, "--json").document]
 
@@ -41,7 +41,7 @@ def listed(vox: Vox, *arguments: str) -> list[str]:
 # --- scheduling ----------------------------------------------------------------------------------
 
 
-def test_the_same_manifest_is_the_same_job_unless_a_new_one_is_wanted(vox: Vox) -> None:
+def test_the_same_manifest_is_the_same_job_unless_a_new_one_is_wanted(vox: VoxCommand) -> None:
     asked = ("--kind", "test.work", "--payload", '{"n": 1}')
     first = scheduled(vox, *asked)
     assert {*first} == {"job_id", "ulid", "kind", "is_new"}
@@ -55,14 +55,14 @@ def test_the_same_manifest_is_the_same_job_unless_a_new_one_is_wanted(vox: Vox) 
     assert line.split() == [first["job_id"][:12], first["ulid"], "test.work", "no"]
 
 
-def test_a_job_with_a_ulid_of_its_own_is_new_once(vox: Vox) -> None:
+def test_a_job_with_a_ulid_of_its_own_is_new_once(vox: VoxCommand) -> None:
     asked = ("--ulid", new_key(), "--", "/bin/true")
     assert [scheduled(vox, *asked)["is_new"] for _ in range(2)] == [True, False]
     taken_by_another = vox("job", "schedule", *asked, "--and-more")
     assert (taken_by_another.code, "the ULID is taken by another job" in taken_by_another.error) == (2, True)
 
 
-def test_a_command_is_scheduled_with_all_that_its_options_say(vox: Vox) -> None:
+def test_a_command_is_scheduled_with_all_that_its_options_say(vox: VoxCommand) -> None:
     before = kind(vox)
     op_id, ulid = new_key(), new_key()
     options = ("--env", "A=b=c", "--env", "EMPTY=", "--cwd", "/", "--priority", "3", "--max-attempts", "7")
@@ -86,7 +86,7 @@ def test_a_command_is_scheduled_with_all_that_its_options_say(vox: Vox) -> None:
     assert vox("job", "show", before, "--json").document["successors"] == [shown["job_id"]]
 
 
-def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: Vox) -> None:
+def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: VoxCommand) -> None:
     one, two = new_key(), new_key()
     text = f"kind: test.two\nulid: {two}\nafter: [{one}]\n---\nkind: test.one\nulid: {one}\n"
     (vox.folder / "jobs.yaml").write_text(text)
@@ -101,7 +101,9 @@ def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: Vox) -> 
     assert (process.wait(), err, out.count('"is_new": false')) == (0, "", 2)
 
 
-def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_scheduled(vox: Vox) -> None:
+def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_scheduled(
+    vox: VoxCommand,
+) -> None:
     path = vox.folder / "bad.yaml"
     path.write_text("kind: test.work\n---\nkind: Test\npriority: 9\n---\ncommand: [make]\ncolour: red\n")
     ended = vox("job", "schedule", "-f", "bad.yaml")
@@ -197,7 +199,7 @@ def test_on_the_memory_home_they_say_why_they_make_no_sense(
 
 
 @pytest.mark.parametrize("command", ["schedule --kind a", "wait 123456", "abort --kind a", "verify 123456"])
-def test_with_the_database_away_they_end_with_3(vox: Vox, command: str) -> None:
+def test_with_the_database_away_they_end_with_3(vox: VoxCommand, command: str) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
     ended = away("job", *command.split())
     assert (ended.code, "can't be reached" in ended.error) == (3, True)
@@ -206,7 +208,7 @@ def test_with_the_database_away_they_end_with_3(vox: Vox, command: str) -> None:
 # --- looking -------------------------------------------------------------------------------------
 
 
-def test_a_job_is_found_by_id_beginning_and_ulid_and_not_by_what_fits_several(vox: Vox) -> None:
+def test_a_job_is_found_by_id_beginning_and_ulid_and_not_by_what_fits_several(vox: VoxCommand) -> None:
     job = scheduled(vox, "--kind", "test.work", "--new")
     job_id, ulid = job["job_id"], job["ulid"]
     for name in (job_id, job_id[:6], job_id[:26], ulid, ulid.lower()):
@@ -231,7 +233,7 @@ def test_a_job_is_found_by_id_beginning_and_ulid_and_not_by_what_fits_several(vo
         assert "must be given by its id or ULID" in vox("job", "show", nonsense).error
 
 
-def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox: Vox) -> None:
+def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox: VoxCommand) -> None:
     assert vox("job", "list").out == "none\n"
     one, two, three = kind(vox, "test.a"), kind(vox, "test.b"), kind(vox, "other", "--priority", "3")
     later = kind(vox, "test.b", "--run-at", "2030-01-01T00:00:00Z")
@@ -257,7 +259,7 @@ def test_jobs_are_listed_the_newest_first_by_state_kind_and_node_and_counted(vox
     assert lines[2].split()[:3] == [two[:12], "test.b", "running"]
 
 
-def test_all_of_a_job_is_shown_with_its_progress_and_what_it_left(vox: Vox) -> None:
+def test_all_of_a_job_is_shown_with_its_progress_and_what_it_left(vox: VoxCommand) -> None:
     job = kind(vox, "test.work", "--payload", '{"text": "\\u001b[31m"}')
     after = kind(vox, "test.next", "--after", job)
     done(job)
@@ -281,7 +283,7 @@ def test_all_of_a_job_is_shown_with_its_progress_and_what_it_left(vox: Vox) -> N
     assert '"kind": "test.work"' in text
 
 
-def test_commands_that_only_look_make_no_key(vox: Vox) -> None:
+def test_commands_that_only_look_make_no_key(vox: VoxCommand) -> None:
     for command in ("list", "list --counts", "ready", "dead", "graph", "rebuild --check"):
         assert vox("job", *command.split()).code == 0
     assert not (vox.folder / ".vox/slots").exists()
@@ -290,7 +292,9 @@ def test_commands_that_only_look_make_no_key(vox: Vox) -> None:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is_over(vox: Vox) -> None:
+def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is_over(
+    vox: VoxCommand,
+) -> None:
     good, bad, never = kind(vox), kind(vox, "test.fail"), kind(vox, "unknown.kind")
     done(good, bad)
     ended = vox("job", "wait", good, good[:8], "--json")
@@ -305,7 +309,7 @@ def test_waiting_ends_with_0_if_all_succeed_and_1_if_one_does_not_or_the_time_is
 
 @pytest.mark.parametrize("home", ["file", "mesh"])
 def test_one_that_waits_is_notified_when_the_job_ends(
-    home: str, vox: Vox, request: pytest.FixtureRequest
+    home: str, vox: VoxCommand, request: pytest.FixtureRequest
 ) -> None:
     there = {}
     if home == "mesh":
@@ -322,7 +326,7 @@ def test_one_that_waits_is_notified_when_the_job_ends(
     assert (following.wait(), logged) == (0, ("", "at work\n"))
 
 
-def test_a_job_is_scheduled_and_waited_for_in_one(vox: Vox) -> None:
+def test_a_job_is_scheduled_and_waited_for_in_one(vox: VoxCommand) -> None:
     ulid = new_key()
     with vox.launch("job", "schedule", "--wait", "--ulid", ulid, "--", "false") as plain:
         assert plain.stdout.readline().startswith("job_id")  # so it is scheduled
@@ -335,7 +339,7 @@ def test_a_job_is_scheduled_and_waited_for_in_one(vox: Vox) -> None:
     assert (plain.wait(), "failed" in text) == (1, True)
 
 
-def test_in_a_terminal_there_is_a_progress_bar(vox: Vox) -> None:
+def test_in_a_terminal_there_is_a_progress_bar(vox: VoxCommand) -> None:
     job = kind(vox)
     ours, theirs = pty.openpty()
     with subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.jobs.test_job import kind, listed
 from tests.support.jobs.job_scene import done, on_node, taken
 from tools.sqld import Server
@@ -15,12 +15,12 @@ from vox_mesh.store.script import new_key
 _MANY: Final = 501
 
 
-def snapshot(vox: Vox) -> Any:
+def snapshot(vox: VoxCommand) -> Any:
     """All jobs as they are."""
     return vox("job", "list", "--json").document
 
 
-def test_jobs_are_aborted_by_name_and_the_ones_that_had_ended_are_reported(vox: Vox) -> None:
+def test_jobs_are_aborted_by_name_and_the_ones_that_had_ended_are_reported(vox: VoxCommand) -> None:
     ended = kind(vox)
     done(ended)
     pending, running = kind(vox), kind(vox)
@@ -38,7 +38,7 @@ def test_jobs_are_aborted_by_name_and_the_ones_that_had_ended_are_reported(vox: 
     assert "did not succeed" in vox("job", "dead").out
 
 
-def test_a_dry_run_shows_what_would_be_and_changes_nothing(vox: Vox) -> None:
+def test_a_dry_run_shows_what_would_be_and_changes_nothing(vox: VoxCommand) -> None:
     failed = kind(vox, "test.fail")
     done(failed)
     one, two, _ = kind(vox, "test.a"), kind(vox, "test.b"), kind(vox, "other")
@@ -51,7 +51,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(vox: Vox) -> None:
     assert vox("oplog", "tail", "--kind", "AbortJob").out == "none\n"
 
 
-def test_many_are_aborted_in_batches_and_counted_and_others_are_left_alone(vox: Vox) -> None:
+def test_many_are_aborted_in_batches_and_counted_and_others_are_left_alone(vox: VoxCommand) -> None:
     other = kind(vox, "test.other")
 
     async def schedule(node: MeshNode) -> None:
@@ -71,7 +71,7 @@ def test_many_are_aborted_in_batches_and_counted_and_others_are_left_alone(vox: 
 
 
 def test_jobs_of_which_few_fit_into_an_answer_are_listed_aborted_and_retried_all_the_same(
-    vox: Vox, shared_server: Server
+    vox: VoxCommand, shared_server: Server
 ) -> None:
     there = {"db_url": shared_server.url, "db_token": shared_server.token, "scope_id": new_key()}
     vox = vox.at(shared_server).having(VOX_MESH_SCOPE_ID=there["scope_id"])
@@ -88,7 +88,7 @@ def test_jobs_of_which_few_fit_into_an_answer_are_listed_aborted_and_retried_all
     assert vox("job", "retry", "--state", "aborted").out == "retried 48 jobs\n"
 
 
-def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: Vox) -> None:
+def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: VoxCommand) -> None:
     failed, good, pending = kind(vox, "test.fail", "--priority", "2"), kind(vox), kind(vox, "other")
     done(failed, good)
     (again,) = vox("job", "retry", failed, "--json").document
@@ -105,7 +105,7 @@ def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: Vox) -> None:
     assert vox("job", "retry", "--kind", "test.*").out == "retried 0 jobs, 1 already retried\n"
 
 
-def test_a_job_in_hand_goes_back_and_waits_as_long_as_is_said(vox: Vox) -> None:
+def test_a_job_in_hand_goes_back_and_waits_as_long_as_is_said(vox: VoxCommand) -> None:
     job = kind(vox)
     taken(job)
     given = vox("job", "yield", job, "--delay", "1h", "--reason", "too early", "--json").document

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.database.test_oplog import database
 from tests.cli.jobs.test_job import kind, scheduled
 from tests.support.jobs.job_scene import LARGE, done, taken
@@ -21,7 +21,7 @@ _SEED: Final = 7
 _STRANGER: Final = "ed25519:" + "3b" * 32
 
 
-class Scene(NamedTuple):
+class FinishedJobs(NamedTuple):
     """Jobs that were done in a folder: a command, and one with a large output."""
 
     folder: Path
@@ -30,23 +30,23 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> FinishedJobs:
     """Done once, for all tests of the module to copy."""
     folder = tmp_path_factory.mktemp("proofs")
-    vox = Vox(folder, VOX_MESH_ENABLED="1")
+    vox = VoxCommand(folder, VOX_MESH_ENABLED="1")
     command, large = scheduled(vox, "--", "echo", "hello")["job_id"], kind(vox, "test.large")
     done(command, large, home_dir=folder / ".vox", db_path=folder / ".vox/cache/db/local.db")
-    return Scene(folder, command, large)
+    return FinishedJobs(folder, command, large)
 
 
 @pytest.fixture
-def there(scene: Scene, vox: Vox) -> Scene:
+def there(scene: FinishedJobs, vox: VoxCommand) -> FinishedJobs:
     """A copy of it, in the folder of the commands."""
     shutil.copytree(scene.folder, vox.folder, dirs_exist_ok=True)
     return scene._replace(folder=vox.folder)
 
 
-def faults(vox: Vox, job: str) -> list[str]:
+def faults(vox: VoxCommand, job: str) -> list[str]:
     """What is wrong with the proof of a job."""
     ended = vox("job", "verify", job, "--json")
     shown: list[str] = ended.document["faults"]
@@ -54,7 +54,7 @@ def faults(vox: Vox, job: str) -> list[str]:
     return shown
 
 
-def test_a_proof_holds_and_names_its_job_and_worker(vox: Vox, there: Scene) -> None:
+def test_a_proof_holds_and_names_its_job_and_worker(vox: VoxCommand, there: FinishedJobs) -> None:
     shown = vox("job", "verify", there.command[:10], "--json").document
     assert (shown["job_id"], shown["valid"], shown["faults"], shown["remarks"]) == (
         there.command,
@@ -69,7 +69,7 @@ def test_a_proof_holds_and_names_its_job_and_worker(vox: Vox, there: Scene) -> N
     assert (text.code, text.out.splitlines()[-1]) == (0, "the proof holds")
 
 
-def test_what_was_not_done_by_a_worker_has_no_proof(vox: Vox) -> None:
+def test_what_was_not_done_by_a_worker_has_no_proof(vox: VoxCommand) -> None:
     pending, aborted, running = kind(vox), kind(vox), kind(vox)
     after = kind(vox, "test.next", "--after", aborted)
     taken(running)
@@ -118,7 +118,7 @@ def test_what_was_not_done_by_a_worker_has_no_proof(vox: Vox) -> None:
     ],
 )
 def test_whatever_is_changed_in_the_database_is_reported(
-    vox: Vox, there: Scene, change: str, fault: str
+    vox: VoxCommand, there: FinishedJobs, change: str, fault: str
 ) -> None:
     with database(vox) as connection:
         assert connection.execute(f"{change}").rowcount > 0
@@ -129,14 +129,18 @@ def test_whatever_is_changed_in_the_database_is_reported(
 @pytest.mark.parametrize(
     "change", [f"UPDATE node_keys SET public_key = '{_STRANGER}'", "DELETE FROM node_keys"]
 )
-def test_a_proof_does_not_depend_on_the_table_of_keys(vox: Vox, there: Scene, change: str) -> None:
+def test_a_proof_does_not_depend_on_the_table_of_keys(
+    vox: VoxCommand, there: FinishedJobs, change: str
+) -> None:
     with database(vox) as connection:
         assert connection.execute(change).rowcount > 0
     assert faults(vox, there.command) == []
     assert vox("oplog", "verify").code == 1
 
 
-def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vox, there: Scene) -> None:
+def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(
+    vox: VoxCommand, there: FinishedJobs
+) -> None:
     digits = hash_of(b"x" * LARGE).removeprefix("blake3:")
     file = there.folder / ".vox/artifacts" / digits[:2] / digits[2:]
     content = file.read_bytes()
@@ -155,7 +159,9 @@ def test_what_is_kept_elsewhere_is_a_remark_and_what_was_damaged_a_fault(vox: Vo
     assert "note: large: " in vox("job", "verify", there.large).out
 
 
-def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene, tmp_path: Path) -> None:
+def test_a_bundle_is_checked_where_there_is_nothing_else(
+    vox: VoxCommand, there: FinishedJobs, tmp_path: Path
+) -> None:
     worker = vox("job", "verify", there.command, "--json").document["trailers"]["Worker-Id"]
     printed = vox("job", "bundle", there.command).out
     done = vox("job", "bundle", there.command, "-o", "bundle.json", "--json").document
@@ -169,7 +175,7 @@ def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene,
     elsewhere.mkdir()
     (elsewhere / "bundle.json").write_text(printed)
     (elsewhere / ".env").write_text("VOX_DB_DRIVER=pigeon\n")  # which no command that reads settings survives
-    alone = Vox(elsewhere)
+    alone = VoxCommand(elsewhere)
     check = ("job", "verify", "--file", "bundle.json")
     trusted = alone(*check, "--key", worker, "--json")
     assert (trusted.code, trusted.document["faults"], trusted.document["remarks"]) == (0, [], [])
@@ -181,14 +187,14 @@ def test_a_bundle_is_checked_where_there_is_nothing_else(vox: Vox, there: Scene,
     assert alone("job", "verify", "--file", "nowhere").code == 2
 
 
-def test_a_bundle_with_a_large_output_holds_all_of_it(vox: Vox, there: Scene) -> None:
+def test_a_bundle_with_a_large_output_holds_all_of_it(vox: VoxCommand, there: FinishedJobs) -> None:
     bundle: Any = json.loads(vox("job", "bundle", there.large).out)
     (large,) = bundle["artifacts"]
     assert (large["name"], large["size"], len(large["body"]) > LARGE) == ("large", LARGE, True)
 
 
 def test_a_bundle_with_any_byte_changed_is_refused(
-    vox: Vox, there: Scene, capsys: pytest.CaptureFixture[str]
+    vox: VoxCommand, there: FinishedJobs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = vox("job", "bundle", there.command).out.encode()
     file = vox.folder / "changed.json"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.database.test_oplog import database
 from tests.cli.jobs.test_job import kind, scheduled
 from tests.support.jobs.job_scene import done
 from vox_mesh.store.script import new_key
 
 
-def test_what_a_job_prints_comes_out_where_it_went_in(vox: Vox) -> None:
+def test_what_a_job_prints_comes_out_where_it_went_in(vox: VoxCommand) -> None:
     script = "echo one; echo two >&2; printf '\\033[31mthree'"
     job = scheduled(vox, "--", "sh", "-c", script)["job_id"]
     assert vox("job", "logs", job).out == ""
@@ -24,7 +24,7 @@ def test_what_a_job_prints_comes_out_where_it_went_in(vox: Vox) -> None:
     assert len(lines) == len(pieces)
 
 
-def test_a_graph_shows_each_job_below_what_it_waits_for(vox: Vox) -> None:
+def test_a_graph_shows_each_job_below_what_it_waits_for(vox: VoxCommand) -> None:
     assert vox("job", "graph").out == "none\n"
     op_id = new_key()
     kind(vox, "alone")
@@ -56,7 +56,7 @@ def test_a_graph_shows_each_job_below_what_it_waits_for(vox: Vox) -> None:
     assert f'"{last}" -> "{leaf}";' in dot
 
 
-def test_nothing_that_a_row_holds_gets_out_of_its_quotes(vox: Vox) -> None:
+def test_nothing_that_a_row_holds_gets_out_of_its_quotes(vox: VoxCommand) -> None:
     root = kind(vox, "root")
     kind(vox, "leaf", "--after", root)
     with database(vox) as connection:
@@ -66,7 +66,7 @@ def test_nothing_that_a_row_holds_gets_out_of_its_quotes(vox: Vox) -> None:
     assert vox("job", "graph").out.splitlines()[0] == f'{root[:12]} a" ]; evil\\??[31m pending'
 
 
-def test_a_chain_of_any_length_is_drawn(vox: Vox) -> None:
+def test_a_chain_of_any_length_is_drawn(vox: VoxCommand) -> None:
     names = [new_key() for _ in range(400)]
     documents = [f"kind: link\nulid: {name}" for name in names]
     documents[1:] = [f"{text}\nafter: [{before}]" for text, before in zip(documents[1:], names, strict=False)]
@@ -76,7 +76,7 @@ def test_a_chain_of_any_length_is_drawn(vox: Vox) -> None:
     assert (len(tree), tree[-1].startswith(" " * 3 * 398 + "└─ ")) == (400, True)
 
 
-def test_the_roster_is_compared_with_the_log_and_mended(vox: Vox) -> None:
+def test_the_roster_is_compared_with_the_log_and_mended(vox: VoxCommand) -> None:
     job = kind(vox)
     sound = vox("job", "rebuild", "--check", "--json")
     assert (sound.code, sound.document) == (0, {"differences": [], "findings": [], "repaired": False})

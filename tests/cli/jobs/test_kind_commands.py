@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 
 _NOTHING: Final[dict[str, Any]] = {
     "kind": "a.b",
@@ -19,7 +19,7 @@ _NOTHING: Final[dict[str, Any]] = {
 }
 
 
-def test_what_is_decided_of_a_kind_is_reported_and_what_is_not_named_stays(shared: Vox) -> None:
+def test_what_is_decided_of_a_kind_is_reported_and_what_is_not_named_stays(shared: VoxCommand) -> None:
     def decide(*arguments: str) -> Any:
         verb, *rest = arguments
         return shared("kind", verb, "a.b", *rest, "--json").document

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.support.jobs import example_handlers
 from tools.forked import Process
 from vox_mesh import HandlerSet, JobContext
@@ -114,7 +114,7 @@ def test_on_the_memory_home_there_is_nothing_to_work_on(
     assert_wrong_usage(f"worker {command}", "needs a shared database: the memory backend", capsys)
 
 
-def test_with_the_database_away_the_list_ends_with_3(vox: Vox) -> None:
+def test_with_the_database_away_the_list_ends_with_3(vox: VoxCommand) -> None:
     ended = vox.having(VOX_DB_URL="http://127.0.0.1:1")("worker", "list")
     assert (ended.code, "can't be reached" in ended.error) == (3, True)
 
@@ -208,7 +208,7 @@ def _heard(process: Process, words: str) -> str:
     return next(line for line in process.stderr if words in line)
 
 
-def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: Vox) -> None:
+def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: VoxCommand) -> None:
     assert vox("worker", "list").out == "none\n"
     with vox.running("worker", "run", "--exec", "--concurrency", "4") as process:
         node_id = _heard(process, "worker started: ").partition("node_id=")[2].split()[0]

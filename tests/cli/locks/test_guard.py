@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
 from tools.sqld import Server, free_port
 from vox_mesh import Mesh, Settings, load_settings
@@ -19,11 +19,11 @@ from vox_mesh import Mesh, Settings, load_settings
 _LONG_S: Final = 3_600.0
 
 
-class Scene:
+class GuardedRepository:
     """A repository with the file home in its root, and agents that hold paths of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.vox = Vox(folder, VOX_MESH_ENABLED="1", **GIT_SETTINGS)
+        self.vox = VoxCommand(folder, VOX_MESH_ENABLED="1", **GIT_SETTINGS)
         self.repository = new_repository(folder, self.vox.environment)
         (folder / ".git/info/exclude").write_text("/.vox\n/.env\n")
 
@@ -49,13 +49,13 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def scene(tmp_path: Path) -> GuardedRepository:
     """An empty repository, in a folder whose name a shell could stumble over."""
-    return Scene(tmp_path / 'it\'s a "$folder" é')
+    return GuardedRepository(tmp_path / 'it\'s a "$folder" é')
 
 
 @pytest.fixture
-def guarded(scene: Scene) -> Scene:
+def guarded(scene: GuardedRepository) -> GuardedRepository:
     """A guarded repository with `src/lib.rs` and `notes.txt` in it."""
     scene.repository.settle("src/lib.rs", "notes.txt")
     scene.install()
@@ -69,7 +69,9 @@ def paths_in(document: Any) -> list[tuple[str, str]]:
 # --- commits -------------------------------------------------------------------------------------
 
 
-def test_a_commit_of_what_another_agent_holds_is_refused_and_says_who_and_what_to_do(guarded: Scene) -> None:
+def test_a_commit_of_what_another_agent_holds_is_refused_and_says_who_and_what_to_do(
+    guarded: GuardedRepository,
+) -> None:
     repository = guarded.repository
     guarded.hold("file:src/**")
     repository.stage("src/lib.rs", text="changed")
@@ -86,7 +88,9 @@ def test_a_commit_of_what_another_agent_holds_is_refused_and_says_who_and_what_t
     assert repository.commits == 2
 
 
-def test_what_is_in_the_commit_counts_and_not_what_is_in_the_working_directory(guarded: Scene) -> None:
+def test_what_is_in_the_commit_counts_and_not_what_is_in_the_working_directory(
+    guarded: GuardedRepository,
+) -> None:
     repository = guarded.repository
     guarded.hold("file:src/lib.rs")
     repository.write("src/lib.rs", text="changed, and not staged")
@@ -101,7 +105,7 @@ def test_what_is_in_the_commit_counts_and_not_what_is_in_the_working_directory(g
     assert repository.commits == 3
 
 
-def test_the_first_commit_is_guarded_too(scene: Scene) -> None:
+def test_the_first_commit_is_guarded_too(scene: GuardedRepository) -> None:
     scene.install()
     scene.hold("file:*.txt", shared=True)
     scene.repository.stage("a.txt")
@@ -110,7 +114,7 @@ def test_the_first_commit_is_guarded_too(scene: Scene) -> None:
     assert " shared " in refused.stderr  # a reader does not want it changed either
 
 
-def test_renames_deletions_and_odd_names_are_seen_by_both_names(guarded: Scene) -> None:
+def test_renames_deletions_and_odd_names_are_seen_by_both_names(guarded: GuardedRepository) -> None:
     repository = guarded.repository
     repository.git("config", "core.quotepath", "true")
     repository.settle("old é.txt", 'gone "q".txt', "mode", "moved")
@@ -134,7 +138,7 @@ def test_renames_deletions_and_odd_names_are_seen_by_both_names(guarded: Scene) 
 
 
 def test_a_linked_work_tree_is_guarded_with_the_settings_of_where_it_was_installed(
-    guarded: Scene, tmp_path: Path
+    guarded: GuardedRepository, tmp_path: Path
 ) -> None:
     guarded.hold("file:src/lib.rs")
     linked = tmp_path / "linked tree"
@@ -149,14 +153,14 @@ def test_a_linked_work_tree_is_guarded_with_the_settings_of_where_it_was_install
     assert tree.commit().returncode == 0
 
 
-def test_the_hook_goes_where_git_looks_for_it_even_from_a_subfolder(scene: Scene) -> None:
+def test_the_hook_goes_where_git_looks_for_it_even_from_a_subfolder(scene: GuardedRepository) -> None:
     repository, folder = scene.repository, scene.repository.folder
     repository.git("config", "core.hooksPath", "hooks of ours")
     repository.settle("sub/file")
     (folder / "sub/.env").write_text(
         "VOX_MESH_ENABLED=1\nVOX_MESH_HOME=../.vox\nVOX_DB_PATH=../.vox/cache/db/local.db\n"
     )
-    at_sub = Vox(folder / "sub", **GIT_SETTINGS)
+    at_sub = VoxCommand(folder / "sub", **GIT_SETTINGS)
     assert at_sub("guard", "install").code == 2  # what is in a folder counts only with the user's approval
     assert at_sub("trust").code == 0
     record = at_sub("guard", "install", "--json").document
@@ -169,7 +173,7 @@ def test_the_hook_goes_where_git_looks_for_it_even_from_a_subfolder(scene: Scene
     assert plain.commit().returncode == 0
 
 
-def test_what_lies_in_the_repository_is_not_run(guarded: Scene) -> None:
+def test_what_lies_in_the_repository_is_not_run(guarded: GuardedRepository) -> None:
     for module in ("click", "asyncio", "orjson", "vox_mesh"):
         guarded.repository.stage(f"{module}.py", text="raise SystemExit('taken over')\n")
     done = guarded.repository.commit()
@@ -179,7 +183,9 @@ def test_what_lies_in_the_repository_is_not_run(guarded: Scene) -> None:
 # --- when it can't be checked --------------------------------------------------------------------
 
 
-def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(guarded: Scene) -> None:
+def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
+    guarded: GuardedRepository,
+) -> None:
     away = {"VOX_DB_URL": f"http://127.0.0.1:{free_port()}", "VOX_DB_DEADLINE": "1s"}
     repository = guarded.repository.having(**away)
     repository.stage("notes.txt", text="1")
@@ -195,13 +201,17 @@ def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
     assert lenient.stderr.startswith("vox-mesh: warning: locks not checked: ")
 
 
-def test_a_server_that_lets_no_one_in_is_no_answer_either(guarded: Scene, shared_server: Server) -> None:
+def test_a_server_that_lets_no_one_in_is_no_answer_either(
+    guarded: GuardedRepository, shared_server: Server
+) -> None:
     checked = guarded.vox.at(shared_server, token="wrong")("guard", "check", "notes.txt")
     assert (checked.code, checked.out) == (3, "")
     assert checked.err.startswith("vox-mesh: locks not checked: ")
 
 
-def test_the_guard_can_be_turned_off_with_a_warning_and_nothing_else_is_needed_then(guarded: Scene) -> None:
+def test_the_guard_can_be_turned_off_with_a_warning_and_nothing_else_is_needed_then(
+    guarded: GuardedRepository,
+) -> None:
     guarded.hold("file:**")
     off = guarded.repository.having(VOX_GUARD="off", VOX_MESH_ENABLED="nonsense")
     off.stage("notes.txt", text="1")
@@ -214,7 +224,7 @@ def test_the_guard_can_be_turned_off_with_a_warning_and_nothing_else_is_needed_t
 
 
 def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
-    guarded: Scene, tmp_path: Path
+    guarded: GuardedRepository, tmp_path: Path
 ) -> None:
     hook = guarded.repository.folder / ".git/hooks/pre-commit"
     text = re.sub(
@@ -244,7 +254,9 @@ def test_a_vox_mesh_that_is_gone_is_looked_for_on_the_path_and_otherwise_said(
 # --- next to other hooks --------------------------------------------------------------------------
 
 
-def test_a_hook_that_was_there_is_called_first_and_what_it_stages_is_checked(scene: Scene) -> None:
+def test_a_hook_that_was_there_is_called_first_and_what_it_stages_is_checked(
+    scene: GuardedRepository,
+) -> None:
     repository = scene.repository
     repository.settle("held.txt", "free.txt")
     hook = repository.folder / ".git/hooks/pre-commit"
@@ -272,7 +284,7 @@ def test_a_hook_that_was_there_is_called_first_and_what_it_stages_is_checked(sce
 # --- the question for other tools ----------------------------------------------------------------
 
 
-def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: Scene) -> None:
+def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: GuardedRepository) -> None:
     guarded.hold("file:src/*.rs", "task:x")
     guarded.hold("file:notes.txt", agent="me")
     vox = guarded.vox.having(VOX_AGENT_ID="me")
@@ -287,7 +299,7 @@ def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: Sc
     )
     assert record["fence_token"] >= 1
     assert record["acquired_at"] < record["expires_at"]
-    below = Vox(guarded.repository.folder / "src", **vox.variables)
+    below = VoxCommand(guarded.repository.folder / "src", **vox.variables)
     inside = below(
         "guard", "check", "lib.rs", "../notes.txt", "--settings-in", "..", "--agent", "rival", "--json"
     )
@@ -296,7 +308,9 @@ def test_the_answer_for_other_tools_is_a_document_with_all_they_need(guarded: Sc
     assert (free.code, free.out, free.err) == (0, "", "")
 
 
-def test_no_one_in_particular_is_the_node_and_many_holds_are_not_all_shown(guarded: Scene) -> None:
+def test_no_one_in_particular_is_the_node_and_many_holds_are_not_all_shown(
+    guarded: GuardedRepository,
+) -> None:
     guarded.hold("file:**", node="here", agent="here")
     names = [f"f{number:02}" for number in range(30)]
     assert guarded.vox.having(VOX_MESH_NODE_ID="here")("guard", "check", *names).code == 0
@@ -318,7 +332,7 @@ def test_no_one_in_particular_is_the_node_and_many_holds_are_not_all_shown(guard
     ],
 )
 def test_wrong_usage_ends_with_2_and_one_line(
-    scene: Scene, arguments: tuple[str, ...], variables: dict[str, str], said: str
+    scene: GuardedRepository, arguments: tuple[str, ...], variables: dict[str, str], said: str
 ) -> None:
     ended = scene.vox.having(**variables)("guard", *arguments)
     assert ended.code == 2

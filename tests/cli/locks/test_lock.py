@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.cli.node.test_nodes import interrupted, line_of
 from tools.forked import Process
 from tools.sqld import Server, free_port
@@ -28,7 +28,7 @@ _COMMANDS: Final = (
 
 
 @pytest.fixture
-def coder(vox: Vox) -> Vox:
+def coder(vox: VoxCommand) -> VoxCommand:
     """The commands of an agent."""
     return vox.having(VOX_AGENT_ID="coder")
 
@@ -38,7 +38,7 @@ def shown(process: Process) -> Any:
     return json.loads(line_of(process))
 
 
-def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: Vox) -> None:
+def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: VoxCommand) -> None:
     held = coder("lock", "acquire", _KEY, "--json").document
     assert [*held] == ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
     assert (held["lock_key"], held["holder_agent"], held["is_shared"]) == (_KEY, "coder", False)
@@ -66,7 +66,7 @@ def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: Vox) 
     assert again["fence_token"] > held["fence_token"]
 
 
-def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: Vox) -> None:
+def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: VoxCommand) -> None:
     policy = coder.folder / "fast.yaml"
     policy.write_text("cluster_id: c\ninitial_bpm: 600\nbar_len_beats: 4\n")
     in_time = coder.having(VOX_MESH_TEMPO_POLICY=str(policy))
@@ -78,7 +78,7 @@ def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: Vox) -> None:
     assert (both.code, "--ttl and --until" in both.err) == (2, True)
 
 
-def test_several_keys_are_taken_together_and_shared(vox: Vox) -> None:
+def test_several_keys_are_taken_together_and_shared(vox: VoxCommand) -> None:
     held = vox("lock", "acquire", "b", "a", "--shared", "--agent", "reader", "--json").document
     assert (held["lock_keys"], held["is_shared"]) == (["b", "a"], True)
     also = vox("lock", "acquire", "a", "--shared", "--agent", "other").out.splitlines()
@@ -98,7 +98,7 @@ def test_several_keys_are_taken_together_and_shared(vox: Vox) -> None:
     assert [each["holder_agent"] for each in vox("lock", "list", "--json").document] == ["other"]
 
 
-def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: Vox, server: Server) -> None:
+def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: VoxCommand, server: Server) -> None:
     coder = coder.at(server)
     coder("db", "init")
     with (
@@ -124,7 +124,7 @@ def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: Vox, s
         assert interrupted(plain)[0] == 130
 
 
-def test_a_broken_lock_is_in_the_log_with_the_reason(coder: Vox) -> None:
+def test_a_broken_lock_is_in_the_log_with_the_reason(coder: VoxCommand) -> None:
     held = coder("lock", "acquire", "k", "--json").document
     nobodys = coder("lock", "break", "other", "--reason", "why not")
     assert (nobodys.code, "lock on other not found" in nobodys.error) == (1, True)
@@ -138,7 +138,7 @@ def test_a_broken_lock_is_in_the_log_with_the_reason(coder: Vox) -> None:
     assert coder("oplog", "verify").code == 0
 
 
-def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: Vox) -> None:
+def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: VoxCommand) -> None:
     coder("lock", "acquire", "kept")
     coder("lock", "acquire", "short", "--ttl", "100ms")
     while len(coder("lock", "list", "--json").document) > 1:
@@ -172,14 +172,16 @@ def test_wrong_usage_ends_with_2_and_says_why(
         ("lock acquire file:/etc/passwd --agent a", "path of a key must be relative"),
     ],
 )
-def test_what_can_not_be_locked_so_ends_with_2_and_says_why(vox: Vox, command: str, fault: str) -> None:
+def test_what_can_not_be_locked_so_ends_with_2_and_says_why(
+    vox: VoxCommand, command: str, fault: str
+) -> None:
     ended = vox(*command.split())
     assert ended.code == 2
     assert fault in ended.error
     assert not (vox.folder / "started").exists()
 
 
-async def _all_end(vox: Vox, commands: tuple[str, ...], code: int, fault: str) -> None:
+async def _all_end(vox: VoxCommand, commands: tuple[str, ...], code: int, fault: str) -> None:
     """Run the commands side by side, and see how they end."""
     ended = await asyncio.gather(*(asyncio.to_thread(vox, *each.split()) for each in commands))
     for command, each in zip(commands, ended, strict=True):
@@ -187,10 +189,10 @@ async def _all_end(vox: Vox, commands: tuple[str, ...], code: int, fault: str) -
     assert not (vox.folder / "started").exists()
 
 
-async def test_on_the_memory_home_a_lock_would_protect_nothing(memory: Vox) -> None:
+async def test_on_the_memory_home_a_lock_would_protect_nothing(memory: VoxCommand) -> None:
     await _all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
 
 
-async def test_with_the_database_away_nothing_is_started_and_it_ends_with_3(vox: Vox) -> None:
+async def test_with_the_database_away_nothing_is_started_and_it_ends_with_3(vox: VoxCommand) -> None:
     away = vox.having(VOX_AGENT_ID="coder", VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
     await _all_end(away, _COMMANDS[-2:], 3, "can't be reached")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.cli.messages.test_messages import claimed, payloads, sent
 from tests.cli.messages.test_send import piped
 from tests.cli.node.test_nodes import interrupted, line_of
@@ -19,7 +19,7 @@ _PATIENCE_S: Final = 60.0
 
 
 @pytest.fixture
-def coder(vox: Vox) -> Vox:
+def coder(vox: VoxCommand) -> VoxCommand:
     """The commands of an agent."""
     return vox.having(VOX_AGENT_ID="coder")
 
@@ -29,12 +29,12 @@ def shown(process: Process) -> Any:
     return json.loads(line_of(process))
 
 
-def states(vox: Vox) -> list[str]:
+def states(vox: VoxCommand) -> list[str]:
     """The states of all messages, the oldest first."""
     return [each["state"] for each in reversed(vox("messages", "list", "--json").document)]
 
 
-def test_looking_claims_nothing_and_goes_on_after_a_position(coder: Vox) -> None:
+def test_looking_claims_nothing_and_goes_on_after_a_position(coder: VoxCommand) -> None:
     first = sent(coder, "b", "one")
     sent(coder, "role:r", "two")
     sent(coder, "elsewhere", "three")
@@ -51,7 +51,7 @@ def test_looking_claims_nothing_and_goes_on_after_a_position(coder: Vox) -> None
     assert coder("inbox", "unknown").out == "none\n"
 
 
-def test_what_was_printed_is_acknowledged(coder: Vox) -> None:
+def test_what_was_printed_is_acknowledged(coder: VoxCommand) -> None:
     for number in range(3):
         sent(coder, "b", str(number))
     assert payloads(coder, "inbox", "b", "--ack", "--limit", "2") == ["0", "1"]
@@ -62,7 +62,7 @@ def test_what_was_printed_is_acknowledged(coder: Vox) -> None:
 
 @pytest.mark.parametrize("more", [(), ("--follow", "--json")], ids=" ".join)
 def test_what_could_not_be_printed_is_not_acknowledged_and_free_at_once(
-    coder: Vox, more: tuple[str, ...]
+    coder: VoxCommand, more: tuple[str, ...]
 ) -> None:
     sent(coder, "b", "hello")
     with coder.launch("inbox", "b", "--ack", *more) as command:
@@ -72,7 +72,7 @@ def test_what_could_not_be_printed_is_not_acknowledged_and_free_at_once(
     assert payloads(coder, "inbox", "b", "--ack") == ["hello"]
 
 
-def test_following_shows_each_message_once_until_ctrl_c(coder: Vox, server: Server) -> None:
+def test_following_shows_each_message_once_until_ctrl_c(coder: VoxCommand, server: Server) -> None:
     coder = coder.at(server)
     sent(coder, "b", "before")
     with coder.running("inbox", "b", "--follow", "--json") as following:
@@ -88,7 +88,7 @@ def test_following_shows_each_message_once_until_ctrl_c(coder: Vox, server: Serv
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_following_acknowledges_in_order_and_leaves_nothing_claimed(
-    coder: Vox, number: signal.Signals
+    coder: VoxCommand, number: signal.Signals
 ) -> None:
     for index in range(5):
         sent(coder, "b", str(index))
@@ -103,7 +103,7 @@ def test_following_acknowledges_in_order_and_leaves_nothing_claimed(
     assert states(coder)[5] in ("acked", "stored")
 
 
-def test_following_claims_a_senders_next_message_when_the_last_is_settled(coder: Vox) -> None:
+def test_following_claims_a_senders_next_message_when_the_last_is_settled(coder: VoxCommand) -> None:
     sent(coder, "b", "one")
     sent(coder, "b", "two")
     sent(coder, "b", "of another", "--from", "other")
@@ -121,7 +121,7 @@ def test_following_claims_a_senders_next_message_when_the_last_is_settled(coder:
 # --- a command for each --------------------------------------------------------------------------
 
 
-def test_a_command_gets_the_body_and_the_fields_of_each_message_in_turn(coder: Vox) -> None:
+def test_a_command_gets_the_body_and_the_fields_of_each_message_in_turn(coder: VoxCommand) -> None:
     one = sent(coder, "role:r", "text\nas it is", "--thread", "t")
     two = sent(coder, "b", '{"b": [1], "a": null}', "--from", "other", "--priority", "2")
     script = 'cat; echo "|$VOX_MSG_MESSAGE_UUID|$VOX_MSG_SENDER_AGENT|$VOX_MSG_THREAD_ID|$VOX_AGENT_ID"'
@@ -135,7 +135,7 @@ def test_a_command_gets_the_body_and_the_fields_of_each_message_in_turn(coder: V
     assert states(coder) == ["acked", "acked"]
 
 
-def test_a_command_that_fails_gives_its_message_back_and_the_others_go_on(coder: Vox) -> None:
+def test_a_command_that_fails_gives_its_message_back_and_the_others_go_on(coder: VoxCommand) -> None:
     failing = sent(coder, "b", "bad", "--max-attempts", "1")
     sent(coder, "b", "good")
     sent(coder, "b", "good too", "--from", "other")
@@ -147,7 +147,7 @@ def test_a_command_that_fails_gives_its_message_back_and_the_others_go_on(coder:
     assert dead["ended_reason"] == "command exited with 137 (SIGKILL)"
 
 
-def test_a_body_of_the_largest_size_reaches_the_command(coder: Vox) -> None:
+def test_a_body_of_the_largest_size_reaches_the_command(coder: VoxCommand) -> None:
     large = json.dumps(["x" * 262_000])
     assert piped(coder, large.encode(), "send", "b", "-").code == 0
     assert coder("inbox", "b", "--exec", "cat >got").code == 0
@@ -174,6 +174,6 @@ def test_wrong_usage_ends_with_2_and_says_why(
 
 
 @pytest.mark.parametrize("command", ["inbox role:r", "inbox b --role *", "inbox b --ack --lease 0s"])
-def test_what_is_no_inbox_or_lease_ends_with_2(vox: Vox, command: str) -> None:
+def test_what_is_no_inbox_or_lease_ends_with_2(vox: VoxCommand, command: str) -> None:
     ended = vox(*command.split())
     assert (ended.code, ended.error != "") == (2, True)

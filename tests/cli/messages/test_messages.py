@@ -6,33 +6,33 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from vox_mesh.store.script import new_key
 
 
 @pytest.fixture
-def coder(vox: Vox) -> Vox:
+def coder(vox: VoxCommand) -> VoxCommand:
     """The commands of an agent."""
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def sent(vox: Vox, to: str, body: str, *more: str) -> Any:
+def sent(vox: VoxCommand, to: str, body: str, *more: str) -> Any:
     """Send a message; its record."""
     return vox("send", to, body, *more, "--json").document
 
 
-def claimed(vox: Vox, agent: str, *more: str) -> list[Any]:
+def claimed(vox: VoxCommand, agent: str, *more: str) -> list[Any]:
     """Claim what waits for an agent."""
     found: list[Any] = vox("inbox", agent, "--claim", *more, "--json").document
     return found
 
 
-def payloads(vox: Vox, *arguments: str) -> list[Any]:
+def payloads(vox: VoxCommand, *arguments: str) -> list[Any]:
     """The bodies that a command lists."""
     return [each["payload"] for each in vox(*arguments, "--json").document]
 
 
-def test_messages_are_listed_by_state_sender_receiver_thread_and_position(coder: Vox) -> None:
+def test_messages_are_listed_by_state_sender_receiver_thread_and_position(coder: VoxCommand) -> None:
     assert coder("messages", "list").out == "none\n"
     first = sent(coder, "b", "one", "--thread", "t")
     second = sent(coder, "c", "two", "--from", "other", "--thread", "t")
@@ -52,7 +52,7 @@ def test_messages_are_listed_by_state_sender_receiver_thread_and_position(coder:
     assert (heading, line[:3]) == (["thread_id", "messages", "open", "began_at", "last_at"], ["t", "2", "1"])
 
 
-def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> None:
+def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: VoxCommand) -> None:
     key = new_key()
     sent(coder, "b", "line one\n\x1b[31mline two" + "x" * 100, "--key", key)
     sent(coder, "b", "other", "--key", key[:-1] + ("0" if key[-1] != "0" else "1"))
@@ -69,7 +69,7 @@ def test_a_message_is_shown_in_full_by_the_beginning_of_its_id(coder: Vox) -> No
         assert (ended.code, "not found" in ended.error) == (1, True)
 
 
-def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(coder: Vox) -> None:
+def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(coder: VoxCommand) -> None:
     one, two = sent(coder, "b", "one"), sent(coder, "b", "two")
     held = claimed(coder, "b")
     assert [each["message_uuid"] for each in held] == [one["message_uuid"], two["message_uuid"]]
@@ -91,7 +91,7 @@ def test_a_claim_is_settled_by_anyone_who_knows_its_name_and_by_no_one_else(code
     assert coder("messages", "ack", two["message_uuid"], "--claim", back["claim_owner"]).code == 0
 
 
-def test_a_dead_letter_says_why_it_died_and_can_be_sent_again(coder: Vox) -> None:
+def test_a_dead_letter_says_why_it_died_and_can_be_sent_again(coder: VoxCommand) -> None:
     message = sent(coder, "b", "hello", "--max-attempts", "1")
     key = message["message_uuid"]
     (held,) = claimed(coder, "b")
@@ -109,7 +109,7 @@ def test_a_dead_letter_says_why_it_died_and_can_be_sent_again(coder: Vox) -> Non
     assert coder("messages", "dead").out == "none\n"
 
 
-def test_what_was_to_be_acknowledged_by_now_is_overdue_until_it_is(coder: Vox) -> None:
+def test_what_was_to_be_acknowledged_by_now_is_overdue_until_it_is(coder: VoxCommand) -> None:
     sent(coder, "b", "later", "--ack-within", "1h")
     sent(coder, "b", "late", "--ack-within", "1ms")
     assert payloads(coder, "messages", "overdue") == ["late"]

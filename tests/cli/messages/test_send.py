@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Ended, Vox, assert_wrong_usage, running_node
+from tests.cli.conftest import Ended, VoxCommand, assert_wrong_usage, running_node
 from tools.sqld import free_port
 from vox_mesh.model.messages.records import MAX_PAYLOAD_BYTES
 from vox_mesh.store.script import new_key
@@ -31,12 +31,12 @@ _COMMANDS: Final = (
 
 
 @pytest.fixture
-def coder(vox: Vox) -> Vox:
+def coder(vox: VoxCommand) -> VoxCommand:
     """The commands of an agent."""
     return vox.having(VOX_AGENT_ID="coder")
 
 
-def piped(vox: Vox, data: bytes, *arguments: str) -> Ended:
+def piped(vox: VoxCommand, data: bytes, *arguments: str) -> Ended:
     """Run a command that reads this from stdin."""
     ended = subprocess.run(
         [sys.executable, "-m", "vox_mesh.cli", *arguments],
@@ -50,7 +50,7 @@ def piped(vox: Vox, data: bytes, *arguments: str) -> Ended:
     return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
-def test_what_is_said_of_a_message_is_stored_with_it(coder: Vox) -> None:
+def test_what_is_said_of_a_message_is_stored_with_it(coder: VoxCommand) -> None:
     said = ("--type", "review", "--priority", "3", "--thread", "t", "--correlation", "c", "--ttl", "1h")
     more = ("--ack-within", "5m", "--max-attempts", "2", "--key", (key := new_key()), "--json")
     sent = coder.having(TRACEPARENT=_TRACE)("send", "role:reviewers", '{"pr": 42}', *said, *more).document
@@ -81,12 +81,12 @@ def test_what_is_said_of_a_message_is_stored_with_it(coder: Vox) -> None:
     ],
 )
 def test_only_json_objects_and_arrays_are_sent_as_such(
-    coder: Vox, words: tuple[str, ...], payload: Any
+    coder: VoxCommand, words: tuple[str, ...], payload: Any
 ) -> None:
     assert coder("send", "b", *words, "--json").document["payload"] == payload
 
 
-def test_a_body_from_stdin_is_taken_unchanged_or_refused_in_one_line(coder: Vox) -> None:
+def test_a_body_from_stdin_is_taken_unchanged_or_refused_in_one_line(coder: VoxCommand) -> None:
     text = "two\nlines, ünd\tmore\n"
     assert piped(coder, text.encode(), "send", "b", "-", "--json").document["payload"] == text
     spaced = b"[" + b" " * (MAX_PAYLOAD_BYTES + 1) + b"]"
@@ -97,7 +97,7 @@ def test_a_body_from_stdin_is_taken_unchanged_or_refused_in_one_line(coder: Vox)
     assert len(coder("inbox", "b", "--json").document) == 2
 
 
-def test_under_one_key_it_is_one_message_and_another_one_is_refused(coder: Vox) -> None:
+def test_under_one_key_it_is_one_message_and_another_one_is_refused(coder: VoxCommand) -> None:
     key = ("--key", new_key(), "--json")
     first = coder("send", "b", "hello", *key).document
     assert coder("send", "b", "hello", *key).document == first
@@ -106,7 +106,7 @@ def test_under_one_key_it_is_one_message_and_another_one_is_refused(coder: Vox) 
     assert coder("inbox", "b", "--json").document == [first]
 
 
-def test_an_answer_is_in_the_thread_of_what_it_answers(coder: Vox) -> None:
+def test_an_answer_is_in_the_thread_of_what_it_answers(coder: VoxCommand) -> None:
     asked = coder("send", "b", "how?", "--correlation", "c", "--json").document
     beginning = asked["message_uuid"][:14].lower()
     answer = coder("send", "coder", "so", "--from", "b", "--reply-to", beginning, "--json").document
@@ -123,7 +123,7 @@ def test_an_answer_is_in_the_thread_of_what_it_answers(coder: Vox) -> None:
 
 @pytest.mark.parametrize(("command", "code", "state"), [("true", 0, "acked"), ("false", 1, "dead")])
 async def test_it_waits_until_the_message_is_acknowledged_or_dead(
-    coder: Vox, command: str, code: int, state: str
+    coder: VoxCommand, command: str, code: int, state: str
 ) -> None:
     coder("db", "init")
     waiting = ("send", "b", "hello", "--wait-ack", "60s", "--max-attempts", "1", "--json")
@@ -133,13 +133,13 @@ async def test_it_waits_until_the_message_is_acknowledged_or_dead(
     assert sent.document["ack_by_ms"] is not None
 
 
-def test_it_ends_with_1_if_no_one_acknowledges_in_time(coder: Vox) -> None:
+def test_it_ends_with_1_if_no_one_acknowledges_in_time(coder: VoxCommand) -> None:
     sent = coder("send", "b", "hello", "--wait-ack", "100ms", "--json")
     assert (sent.code, sent.document["acknowledged"]) == (1, False)
     assert [each["payload"] for each in coder("messages", "overdue", "--json").document] == ["hello"]
 
 
-def test_everyone_gets_a_message_of_their_own(coder: Vox) -> None:
+def test_everyone_gets_a_message_of_their_own(coder: VoxCommand) -> None:
     alone = coder("send", "*", "hello", "--json")
     assert (alone.code, alone.document, "no other agent known" in alone.err) == (1, [], True)
     with running_node(coder, VOX_AGENT_ID="planner"):
@@ -182,22 +182,22 @@ def test_wrong_usage_ends_with_2_and_says_why(
         ("send b [9007199254740993] --from a", "canonical JSON"),
     ],
 )
-def test_what_can_not_be_sent_so_ends_with_2_and_says_why(vox: Vox, command: str, fault: str) -> None:
+def test_what_can_not_be_sent_so_ends_with_2_and_says_why(vox: VoxCommand, command: str, fault: str) -> None:
     ended = vox(*command.split(" "))
     assert (ended.code, fault in ended.error) == (2, True)
 
 
-def _assert_all_end(vox: Vox, commands: tuple[str, ...], code: int, fault: str) -> None:
+def _assert_all_end(vox: VoxCommand, commands: tuple[str, ...], code: int, fault: str) -> None:
     for command in commands:
         ended = vox(*command.split())
         assert (ended.code, fault in ended.error) == (code, True), command
 
 
-def test_on_the_memory_home_messages_would_reach_no_one(memory: Vox) -> None:
+def test_on_the_memory_home_messages_would_reach_no_one(memory: VoxCommand) -> None:
     _assert_all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
 
 
-def test_with_the_database_away_it_ends_with_3(coder: Vox) -> None:
+def test_with_the_database_away_it_ends_with_3(coder: VoxCommand) -> None:
     away = coder.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
     _assert_all_end(
         away, ("send b hello", "inbox b --follow --exec true", "messages list"), 3, "can't be reached"

@@ -13,7 +13,7 @@ import sys
 from contextlib import closing
 from typing import Any, Final
 
-from tests.cli.conftest import Vox, running_node
+from tests.cli.conftest import VoxCommand, running_node
 from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.nodes.identity import temporary_identity
@@ -37,7 +37,7 @@ def interrupted(process: Process | subprocess.Popen[str]) -> tuple[int, str]:
     return process.wait(), err
 
 
-def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: Vox) -> None:
+def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: VoxCommand) -> None:
     with running_node(vox, VOX_AGENT_ID="planner") as node:
         (record,) = vox("nodes", "--json").document
         heading, line = vox("nodes").out.splitlines()
@@ -55,7 +55,7 @@ def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: Vox) -> 
     assert left["state"] == "left"
 
 
-def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: Vox) -> None:
+def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: VoxCommand) -> None:
     with running_node(vox) as node:
         node.process.send_signal(signal.SIGSTOP)
         try:
@@ -65,7 +65,7 @@ def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: Vox) -> 
             node.process.send_signal(signal.SIGCONT)
 
 
-def test_if_all_fell_silent_the_database_is_named_as_a_cause(vox: Vox) -> None:
+def test_if_all_fell_silent_the_database_is_named_as_a_cause(vox: VoxCommand) -> None:
     with running_node(vox):
         assert vox("nodes", "--all").err == ""
     assert vox("nodes").err == "", "it has left"
@@ -75,7 +75,7 @@ def test_if_all_fell_silent_the_database_is_named_as_a_cause(vox: Vox) -> None:
         assert "no heartbeat advances" in vox(*asked).err
 
 
-def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(vox: Vox) -> None:
+def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(vox: VoxCommand) -> None:
     with running_node(vox), running_node(vox) as second:
         pass
     with closing(sqlite3.connect(vox.folder / ".vox/cache/db/local.db")) as database, database:
@@ -91,7 +91,7 @@ def test_a_worker_is_one_that_has_kinds_and_a_terminal_is_not_steered_by_others(
     assert "\x1b" not in shown
 
 
-def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: Vox, server: Server) -> None:
+def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: VoxCommand, server: Server) -> None:
     vox = vox.at(server)
     vox("db", "init")
     with vox.running("nodes", "watch") as plain, vox.running("nodes", "watch", "--json") as documents:
@@ -108,7 +108,7 @@ def test_a_watch_tells_who_comes_and_leaves_and_ends_on_ctrl_c(vox: Vox, server:
         assert [interrupted(plain)[0], interrupted(documents)[0]] == [130, 130]
 
 
-def test_a_watch_in_a_terminal_draws_the_list_again(vox: Vox) -> None:
+def test_a_watch_in_a_terminal_draws_the_list_again(vox: VoxCommand) -> None:
     vox("db", "init")
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -140,7 +140,7 @@ def _drawn_until(terminal: int, text: str) -> str:
     return drawn
 
 
-def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: Vox) -> None:
+def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: VoxCommand) -> None:
     with running_node(vox) as owner:
         with running_node(vox, VOX_MESH_NODE_ID="builder") as builder:
             assert builder.note("with the first key")
@@ -160,7 +160,7 @@ def test_the_owner_accepts_a_new_key_and_the_node_starts_with_it(vox: Vox) -> No
     assert vox("oplog", "verify").code == 0
 
 
-def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: Vox) -> None:
+def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: VoxCommand) -> None:
     with running_node(vox) as owner:
         garbage = vox("nodes", "rekey", owner.node_id, "--key", "ed25519:xyz")
         assert (garbage.code, "public key must be" in garbage.error) == (2, True)
@@ -170,7 +170,7 @@ def test_a_key_that_is_none_and_a_node_that_did_not_ask_are_reported(vox: Vox) -
         assert (unknown.code, "stranger" in unknown.error) == (1, True)
 
 
-def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, str]]:
+def _together(vox: VoxCommand, commands: tuple[str, ...]) -> dict[str, tuple[int, str, str]]:
     """Run commands side by side; how each ended."""
     started = {command: vox.launch(*command.split()) for command in commands}
     ended: dict[str, Any] = {}
@@ -180,7 +180,7 @@ def _together(vox: Vox, commands: tuple[str, ...]) -> dict[str, tuple[int, str, 
     return ended
 
 
-def test_on_the_memory_home_there_is_no_one_to_see(memory: Vox) -> None:
+def test_on_the_memory_home_there_is_no_one_to_see(memory: VoxCommand) -> None:
     for command, (code, out, err) in _together(memory, _SHARED_COMMANDS).items():
         assert (code, out) == (2, ""), command
         assert "VOX_MESH_ENABLED=1" in err, command
@@ -188,7 +188,7 @@ def test_on_the_memory_home_there_is_no_one_to_see(memory: Vox) -> None:
     assert list(memory.folder.iterdir()) == []
 
 
-def test_with_the_database_away_every_command_ends_with_3(vox: Vox) -> None:
+def test_with_the_database_away_every_command_ends_with_3(vox: VoxCommand) -> None:
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}", VOX_DB_TOKEN="eyJsecret")
     for command, (code, out, err) in _together(away, _SHARED_COMMANDS).items():
         assert (code, out) == (3, ""), command

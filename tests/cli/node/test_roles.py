@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import Vox, running_node
+from tests.cli.conftest import VoxCommand, running_node
 
 
-def test_a_mesh_without_nodes_has_no_owner(vox: Vox) -> None:
+def test_a_mesh_without_nodes_has_no_owner(vox: VoxCommand) -> None:
     assert vox("roles", "show", "--json").document == {"owner": None, "coordinator": None, "routes": {}}
     lines = vox("roles", "show").out.splitlines()
     assert [line.split() for line in lines] == [["owner", "-"], ["coordinator", "-"], ["routes", "-"]]
     assert not (vox.folder / ".vox/slots").exists()  # looking makes no key
 
 
-def test_the_owner_designates_a_coordinator_and_its_drift_is_reported(vox: Vox) -> None:
+def test_the_owner_designates_a_coordinator_and_its_drift_is_reported(vox: VoxCommand) -> None:
     with running_node(vox) as owner, running_node(vox) as other:
         done = vox("roles", "designate-coordinator", other.node_id, "--json").document
         shown = vox("roles", "show", "--json").document
@@ -32,7 +32,7 @@ def test_the_owner_designates_a_coordinator_and_its_drift_is_reported(vox: Vox) 
     assert vox("oplog", "verify").code == 0
 
 
-def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vox) -> None:
+def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: VoxCommand) -> None:
     with running_node(vox) as owner:
         stranger = vox.having(VOX_MESH_NODE_ID="stranger")
         ended = stranger("roles", "designate-coordinator", owner.node_id)

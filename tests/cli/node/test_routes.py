@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage, running_node
+from tests.cli.conftest import VoxCommand, assert_wrong_usage, running_node
 
 
-def test_the_owner_sets_lists_and_clears_routes(shared: Vox) -> None:
+def test_the_owner_sets_lists_and_clears_routes(shared: VoxCommand) -> None:
     assert shared("route", "list", "--json").document == []
     assert shared("route", "list").out == "none\n"
     with running_node(shared) as node:
@@ -27,7 +27,7 @@ def test_the_owner_sets_lists_and_clears_routes(shared: Vox) -> None:
     assert len(kinds) == 5
 
 
-def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vox) -> None:
+def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: VoxCommand) -> None:
     with running_node(vox) as owner:
         assert vox("route", "set", "a.b", owner.node_id).code == 0
         stranger = vox.having(VOX_MESH_NODE_ID="stranger")

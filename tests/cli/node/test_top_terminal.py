@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.cli.terminals import terminal
 from tests.support.messages.messaging import write
 from vox_mesh import Mesh, load_settings
@@ -38,13 +38,13 @@ sys.exit(run(["top"]))
 
 
 @pytest.fixture
-def busy(vox: Vox) -> Vox:
+def busy(vox: VoxCommand) -> VoxCommand:
     """Commands on a mesh with a job and a lock whose name means harm."""
     asyncio.run(_prepared(vox))
     return vox
 
 
-async def _prepared(vox: Vox) -> None:
+async def _prepared(vox: VoxCommand) -> None:
     database = vox.folder / ".vox/cache/db/local.db"
     settings = load_settings(_env_file=None, enabled=True, home_dir=vox.folder / ".vox", db_path=database)
     async with Mesh.open_command(settings) as mesh:
@@ -54,7 +54,7 @@ async def _prepared(vox: Vox) -> None:
         await write(mesh, "UPDATE distributed_locks SET lock_key = ?3 WHERE ?1 <> 'x' AND ?2 <> ''", _EVIL)
 
 
-def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> None:
+def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: VoxCommand) -> None:
     with terminal(busy, "top") as screen:
         drawn = screen.shows("Nodes", "1 pending", "site.deploy", "1 held", "task:?]0;pwned?[bold red]x")
         assert _ALTERNATE in drawn
@@ -72,7 +72,7 @@ def test_it_draws_and_reacts_and_leaves_the_terminal_as_it_was(busy: Vox) -> Non
         assert _CURSOR in screen.shown
 
 
-def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
+def test_it_draws_without_colours_where_none_are_wanted(busy: VoxCommand) -> None:
     with terminal(busy.having(NO_COLOR="1"), "top") as screen:
         everything = screen.shows("Nodes", "site.deploy", "1 held", " quit ")
         for keys, words in (
@@ -90,7 +90,7 @@ def test_it_draws_without_colours_where_none_are_wanted(busy: Vox) -> None:
         assert not _COLOURED.search(everything + screen.shown)
 
 
-def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy: Vox) -> None:
+def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy: VoxCommand) -> None:
     with terminal(busy, code=_BROKEN) as screen:
         screen.shows("site.deploy")
         screen.type("?")
@@ -105,7 +105,7 @@ def test_a_bug_is_one_line_and_its_exit_code_and_the_terminal_is_as_it_was(busy:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(busy: Vox, number: int) -> None:
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(busy: VoxCommand, number: int) -> None:
     with terminal(busy, "top", "--interval", "1s") as screen:
         screen.shows("site.deploy")
         os.kill(screen.pid, number)
@@ -114,7 +114,7 @@ def test_a_signal_ends_it_and_the_terminal_is_as_it_was(busy: Vox, number: int) 
         assert _BACK in screen.shown
 
 
-def test_ctrl_c_ends_it_also_in_a_dialog(busy: Vox) -> None:
+def test_ctrl_c_ends_it_also_in_a_dialog(busy: VoxCommand) -> None:
     with terminal(busy, "top") as screen:
         screen.shows("site.deploy")
         screen.type("a")
@@ -124,21 +124,21 @@ def test_ctrl_c_ends_it_also_in_a_dialog(busy: Vox) -> None:
         assert screen.modes_now == screen.modes
 
 
-def test_it_ends_with_its_terminal(busy: Vox) -> None:
+def test_it_ends_with_its_terminal(busy: VoxCommand) -> None:
     with terminal(busy, "top") as screen:
         screen.shows("site.deploy")
         screen.hang_up()
         assert screen.ended() == 128 + signal.SIGHUP
 
 
-def test_a_dumb_terminal_is_given_text(busy: Vox) -> None:
+def test_a_dumb_terminal_is_given_text(busy: VoxCommand) -> None:
     with terminal(busy, "top", term="dumb") as screen:
         assert screen.ended() == 0
         screen.shows("jobs: 1 pending", "task:?]0;pwned?[bold red]x")
         assert b"\x1b" not in screen.shown
 
 
-def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: Vox) -> None:
+def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: VoxCommand) -> None:
     reported = busy("top")
     assert (reported.code, reported.err) == (0, "")
     assert "jobs: 1 pending\n  job " in reported.out
@@ -152,7 +152,7 @@ def test_without_a_terminal_it_is_one_look_as_text_or_as_a_document(busy: Vox) -
     assert document["database"]["home"] == "file"
 
 
-def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: Vox) -> None:
+def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: VoxCommand) -> None:
     reported = busy("top", "--once", python=("-X", "importtime"))
     assert reported.code == 0
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in reported.err.splitlines()}
@@ -160,13 +160,13 @@ def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: Vox) -> None:
     assert not loaded & {"textual", "rich", "aiohttp"}
 
 
-def test_it_needs_something_to_look_at(memory: Vox) -> None:
+def test_it_needs_something_to_look_at(memory: VoxCommand) -> None:
     refused = memory("top")
     assert refused.code == 2
     assert "needs a shared database" in refused.error
 
 
-def test_without_a_database_and_a_terminal_it_ends_as_commands_do(vox: Vox) -> None:
+def test_without_a_database_and_a_terminal_it_ends_as_commands_do(vox: VoxCommand) -> None:
     away = vox.having(VOX_DB_URL="http://127.0.0.1:1", VOX_DB_DEADLINE="1s")("top")
     assert away.code == 3
     assert away.error

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.conftest import MESH_TOKEN, Vox, assert_wrong_usage
+from tests.cli.conftest import MESH_TOKEN, VoxCommand, assert_wrong_usage
 from tests.support.jobs import example_handlers
 from tools.forked import Process
 from vox_mesh.settings import Settings, variable_of
@@ -28,14 +28,14 @@ _KIND = "example.wait"
 
 
 @pytest.fixture
-def folder(vox: Vox) -> Vox:
+def folder(vox: VoxCommand) -> VoxCommand:
     """A folder in which there are handlers."""
     shutil.copy(str(example_handlers.__file__), vox.folder / "example.py")
     return vox
 
 
 @contextmanager
-def _up(vox: Vox, *options: str) -> Iterator[tuple[Process, str]]:
+def _up(vox: VoxCommand, *options: str) -> Iterator[tuple[Process, str]]:
     """A node that is up, and where it is to be asked."""
     with vox.running("up", "--node-id", "one", *options) as process:
         said = heard(process, "node up: ")
@@ -61,7 +61,7 @@ def _ended(process: Process, number: int = signal.SIGTERM) -> int:
 # --- being a node --------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_up_is_ready_listed_and_leaves(folder: Vox) -> None:
+def test_a_node_that_is_up_is_ready_listed_and_leaves(folder: VoxCommand) -> None:
     with _up(folder, "--handlers", "example:handlers") as (process, url):
         assert httpx.get(f"{url}/livez").json() == {"live": True}
         assert httpx.get(f"{url}/readyz").json() == {"ready": True}
@@ -78,7 +78,7 @@ def test_a_node_that_is_up_is_ready_listed_and_leaves(folder: Vox) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
-def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: Vox, number: signal.Signals) -> None:
+def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: VoxCommand, number: signal.Signals) -> None:
     with _up(folder, "--handlers", "example:handlers", "--grace", "0s") as (process, _):
         job = folder("job", "schedule", "--kind", _KIND, "--json").document
         _until_running(folder, job["job_id"])
@@ -99,7 +99,7 @@ def test_on_a_signal_it_gives_back_what_it_has_in_hand(folder: Vox, number: sign
     ],
 )
 def test_a_signal_while_it_starts_ends_it_with_0_and_no_traceback(
-    vox: Vox, loaded: str, number: signal.Signals
+    vox: VoxCommand, loaded: str, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "vox_mesh.cli", "up", "--node-id", "one"]
     with subprocess.Popen(command, cwd=vox.folder, env=vox.environment, stderr=PIPE, text=True) as process:
@@ -111,7 +111,7 @@ def test_a_signal_while_it_starts_ends_it_with_0_and_no_traceback(
     assert vox("nodes", "--json").document == [], "it is no node, or has left"
 
 
-def test_a_second_signal_ends_it_at_once_and_nothing_is_damaged(folder: Vox) -> None:
+def test_a_second_signal_ends_it_at_once_and_nothing_is_damaged(folder: VoxCommand) -> None:
     with _up(folder, "--handlers", "example:handlers", "--grace", "1h") as (process, _):
         job = folder("job", "schedule", "--kind", _KIND, "--json").document
         _until_running(folder, job["job_id"])
@@ -124,14 +124,14 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_damaged(folder: Vox) -> 
         assert _ended(process) == 0
 
 
-def _until_running(vox: Vox, job_id: str) -> None:
+def _until_running(vox: VoxCommand, job_id: str) -> None:
     for _ in range(600):
         if vox("job", "show", job_id, "--json").document["state"] == "running":
             return
     pytest.fail("the job was never begun")
 
 
-def test_once_it_does_what_there_is_to_do_and_ends(folder: Vox) -> None:
+def test_once_it_does_what_there_is_to_do_and_ends(folder: VoxCommand) -> None:
     job = folder("job", "schedule", "--kind", "example.echo", "--payload", '"hello"', "--json").document
     ended = folder("up", "--once", "--handlers", "example:handlers")
     assert ended.code == 0, ended
@@ -140,21 +140,21 @@ def test_once_it_does_what_there_is_to_do_and_ends(folder: Vox) -> None:
     assert node["state"] == "left"
 
 
-def test_without_a_worker_no_job_is_taken(vox: Vox) -> None:
+def test_without_a_worker_no_job_is_taken(vox: VoxCommand) -> None:
     with _up(vox, "--no-worker", "--worker-exec") as (_, url):
         (node,) = _asked(url, "/v1/nodes")["items"]
         assert (node["capacity"], node["kinds"], node["role"]) == (0, [], "owner")
         assert "worker" not in {each["name"] for each in _asked(url, "/readyz?verbose")["checks"]}
 
 
-def test_without_http_nothing_listens(vox: Vox) -> None:
+def test_without_http_nothing_listens(vox: VoxCommand) -> None:
     with vox.running("up", "--no-http") as process:
         assert "url=none" in heard(process, "node up: ")
         (node,) = vox("nodes", "--json").document
         assert node["control_addr"] is None
 
 
-def test_without_the_switch_it_runs_for_itself_and_says_so(vox: Vox) -> None:
+def test_without_the_switch_it_runs_for_itself_and_says_so(vox: VoxCommand) -> None:
     with vox.having(VOX_MESH_ENABLED="0").running("up") as process:
         assert "shares nothing; set VOX_MESH_ENABLED=1" in heard(process, "warning: ")
         assert "home=memory url=none" in heard(process, "node up: ")
@@ -165,7 +165,7 @@ def test_without_the_switch_it_runs_for_itself_and_says_so(vox: Vox) -> None:
 # --- its options ---------------------------------------------------------------------------------
 
 
-def test_every_setting_is_an_option_but_for_the_secrets(vox: Vox) -> None:
+def test_every_setting_is_an_option_but_for_the_secrets(vox: VoxCommand) -> None:
     shown = vox("up", "--help").out
     for name in Settings.model_fields:
         is_secret = "token" in name
@@ -173,7 +173,7 @@ def test_every_setting_is_an_option_but_for_the_secrets(vox: Vox) -> None:
         assert (f"Value of {variable_of(name)}" in " ".join(shown.split())) is not is_secret, name
 
 
-def test_an_option_counts_more_than_its_variable(vox: Vox) -> None:
+def test_an_option_counts_more_than_its_variable(vox: VoxCommand) -> None:
     having = vox.having(VOX_MESH_NODE_ID="from-variable", VOX_MESH_HTTP="1")
     with having.running("up", "--node-id", "from-option", "--no-http") as process:
         assert "node_id=from-option home=file url=none" in heard(process, "node up: ")
@@ -197,7 +197,7 @@ def test_what_can_not_begin_ends_with_2_and_one_line(
     assert_wrong_usage(f"up {arguments}", fault, capsys)
 
 
-def test_a_port_that_is_taken_ends_it_with_one_line(vox: Vox) -> None:
+def test_a_port_that_is_taken_ends_it_with_one_line(vox: VoxCommand) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -207,7 +207,7 @@ def test_a_port_that_is_taken_ends_it_with_one_line(vox: Vox) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_a_token_that_is_used_twice_or_too_short_ends_it_with_one_line(vox: Vox) -> None:
+def test_a_token_that_is_used_twice_or_too_short_ends_it_with_one_line(vox: VoxCommand) -> None:
     ended = vox.having(VOX_MESH_READ_TOKEN=MESH_TOKEN)("up")
     assert ended.code == 2, ended
     assert "must have different values" in ended.err
@@ -219,7 +219,7 @@ def test_a_token_that_is_used_twice_or_too_short_ends_it_with_one_line(vox: Vox)
     assert "look-only" not in ended.err
 
 
-def test_a_node_that_was_replaced_ends_with_a_line_that_says_so(vox: Vox) -> None:
+def test_a_node_that_was_replaced_ends_with_a_line_that_says_so(vox: VoxCommand) -> None:
     with _up(vox, "--tick", "100ms") as (process, _):
         shutil.copytree(vox.folder / ".vox", vox.folder / "copy", ignore=shutil.ignore_patterns("*.sock"))
         _forget_place(vox)
@@ -232,7 +232,7 @@ def test_a_node_that_was_replaced_ends_with_a_line_that_says_so(vox: Vox) -> Non
         assert "Traceback" not in rest
 
 
-def _forget_place(vox: Vox) -> None:
+def _forget_place(vox: VoxCommand) -> None:
     """As if the database had been restored: it does not know that the node lives."""
     with sqlite3.connect(vox.folder / ".vox/cache/db/local.db") as database:
         database.execute("UPDATE mesh_heartbeats SET left_ms = 1")
@@ -242,7 +242,7 @@ def _forget_place(vox: Vox) -> None:
 
 
 def test_the_service_manager_is_notified_when_it_is_ready_alive_and_stopping(
-    vox: Vox, tmp_path: Path
+    vox: VoxCommand, tmp_path: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(_PATIENCE_S)
@@ -259,7 +259,7 @@ def test_the_service_manager_is_notified_when_it_is_ready_alive_and_stopping(
             assert node.wait(_PATIENCE_S) == 0
 
 
-def test_a_service_manager_that_is_gone_is_no_reason_to_stop(vox: Vox, tmp_path: Path) -> None:
+def test_a_service_manager_that_is_gone_is_no_reason_to_stop(vox: VoxCommand, tmp_path: Path) -> None:
     with vox.having(NOTIFY_SOCKET=str(tmp_path / "gone"), WATCHDOG_USEC="100000").running("up") as node:
         assert "service manager not notified" in heard(node, "warning: ")
         assert _ended(node) == 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.cli.terminals import terminal
 from vox_mesh.cli import app
 from vox_mesh.model.locks.records import iso_of, milliseconds_at
@@ -25,7 +25,7 @@ PHASES: Final = ["plan", "work", "work", "work", "review"]
 
 
 @pytest.fixture
-def fast(vox: Vox) -> Vox:
+def fast(vox: VoxCommand) -> VoxCommand:
     """Commands that go by beats of a tenth of a second."""
     (vox.folder / "tempo.yaml").write_text(FAST)
     return vox.having(VOX_MESH_TEMPO_POLICY="tempo.yaml")
@@ -42,7 +42,7 @@ def assert_fits(reported: dict[str, Any]) -> None:
     assert reported["downbeat"] is (reported["beat_index"] == 1)
 
 
-def test_the_beat_of_now_is_one_line_or_one_document(fast: Vox) -> None:
+def test_the_beat_of_now_is_one_line_or_one_document(fast: VoxCommand) -> None:
     reported = fast("beat", "--json").document
     assert {field.name for field in fields(BeatFrame)} | {"window", "next_downbeat_at", "leader"} == {
         *reported
@@ -57,13 +57,13 @@ def test_the_beat_of_now_is_one_line_or_one_document(fast: Vox) -> None:
     assert re.fullmatch(r"600 bpm downbeat in 0\.\d s leader - east", " ".join(rest))
 
 
-def test_it_needs_no_database_and_makes_no_key(memory: Vox, fast: Vox) -> None:
+def test_it_needs_no_database_and_makes_no_key(memory: VoxCommand, fast: VoxCommand) -> None:
     assert memory("beat").out.split()[2] in ("plan", "work", "review")
     assert fast("beat").code == 0
     assert not (fast.folder / ".vox/slots").exists()
 
 
-def test_followed_it_tells_each_beat_when_it_begins_until_ctrl_c(fast: Vox) -> None:
+def test_followed_it_tells_each_beat_when_it_begins_until_ctrl_c(fast: VoxCommand) -> None:
     with fast.running("beat", "--follow", "--json") as documents, fast.running("beat", "--follow") as lines:
         reported = [json.loads(documents.stdout.readline()) for _ in range(12)]
         drawn = [lines.stdout.readline().split()[0] for _ in range(12)]
@@ -79,7 +79,7 @@ def test_followed_it_tells_each_beat_when_it_begins_until_ctrl_c(fast: Vox) -> N
     assert drawn == [STRIPS[(first + beat) % 5] for beat in range(12)]
 
 
-def test_on_a_terminal_one_line_is_drawn_again_and_again(fast: Vox) -> None:
+def test_on_a_terminal_one_line_is_drawn_again_and_again(fast: VoxCommand) -> None:
     with terminal(fast.having(LC_ALL="C.UTF-8"), "beat", "--follow") as shown:
         text = shown.shows("│◉│○○○│○│", "│●│●●●│◉│")
         os.kill(shown.pid, signal.SIGINT)
@@ -116,7 +116,7 @@ def test_on_the_memory_home_an_address_is_resolved_by_the_built_in_tempo(
     assert (ahead["phase"], ahead["delta_beats"] >= 4) == ("work", True)
 
 
-def test_an_address_is_resolved_by_the_tempos_of_the_mesh(vox: Vox) -> None:
+def test_an_address_is_resolved_by_the_tempos_of_the_mesh(vox: VoxCommand) -> None:
     policy = "{cluster_id: home, initial_bpm: 60, bar_len_beats: 4, phases: {sing: 3, rest: 1}}"
     (vox.folder / "tempo.yaml").write_text(policy)
     assert vox("rhythm", "policy", "set", "tempo.yaml").code == 0

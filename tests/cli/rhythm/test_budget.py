@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Vox, assert_wrong_usage
+from tests.cli.conftest import VoxCommand, assert_wrong_usage
 
 _FILE = "budget:\n  max_bu: 12\n  hard_end: bar+4\n  per_beat: {gpu_sec: {A100: 1}}\n"
 
 
-def test_budgets_are_set_shown_and_removed(shared: Vox) -> None:
+def test_budgets_are_set_shown_and_removed(shared: VoxCommand) -> None:
     assert shared("budget", "show").out == "none\n"
     (shared.folder / "b.yaml").write_text(_FILE)
     said = shared("budget", "set", "account:acme", "b.yaml", "--json").document
@@ -32,7 +32,7 @@ def test_budgets_are_set_shown_and_removed(shared: Vox) -> None:
     assert shared("budget", "show", "agent:ann").code == 1
 
 
-def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
+def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: VoxCommand) -> None:
     (vox.folder / "rates.yaml").write_text("role_rate_bu: {exec: 1000}\n")
     (vox.folder / "job.yaml").write_text(
         "command: [/bin/sleep, '0.05']\ntimeout: 60\nbudget: {max_bu: 1000, charge_to: acme}\n"
@@ -54,7 +54,7 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: Vox) -> None:
     assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")
 
 
-def test_the_faults_of_a_file_are_reported_line_by_line(vox: Vox) -> None:
+def test_the_faults_of_a_file_are_reported_line_by_line(vox: VoxCommand) -> None:
     (vox.folder / "b.yaml").write_text("budget:\n  max_bu: -1\n  tokens: 5\n")
     ended = vox("budget", "set", "agent:ann", "b.yaml")
     assert (ended.code, ended.out) == (2, "")
@@ -64,7 +64,7 @@ def test_the_faults_of_a_file_are_reported_line_by_line(vox: Vox) -> None:
     ]
 
 
-def test_a_file_of_rates_that_can_not_be_used_is_reported_at_the_start(vox: Vox) -> None:
+def test_a_file_of_rates_that_can_not_be_used_is_reported_at_the_start(vox: VoxCommand) -> None:
     for text, fault in ((None, "VOX_MESH_RATES: rates.yaml can't be read"), ("cpu_sec: x", "rates.yaml:1:")):
         if text is not None:
             (vox.folder / "rates.yaml").write_text(text)

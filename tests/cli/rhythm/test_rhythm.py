@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox, running_node
+from tests.cli.conftest import VoxCommand, running_node
 from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from vox_mesh import Mesh, load_settings
 from vox_mesh.cli import app
@@ -39,7 +39,9 @@ budget: {max_bu: 12}
 # --- the policy -----------------------------------------------------------------------------------
 
 
-def test_a_policy_is_announced_ahead_where_a_node_runs_and_shown_beside_the_one_in_force(vox: Vox) -> None:
+def test_a_policy_is_announced_ahead_where_a_node_runs_and_shown_beside_the_one_in_force(
+    vox: VoxCommand,
+) -> None:
     (vox.folder / "tempo.yaml").write_text(POLICY)
     with running_node(vox):
         announced = vox("rhythm", "policy", "set", "tempo.yaml", "--json").document
@@ -60,7 +62,7 @@ def test_a_policy_is_announced_ahead_where_a_node_runs_and_shown_beside_the_one_
     assert lines[-1].endswith("s)  set by hand")
 
 
-def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: Vox) -> None:
+def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: VoxCommand) -> None:
     (vox.folder / "tempo.yaml").write_text(POLICY)
     ended = vox("rhythm", "policy", "set", "tempo.yaml")
     said = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
@@ -191,7 +193,7 @@ async def _play() -> None:
         await later.bar_reporter.roll_up_due()
 
 
-def test_reports_have_a_line_each_and_missing_bars_are_named(vox: Vox) -> None:
+def test_reports_have_a_line_each_and_missing_bars_are_named(vox: VoxCommand) -> None:
     assert vox("rhythm", "report").out == "none\n"
     asyncio.run(_play())
     newest, *_, missing, silent, first = reports = vox("rhythm", "report", "--json").document

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.nodes.serving import Served, serving_api
-from tests.support.nodes.town import Town
+from tests.support.nodes.serving import ServedNode, serving_api
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh.store import new_key
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedNode]:
     """A node in a file, and a client of its API; tests name kinds of their own."""
-    town = Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())
-    async with serving_api(town, worker_exec=True) as served:
+    shared_mesh = SharedMesh(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())
+    async with serving_api(shared_mesh, worker_exec=True) as served:
         yield served
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.messages.relaying import TOKEN, assert_problem
-from tests.support.nodes.serving import READ_TOKEN, Served
+from tests.support.nodes.serving import READ_TOKEN, ServedNode
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
@@ -46,7 +46,7 @@ def body_of(operation: Operation) -> Any:
     return None if operation.body is None else {}
 
 
-async def status_of(served: Served, operation: Operation, token: str) -> int:
+async def status_of(served: ServedNode, operation: Operation, token: str) -> int:
     """How it is answered; the rest of an answer that goes on is not waited for."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     content = None if operation.body is None else b"{}"
@@ -68,14 +68,14 @@ def assert_no_bug(answer: httpx.Response) -> None:
 
 
 @each_operation
-async def test_without_the_token_nothing_is_answered(served: Served, operation: Operation) -> None:
+async def test_without_the_token_nothing_is_answered(served: ServedNode, operation: Operation) -> None:
     for token, code in ((None, "token_missing"), ("another", "token_wrong")):
         answer = await served.ask(operation.method, path_of(operation), body_of(operation), token=token)
         assert_problem(answer, HTTPStatus.UNAUTHORIZED, code)
 
 
 @each_operation
-async def test_the_token_for_reading_is_good_for_that_only(served: Served, operation: Operation) -> None:
+async def test_the_token_for_reading_is_good_for_that_only(served: ServedNode, operation: Operation) -> None:
     if operation.scope is Scope.WRITE:
         answer = await served.ask(operation.method, path_of(operation), body_of(operation), token=READ_TOKEN)
         assert_problem(answer, HTTPStatus.FORBIDDEN, "read_only")
@@ -102,7 +102,7 @@ async def test_what_is_asked_by_get_is_for_readers_and_all_else_is_not_unless_it
 
 
 @each_operation
-async def test_a_question_that_is_not_known_is_refused(served: Served, operation: Operation) -> None:
+async def test_a_question_that_is_not_known_is_refused(served: ServedNode, operation: Operation) -> None:
     given = {"address": "ucxl://a/b"} if operation.name == "resolve_address" else {}
     answer = await served.ask(
         operation.method, path_of(operation), body_of(operation), params={**given, "no such": "thing"}
@@ -113,7 +113,7 @@ async def test_a_question_that_is_not_known_is_refused(served: Served, operation
 
 
 @each_with_a_body
-async def test_a_body_has_to_be_json(served: Served, operation: Operation) -> None:
+async def test_a_body_has_to_be_json(served: ServedNode, operation: Operation) -> None:
     path = path_of(operation)
     as_text = {"Content-Type": "text/plain"}
     answer = await served.ask(operation.method, path, headers=as_text, content=b"{}")
@@ -126,7 +126,7 @@ async def test_a_body_has_to_be_json(served: Served, operation: Operation) -> No
 
 
 @each_with_a_body
-async def test_a_body_of_another_shape_is_refused(served: Served, operation: Operation) -> None:
+async def test_a_body_of_another_shape_is_refused(served: ServedNode, operation: Operation) -> None:
     bodies: tuple[Any, ...] = ([], "text", 1, {"no such field": 1})
     for body in bodies:
         answer = await served.ask(operation.method, path_of(operation), body)
@@ -134,7 +134,7 @@ async def test_a_body_of_another_shape_is_refused(served: Served, operation: Ope
 
 
 @each_operation
-async def test_no_name_leads_to_a_bug(served: Served, operation: Operation) -> None:
+async def test_no_name_leads_to_a_bug(served: ServedNode, operation: Operation) -> None:
     if operation.names and operation.is_json:
         for name in _STRANGE_NAMES:
             answer = await served.ask(operation.method, path_of(operation, name), body_of(operation))
@@ -142,7 +142,7 @@ async def test_no_name_leads_to_a_bug(served: Served, operation: Operation) -> N
 
 
 @each_with_a_body
-async def test_no_value_in_a_body_leads_to_a_bug(served: Served, operation: Operation) -> None:
+async def test_no_value_in_a_body_leads_to_a_bug(served: ServedNode, operation: Operation) -> None:
     for body in _strange(operation.body):
         assert_no_bug(await served.ask(operation.method, path_of(operation), body))
 
@@ -156,7 +156,7 @@ def _strange(model: Any) -> Iterator[dict[str, Any]]:
 
 
 @each_operation
-async def test_no_value_in_a_query_leads_to_a_bug(served: Served, operation: Operation) -> None:
+async def test_no_value_in_a_query_leads_to_a_bug(served: ServedNode, operation: Operation) -> None:
     if operation.query is None or not operation.is_json:
         return
     for name in operation.query.model_fields:

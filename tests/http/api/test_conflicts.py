@@ -10,7 +10,7 @@ import pytest
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.api_scene import conflict
 from tests.support.nodes.printing import printed
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from tests.support.oplog.rivals import MEMORIES, at, row
 from vox_mesh import Written
 from vox_mesh.http.api.conflicts import ResolveRequest
@@ -31,7 +31,7 @@ def path_of(conflict_id: str) -> str:
     return f"/v1/conflicts/{conflict_id}/resolve"
 
 
-async def test_conflicts_are_reported_as_the_command_tells_them(served: Served) -> None:
+async def test_conflicts_are_reported_as_the_command_tells_them(served: ServedNode) -> None:
     recorded = [await conflict(served.node, new_key()) for _ in range(3)]
     listed = await served.all("/v1/conflicts", limit=1)
     assert [each["conflict_id"] for each in listed if each["conflict_id"] in recorded] == recorded
@@ -47,7 +47,7 @@ async def test_conflicts_are_reported_as_the_command_tells_them(served: Served) 
     assert await served.all("/v1/conflicts", table="others") == []
 
 
-async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
+async def test_pages_go_on_with_what_came_meanwhile(served: ServedNode) -> None:
     await conflict(served.node, new_key())
     first = await served.get("/v1/conflicts", limit=1)
     new = await conflict(served.node, new_key())
@@ -66,7 +66,7 @@ async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
     ],
 )
 async def test_a_conflict_is_resolved_once(
-    served: Served, name: str, body: dict[str, Any], content: str, tags: str
+    served: ServedNode, name: str, body: dict[str, Any], content: str, tags: str
 ) -> None:
     conflict_id = await conflict(served.node, name)
     document = await served.post(path_of(conflict_id), body)
@@ -80,7 +80,7 @@ async def test_a_conflict_is_resolved_once(
 
 
 async def test_a_row_that_has_moved_is_written_only_onto_the_version_that_was_seen(
-    served: Served, name: str
+    served: ServedNode, name: str
 ) -> None:
     conflict_id = await conflict(served.node, name)
     written = await served.node.occ.write(MEMORIES, at(name), {"tags": "moved"}, await row(served.node, name))
@@ -92,7 +92,7 @@ async def test_a_row_that_has_moved_is_written_only_onto_the_version_that_was_se
     assert document["resolution"] == "left"
 
 
-async def test_what_can_not_be_is_refused(served: Served, name: str) -> None:
+async def test_what_can_not_be_is_refused(served: ServedNode, name: str) -> None:
     assert_problem(await served.ask("GET", f"/v1/conflicts/{name}"), HTTPStatus.NOT_FOUND, "not_known")
     conflict_id = await conflict(served.node, name)
     bodies: tuple[tuple[Any, str], ...] = (

@@ -6,21 +6,21 @@ import pytest
 
 from tests.support.nodes.api_scene import fill
 from tests.support.nodes.printing import printed
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_where_the_data_lives_is_reported(served: Served) -> None:
+async def test_where_the_data_lives_is_reported(served: ServedNode) -> None:
     document = await served.get("/v1/db")
-    assert (document["home"], document["scope_id"]) == ("file", served.town.scope_id)
+    assert (document["home"], document["scope_id"]) == ("file", served.shared_mesh.scope_id)
     assert (document["breaker"], document["waiting"], document["replica"]) == ("off", 0, None)
-    assert document["engine"]["address"] == str(served.town.folder / "shared.db")
+    assert document["engine"]["address"] == str(served.shared_mesh.folder / "shared.db")
     by_command = await printed(served, "db", "status")
     assert document["schema_version"] == by_command["schema_version"]
 
 
-async def test_the_overview_has_something_of_everything(served: Served) -> None:
+async def test_the_overview_has_something_of_everything(served: ServedNode) -> None:
     names = await fill(served.node)
     document = await served.get("/v1/overview")
     assert [each["node_id"] for each in document["nodes"]] == [names["node_id"]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from vox_mesh.store.script import new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -22,7 +22,7 @@ def cron(**changes: Any) -> dict[str, Any]:
     return {"expression": "0 8 * * MON-FRI", "manifest": {"kind": "test.report"}} | changes
 
 
-async def test_a_cron_is_added_once_listed_and_removed(served: Served) -> None:
+async def test_a_cron_is_added_once_listed_and_removed(served: ServedNode) -> None:
     names = [f"{letter}-{new_key()}" for letter in "cab"]
     for name in names:
         body = (await served.ask("PUT", f"/v1/crons/{name}", cron())).json()
@@ -61,7 +61,9 @@ async def test_a_cron_is_added_once_listed_and_removed(served: Served) -> None:
         ({"manifest": {"kind": "a", "ulid": new_key()}}, "bad_manifest"),
     ],
 )
-async def test_what_would_never_come_is_refused(served: Served, changes: dict[str, Any], code: str) -> None:
+async def test_what_would_never_come_is_refused(
+    served: ServedNode, changes: dict[str, Any], code: str
+) -> None:
     answer = await served.ask("PUT", "/v1/crons/never", cron(**changes))
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
 
@@ -69,14 +71,16 @@ async def test_what_would_never_come_is_refused(served: Served, changes: dict[st
 # --- kinds ---------------------------------------------------------------------------------------
 
 
-async def test_a_kind_is_paused_and_resumed(served: Served, kind: str) -> None:
+async def test_a_kind_is_paused_and_resumed(served: ServedNode, kind: str) -> None:
     for verb, is_paused in (("pause", True), ("pause", True), ("resume", False)):
         body = await served.post(f"/v1/kinds/{kind}/{verb}")
         assert (body["kind"], body["is_paused"]) == (kind, is_paused)
         assert (kind in [each["kind"] for each in await served.all("/v1/kinds", limit=1)]) == is_paused
 
 
-async def test_of_a_kind_changes_only_what_is_named_and_null_is_no_limit(served: Served, kind: str) -> None:
+async def test_of_a_kind_changes_only_what_is_named_and_null_is_no_limit(
+    served: ServedNode, kind: str
+) -> None:
     async def changed(**limits: Any) -> dict[str, Any]:
         answer = await served.ask("PATCH", f"/v1/kinds/{kind}", limits)
         assert answer.status_code == HTTPStatus.OK, answer.text
@@ -118,7 +122,7 @@ async def test_of_a_kind_changes_only_what_is_named_and_null_is_no_limit(served:
     ],
 )
 async def test_a_limit_that_is_none_is_refused_and_changes_nothing(
-    served: Served, kind: str, limits: dict[str, Any], code: str
+    served: ServedNode, kind: str, limits: dict[str, Any], code: str
 ) -> None:
     answer = await served.ask("PATCH", f"/v1/kinds/{kind}", limits)
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
@@ -128,7 +132,7 @@ async def test_a_limit_that_is_none_is_refused_and_changes_nothing(
 # --- workers -------------------------------------------------------------------------------------
 
 
-async def test_a_worker_is_drained_until_that_is_undone(served: Served) -> None:
+async def test_a_worker_is_drained_until_that_is_undone(served: ServedNode) -> None:
     node_id = served.node.identity.node_id
     path = f"/v1/workers/{node_id}/drain"
     assert await served.all("/v1/workers") == []

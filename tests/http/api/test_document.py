@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
 
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem
-from tests.support.nodes.serving import READ_TOKEN, Served
+from tests.support.nodes.serving import READ_TOKEN, ServedNode
 from tools import http_reference
 from vox_mesh.http.api.api import DOCUMENT, OPERATIONS
 from vox_mesh.http.api.openapi import document_of
@@ -30,7 +30,7 @@ def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
             yield path, method.upper(), described
 
 
-async def test_the_document_is_served_to_anyone_who_may_read(served: Served) -> None:
+async def test_the_document_is_served_to_anyone_who_may_read(served: ServedNode) -> None:
     answer = await served.ask("GET", DOCUMENT, token=READ_TOKEN)
     assert answer.json() == orjson.loads(orjson.dumps(document_of(OPERATIONS)))
     known = {"If-None-Match": answer.headers["ETag"]}
@@ -69,7 +69,7 @@ async def test_all_schemas_are_schemas_and_everything_that_they_name_is_there() 
         Draft202012Validator.check_schema(schema)
 
 
-async def test_other_methods_are_refused_by_name(served: Served) -> None:
+async def test_other_methods_are_refused_by_name(served: ServedNode) -> None:
     for path in {each.path for each in OPERATIONS}:
         allowed = {each.method for each in OPERATIONS if each.path == path}
         somewhere = re.sub(r"\{\w+\}", "ffffff", path)
@@ -116,7 +116,7 @@ async def test_other_methods_are_refused_by_name(served: Served) -> None:
         ("*", 400),
     ],
 )
-async def test_odd_requests_are_answered(served: Served, target: str, status: int) -> None:
+async def test_odd_requests_are_answered(served: ServedNode, target: str, status: int) -> None:
     head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     async with Wire(served.client.base_url.port or 0) as wire:
         await wire.send(head.encode())

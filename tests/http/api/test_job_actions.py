@@ -9,26 +9,26 @@ import pytest
 
 from tests.support.jobs.staging import brought, schedule
 from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def job_in(served: Served, state: JobState, **more: Any) -> Job:
+async def job_in(served: ServedNode, state: JobState, **more: Any) -> Job:
     """A job in this state."""
     job = await brought(served.node, state, **more)
     assert job is not None
     return job
 
 
-async def state_of(served: Served, job_id: str) -> str:
+async def state_of(served: ServedNode, job_id: str) -> str:
     """Where a job stands."""
     return (await served.node.jobs.find(job_id)).state
 
 
 @pytest.mark.parametrize("state", JobState)
-async def test_what_has_not_ended_is_aborted_and_what_has_stays(served: Served, state: JobState) -> None:
+async def test_what_has_not_ended_is_aborted_and_what_has_stays(served: ServedNode, state: JobState) -> None:
     job = await job_in(served, state)
     body = await served.post(f"/v1/jobs/{job.job_id[:16]}/abort", {"reason": "not\nneeded"})
     assert body["job_id"] == job.job_id
@@ -43,7 +43,7 @@ async def test_what_has_not_ended_is_aborted_and_what_has_stays(served: Served, 
 
 
 @pytest.mark.parametrize("state", JobState)
-async def test_what_has_ended_is_retried_once(served: Served, state: JobState) -> None:
+async def test_what_has_ended_is_retried_once(served: ServedNode, state: JobState) -> None:
     job = await job_in(served, state)
     path = f"/v1/jobs/{job.job_id}/retry"
     if state not in ENDS:
@@ -58,7 +58,7 @@ async def test_what_has_ended_is_retried_once(served: Served, state: JobState) -
 
 
 @pytest.mark.parametrize("state", JobState)
-async def test_what_is_in_hand_goes_back(served: Served, state: JobState) -> None:
+async def test_what_is_in_hand_goes_back(served: ServedNode, state: JobState) -> None:
     job = await job_in(served, state)
     path = f"/v1/jobs/{job.job_id}/yield"
     for delay in ("9" * 400 + "d", "366d", 2**62, -1, 1.5, True, None):
@@ -76,7 +76,7 @@ async def test_what_is_in_hand_goes_back(served: Served, state: JobState) -> Non
 
 
 async def test_all_that_fit_are_aborted_page_by_page_and_others_are_left_alone(
-    served: Served, kind: str
+    served: ServedNode, kind: str
 ) -> None:
     other = await schedule(served.node, kind=f"{kind}.other")
     pending = [await schedule(served.node, kind=f"{kind}.a") for _ in range(5)]
@@ -103,7 +103,7 @@ async def test_all_that_fit_are_aborted_page_by_page_and_others_are_left_alone(
     assert await state_of(served, other) == "pending"
 
 
-async def test_all_that_failed_are_retried_and_nothing_else(served: Served, kind: str) -> None:
+async def test_all_that_failed_are_retried_and_nothing_else(served: ServedNode, kind: str) -> None:
     failed = [(await job_in(served, JobState.FAILED, kind=kind)).job_id for _ in range(3)]
     aborted = (await job_in(served, JobState.ABORTED, kind=kind)).job_id
     plan = await served.post("/v1/jobs/retry", {"kind": kind, "dry_run": True})
@@ -117,7 +117,7 @@ async def test_all_that_failed_are_retried_and_nothing_else(served: Served, kind
     assert again["retry_of"] == aborted
 
 
-async def test_jobs_are_named_and_the_ones_that_had_ended_are_reported(served: Served) -> None:
+async def test_jobs_are_named_and_the_ones_that_had_ended_are_reported(served: ServedNode) -> None:
     pending = (await job_in(served, JobState.PENDING)).job_id
     ended = (await job_in(served, JobState.SUCCEEDED)).job_id
     refused = await served.ask("POST", "/v1/jobs/retry", {"jobs": [ended, pending]})
@@ -148,11 +148,11 @@ async def test_jobs_are_named_and_the_ones_that_had_ended_are_reported(served: S
         {"kind": "a", "reason": "x" * 2_000},
     ],
 )
-async def test_a_choice_that_is_none_is_refused(served: Served, body: dict[str, Any]) -> None:
+async def test_a_choice_that_is_none_is_refused(served: ServedNode, body: dict[str, Any]) -> None:
     assert_problem(await served.ask("POST", "/v1/jobs/abort", body), 422, "bad_body")
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "MQ", "WyJmYWlsZWQiLDFd", "WyJwZW5kaW5nIiwtMV0", "W10"])
-async def test_a_cursor_of_no_page_is_refused(served: Served, cursor: str) -> None:
+async def test_a_cursor_of_no_page_is_refused(served: ServedNode, cursor: str) -> None:
     body = {"state": "pending", "cursor": cursor}
     assert_problem(await served.ask("POST", "/v1/jobs/abort", body), 422, "bad_cursor")

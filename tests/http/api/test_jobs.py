@@ -14,8 +14,8 @@ from tests.support.jobs.job_desks import ControlledHandler
 from tests.support.jobs.staging import end, start
 from tests.support.messages.messaging import write
 from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import Served, serving_api
-from tests.support.nodes.town import Town
+from tests.support.nodes.serving import ServedNode, serving_api
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh.model.base.canonical import content_id
@@ -27,13 +27,15 @@ from vox_mesh.store.script import new_key
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def scheduled(served: Served, *manifests: dict[str, Any], new: bool = False) -> list[Any]:
+async def scheduled(served: ServedNode, *manifests: dict[str, Any], new: bool = False) -> list[Any]:
     """What came of these."""
     document: list[Any] = await served.post("/v1/jobs", {"manifests": manifests, "new": new})
     return document
 
 
-async def test_the_same_manifest_is_the_same_job_unless_it_is_to_be_new(served: Served, kind: str) -> None:
+async def test_the_same_manifest_is_the_same_job_unless_it_is_to_be_new(
+    served: ServedNode, kind: str
+) -> None:
     manifest = {"kind": kind, "payload": {"n": 1}, "priority": 3, "run_at": "2030-01-31T08:00:00Z"}
     (first,) = await scheduled(served, manifest)
     assert first["job_id"] == content_id({"kind": kind, "payload": {"n": 1}})
@@ -46,7 +48,7 @@ async def test_the_same_manifest_is_the_same_job_unless_it_is_to_be_new(served: 
     assert (shown["priority"], shown["not_before_ms"]) == (3, 1_896_076_800_000)
 
 
-async def test_several_are_scheduled_together_and_wait_for_each_other(served: Served, kind: str) -> None:
+async def test_several_are_scheduled_together_and_wait_for_each_other(served: ServedNode, kind: str) -> None:
     first, second = new_key(), new_key()
     document = await scheduled(
         served,
@@ -86,7 +88,7 @@ async def test_several_are_scheduled_together_and_wait_for_each_other(served: Se
     ],
 )
 async def test_what_is_wrong_with_a_manifest_is_reported_by_its_place_and_none_is_scheduled(
-    served: Served, kind: str, manifest: Any, fault: str
+    served: ServedNode, kind: str, manifest: Any, fault: str
 ) -> None:
     answer = await served.ask("POST", "/v1/jobs", {"manifests": [{"kind": kind}, manifest]})
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_manifest")
@@ -94,7 +96,7 @@ async def test_what_is_wrong_with_a_manifest_is_reported_by_its_place_and_none_i
     assert await served.all("/v1/jobs", kind=kind) == []
 
 
-async def test_a_nested_value_of_any_depth_is_refused_or_kept(served: Served, kind: str) -> None:
+async def test_a_nested_value_of_any_depth_is_refused_or_kept(served: ServedNode, kind: str) -> None:
     for depth, status in ((60, 200), (65, 422), (70, 400), (1_000, 400)):
         nested = b"[" * depth + b"]" * depth
         body = b'{"manifests": [{"kind": "%b", "payload": %b}]}' % (kind.encode(), nested)
@@ -104,7 +106,7 @@ async def test_a_nested_value_of_any_depth_is_refused_or_kept(served: Served, ki
         assert answer.status_code == status, answer.text
 
 
-async def test_a_job_that_is_not_there_is_not_found(served: Served) -> None:
+async def test_a_job_that_is_not_there_is_not_found(served: ServedNode) -> None:
     for path in ("", "/wait", "/logs", "/graph", "/bundle", "/verify"):
         answer = await served.ask("GET", f"/v1/jobs/{'e' * 64}{path}")
         assert_problem(answer, HTTPStatus.NOT_FOUND, "not_known")
@@ -112,7 +114,7 @@ async def test_a_job_that_is_not_there_is_not_found(served: Served) -> None:
         assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_path")
 
 
-async def test_all_pages_together_have_every_job_once(served: Served, kind: str) -> None:
+async def test_all_pages_together_have_every_job_once(served: ServedNode, kind: str) -> None:
     manifests = [{"kind": f"{kind}.{'ab'[n % 2]}", "payload": n} for n in range(7)]
     document = [each["job_id"] for each in await scheduled(served, *manifests)]
     listed = await served.all("/v1/jobs", kind=f"{kind}.*", limit=3)
@@ -140,7 +142,7 @@ async def test_all_pages_together_have_every_job_once(served: Served, kind: str)
 async def test_jobs_of_which_few_fit_into_an_answer_are_all_listed(
     tmp_path: Path, shared_server: Server, kind: str
 ) -> None:
-    async with serving_api(Town(MESH, tmp_path, shared_server, new_key())) as served:
+    async with serving_api(SharedMesh(MESH, tmp_path, shared_server, new_key())) as served:
         jobs = []
         for batch in range(6):
             payloads = [f"{batch} {number} {'x' * 240_000}" for number in range(8)]
@@ -152,14 +154,14 @@ async def test_jobs_of_which_few_fit_into_an_answer_are_all_listed(
 
 
 @pytest.mark.parametrize("query", [{"state": "done"}, {"limit": 0}, {"limit": 501}, {"cursor": "nonsense"}])
-async def test_a_page_of_nothing_that_there_is_is_refused(served: Served, query: dict[str, Any]) -> None:
+async def test_a_page_of_nothing_that_there_is_is_refused(served: ServedNode, query: dict[str, Any]) -> None:
     answer = await served.ask("GET", "/v1/jobs", params=query)
     code = "bad_cursor" if "cursor" in query else "bad_query"
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
 
 
 async def test_who_has_an_answer_already_is_notified_that_it_is_still_the_same(
-    served: Served, kind: str
+    served: ServedNode, kind: str
 ) -> None:
     (document,) = await scheduled(served, {"kind": kind})
     path = f"/v1/jobs/{document['job_id']}"
@@ -173,7 +175,7 @@ async def test_who_has_an_answer_already_is_notified_that_it_is_still_the_same(
 
 
 async def test_who_waits_is_notified_when_the_job_has_ended_or_the_time_is_over(
-    served: Served, kind: str
+    served: ServedNode, kind: str
 ) -> None:
     (document,) = await scheduled(served, {"kind": kind})
     path = f"/v1/jobs/{document['job_id'][:20]}/wait"
@@ -185,7 +187,9 @@ async def test_who_waits_is_notified_when_the_job_has_ended_or_the_time_is_over(
     assert_problem(await served.ask("GET", path, params={"timeout": "61s"}), 422, "bad_query")
 
 
-async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(served: Served, kind: str) -> None:
+async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(
+    served: ServedNode, kind: str
+) -> None:
     (document,) = await scheduled(served, {"kind": kind})
     path = f"/v1/jobs/{document['job_id']}/logs"
     empty = await served.get(path)
@@ -212,7 +216,7 @@ async def test_what_a_job_prints_is_read_piece_by_piece_until_it_has_ended(serve
 
 
 async def test_a_bundle_is_good_to_the_byte_and_there_is_none_without_a_proof(
-    served: Served, kind: str
+    served: ServedNode, kind: str
 ) -> None:
     done, pending = await scheduled(
         served, {"command": ["echo", kind], "timeout": 60}, {"kind": kind, "payload": None}
@@ -235,7 +239,7 @@ async def test_a_bundle_is_good_to_the_byte_and_there_is_none_without_a_proof(
     assert refused.json()["faults"] == proof["faults"]
 
 
-async def test_the_roster_is_compared_with_the_log_and_mended(served: Served, kind: str) -> None:
+async def test_the_roster_is_compared_with_the_log_and_mended(served: ServedNode, kind: str) -> None:
     (document,) = await scheduled(served, {"kind": kind})
     job_id = document["job_id"]
     assert await served.get("/v1/jobs/rebuild") == {"differences": [], "findings": [], "repaired": False}
@@ -248,7 +252,7 @@ async def test_the_roster_is_compared_with_the_log_and_mended(served: Served, ki
     assert (await served.get(f"/v1/jobs/{job_id}"))["priority"] == 1
 
 
-async def test_a_manifest_as_the_document_describes_it_is_one(served: Served) -> None:
+async def test_a_manifest_as_the_document_describes_it_is_one(served: ServedNode) -> None:
     described = (await served.get("/v1/openapi.json"))["components"]["schemas"]["Manifest"]
     assert {*described["properties"]} == {*Manifest.model_fields} - {"retry_of"}
     assert b'"null"' not in orjson.dumps(described)

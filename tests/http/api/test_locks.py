@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.messages.relaying import PATIENCE_S, assert_problem
 from tests.support.nodes.printing import printed, timeless
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.store.script import new_key
 
@@ -24,12 +24,12 @@ def key() -> str:
     return f"task:{new_key()}"
 
 
-async def wanted(served: Served, *keys: str, agent: str = "coder", **more: Any) -> httpx.Response:
+async def wanted(served: ServedNode, *keys: str, agent: str = "coder", **more: Any) -> httpx.Response:
     """What is answered to one who wants a lock."""
     return await served.ask("POST", "/v1/locks", {"keys": keys, "agent": agent, **more})
 
 
-async def acquired(served: Served, *keys: str, **more: Any) -> Any:
+async def acquired(served: ServedNode, *keys: str, **more: Any) -> Any:
     """A lock that is free."""
     answer = await wanted(served, *keys, **more)
     assert answer.status_code == HTTPStatus.CREATED, answer.text
@@ -41,7 +41,7 @@ def hold(key: str, token: int) -> dict[str, Any]:
     return {"lock_key": key, "fence_token": token}
 
 
-async def test_a_lock_is_had_renewed_and_let_go_and_its_token_rises(served: Served, key: str) -> None:
+async def test_a_lock_is_had_renewed_and_let_go_and_its_token_rises(served: ServedNode, key: str) -> None:
     first = await acquired(served, key, f"{key}/more", ttl="30s")
     assert first["lock_keys"] == [key, f"{key}/more"]
     assert (first["holder_node"], first["holder_agent"], first["is_shared"]) == ("ann", "coder", False)
@@ -60,7 +60,9 @@ async def test_a_lock_is_had_renewed_and_let_go_and_its_token_rises(served: Serv
     await served.post("/v1/locks/release", hold(key, again["fence_token"]))
 
 
-async def test_a_lock_may_be_until_the_bar_ends_or_for_a_time_and_not_both(served: Served, key: str) -> None:
+async def test_a_lock_may_be_until_the_bar_ends_or_for_a_time_and_not_both(
+    served: ServedNode, key: str
+) -> None:
     held = await acquired(served, key, until="bar")
     ends_ms = milliseconds_at(held["expires_at"])
     at = served.node.rhythm.timeline.delta_beats(
@@ -74,7 +76,7 @@ async def test_a_lock_may_be_until_the_bar_ends_or_for_a_time_and_not_both(serve
     assert await served.all("/v1/locks", key=key) == []
 
 
-async def test_one_that_comes_second_is_notified_who_holds_it(served: Served, key: str) -> None:
+async def test_one_that_comes_second_is_notified_who_holds_it(served: ServedNode, key: str) -> None:
     held = await acquired(served, key)
     refused = await wanted(served, key, agent="other")
     assert_problem(refused, HTTPStatus.CONFLICT, "lock_held")
@@ -85,7 +87,7 @@ async def test_one_that_comes_second_is_notified_who_holds_it(served: Served, ke
     assert timeless(await printed(served, "lock", "acquire", key, "--agent", "other")) == [timeless(holder)]
 
 
-async def test_locks_are_listed_and_let_go_by_commands_too(served: Served, key: str) -> None:
+async def test_locks_are_listed_and_let_go_by_commands_too(served: ServedNode, key: str) -> None:
     held = await acquired(served, key)
     assert timeless(await served.all("/v1/locks")) == timeless(await printed(served, "lock", "list"))
     token = held["fence_token"]
@@ -96,7 +98,7 @@ async def test_locks_are_listed_and_let_go_by_commands_too(served: Served, key: 
     assert (await served.post("/v1/locks/release", hold(key, taken["fence_token"])))["lock_keys"] == [key]
 
 
-async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: Served, key: str) -> None:
+async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: ServedNode, key: str) -> None:
     held = await acquired(served, key)
     async with asyncio.timeout(PATIENCE_S):
         waiting = asyncio.create_task(acquired(served, key, agent="other", wait="30s"))
@@ -106,7 +108,7 @@ async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: Served, key: 
         assert (await waiting)["fence_token"] > held["fence_token"]
 
 
-async def test_shared_holds_share(served: Served, key: str) -> None:
+async def test_shared_holds_share(served: ServedNode, key: str) -> None:
     tokens = [
         (await acquired(served, key, agent=agent, shared=True))["fence_token"] for agent in ("one", "two")
     ]
@@ -119,7 +121,7 @@ async def test_shared_holds_share(served: Served, key: str) -> None:
         await served.post("/v1/locks/release", hold(key, token))
 
 
-async def test_a_broken_lock_is_in_the_log(served: Served, key: str) -> None:
+async def test_a_broken_lock_is_in_the_log(served: ServedNode, key: str) -> None:
     held = await acquired(served, key)
     document = await served.post("/v1/locks/break", {"lock_key": key, "reason": "its agent hangs"})
     assert [each["fence_token"] for each in document["broken"]] == [held["fence_token"]]
@@ -128,7 +130,9 @@ async def test_a_broken_lock_is_in_the_log(served: Served, key: str) -> None:
     assert_problem(absent, HTTPStatus.NOT_FOUND, "not_known")
 
 
-async def test_what_is_in_the_way_of_a_path_is_reported_and_nothing_is_of_ones_own(served: Served) -> None:
+async def test_what_is_in_the_way_of_a_path_is_reported_and_nothing_is_of_ones_own(
+    served: ServedNode,
+) -> None:
     folder = new_key()
     held = await acquired(served, f"file:{folder}/*.py")
     paths = [f"{folder}/a.py", f"{folder}/a.md"]
@@ -137,7 +141,7 @@ async def test_what_is_in_the_way_of_a_path_is_reported_and_nothing_is_of_ones_o
     assert await served.post("/v1/locks/check", {"paths": paths, "agent": "coder"}) == []
 
 
-async def test_pages_have_every_hold_once_while_others_come_and_go(served: Served, key: str) -> None:
+async def test_pages_have_every_hold_once_while_others_come_and_go(served: ServedNode, key: str) -> None:
     there = [f"{key}:{number}" for number in range(5)]
     tokens = {each: (await acquired(served, each))["fence_token"] for each in there}
     seen: list[str] = []
@@ -155,7 +159,7 @@ async def test_pages_have_every_hold_once_while_others_come_and_go(served: Serve
     assert {*there[1:]} <= {*seen}
 
 
-async def test_what_has_expired_is_swept_as_the_command_does(served: Served) -> None:
+async def test_what_has_expired_is_swept_as_the_command_does(served: ServedNode) -> None:
     assert set(await served.post("/v1/locks/sweep")) == set(await printed(served, "lock", "sweep"))
 
 
@@ -172,7 +176,7 @@ async def test_what_has_expired_is_swept_as_the_command_does(served: Served) -> 
     ],
 )
 async def test_a_lock_that_no_one_can_have_is_refused(
-    served: Served, more: dict[str, Any], code: str
+    served: ServedNode, more: dict[str, Any], code: str
 ) -> None:
     answer = await served.ask("POST", "/v1/locks", {"keys": ["a"], "agent": "coder", **more})
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)

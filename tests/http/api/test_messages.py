@@ -10,7 +10,7 @@ import pytest
 from tests.support.messages.messaging import change, lapse
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.printing import printed
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from vox_mesh import Message
 from vox_mesh.errors import TooLarge
 from vox_mesh.http.api import pages
@@ -26,7 +26,7 @@ def agent() -> str:
     return new_key().lower()
 
 
-async def sent(served: Served, to: str, payload: Any = "hello", **more: Any) -> Any:
+async def sent(served: ServedNode, to: str, payload: Any = "hello", **more: Any) -> Any:
     """A message that was sent over HTTP."""
     body = {"to": to, "sender": "coder", "payload": payload, **more}
     answer = await served.ask("POST", "/v1/messages", body)
@@ -35,20 +35,20 @@ async def sent(served: Served, to: str, payload: Any = "hello", **more: Any) -> 
     return message
 
 
-async def claimed(served: Served, agent: str, **more: Any) -> list[Any]:
+async def claimed(served: ServedNode, agent: str, **more: Any) -> list[Any]:
     """What an agent claims."""
     document: list[Any] = await served.post(f"/v1/inbox/{agent}/claim", more)
     return document
 
 
-async def kept(served: Served, message: Any) -> Message:
+async def kept(served: ServedNode, message: Any) -> Message:
     """A message as the database has it."""
     found = await served.node.messages.queries.find(message["message_uuid"])
     assert found is not None
     return found
 
 
-async def test_a_message_is_sent_listed_and_shown_as_commands_do(served: Served, agent: str) -> None:
+async def test_a_message_is_sent_listed_and_shown_as_commands_do(served: ServedNode, agent: str) -> None:
     message = await sent(
         served, agent, {"text": "héllo", "n": [1.5, None]}, thread="talk", priority=3, ttl="1h"
     )
@@ -66,7 +66,7 @@ async def test_a_message_is_sent_listed_and_shown_as_commands_do(served: Served,
     assert threads[0]["thread_id"] == "talk"
 
 
-async def test_sent_again_under_its_key_it_is_one_message(served: Served, agent: str) -> None:
+async def test_sent_again_under_its_key_it_is_one_message(served: ServedNode, agent: str) -> None:
     key = new_key()
     first, again = [await sent(served, agent, key=key) for _ in range(2)]
     assert first["message_uuid"] == again["message_uuid"] == key
@@ -77,7 +77,7 @@ async def test_sent_again_under_its_key_it_is_one_message(served: Served, agent:
 
 
 async def test_what_was_claimed_over_http_is_acknowledged_there_and_by_commands(
-    served: Served, agent: str
+    served: ServedNode, agent: str
 ) -> None:
     for number in range(2):
         await sent(served, agent, number)
@@ -92,7 +92,7 @@ async def test_what_was_claimed_over_http_is_acknowledged_there_and_by_commands(
     assert acked["acknowledged"]
 
 
-async def test_what_commands_claimed_is_acknowledged_over_http(served: Served, agent: str) -> None:
+async def test_what_commands_claimed_is_acknowledged_over_http(served: ServedNode, agent: str) -> None:
     await sent(served, agent)
     (message,) = await printed(served, "inbox", agent, "--claim")
     document = await served.post(
@@ -101,7 +101,7 @@ async def test_what_commands_claimed_is_acknowledged_over_http(served: Served, a
     assert document["acknowledged"]
 
 
-async def test_only_one_who_has_a_message_says_what_became_of_it(served: Served, agent: str) -> None:
+async def test_only_one_who_has_a_message_says_what_became_of_it(served: ServedNode, agent: str) -> None:
     await sent(served, agent)
     (message,) = await claimed(served, agent, lease="1m")
     path = f"/v1/messages/{message['message_uuid']}"
@@ -117,7 +117,7 @@ async def test_only_one_who_has_a_message_says_what_became_of_it(served: Served,
 
 
 async def test_a_message_that_is_given_back_too_often_is_dead_until_it_is_sent_again(
-    served: Served, agent: str
+    served: ServedNode, agent: str
 ) -> None:
     message = await sent(served, agent, max_attempts=1)
     path = f"/v1/messages/{message['message_uuid']}"
@@ -131,14 +131,14 @@ async def test_a_message_that_is_given_back_too_often_is_dead_until_it_is_sent_a
     assert [each["message_uuid"] for each in await claimed(served, agent)] == [message["message_uuid"]]
 
 
-async def test_a_message_for_a_role_reaches_anyone_who_has_it(served: Served, agent: str) -> None:
+async def test_a_message_for_a_role_reaches_anyone_who_has_it(served: ServedNode, agent: str) -> None:
     await sent(served, f"role:{agent}", "to a role")
     assert await served.all(f"/v1/inbox/{agent}") == []
     (waiting,) = await served.all(f"/v1/inbox/{agent}", roles=f"{agent},other")
     assert (await claimed(served, agent, roles=[agent]))[0]["message_uuid"] == waiting["message_uuid"]
 
 
-async def test_overdue_ones_are_reported(served: Served, agent: str) -> None:
+async def test_overdue_ones_are_reported(served: ServedNode, agent: str) -> None:
     message = await sent(served, agent, ack_within="1s")
     await change(served.node, [await kept(served, message)], ack_by_ms=1)
     (overdue,) = await served.get("/v1/messages/overdue")
@@ -146,7 +146,7 @@ async def test_overdue_ones_are_reported(served: Served, agent: str) -> None:
     assert [overdue] == await printed(served, "messages", "overdue")
 
 
-async def test_pages_have_every_message_once_while_others_come(served: Served, agent: str) -> None:
+async def test_pages_have_every_message_once_while_others_come(served: ServedNode, agent: str) -> None:
     for number in range(5):
         await sent(served, agent, number)
     first = await served.ask("GET", "/v1/messages", params={"receiver": agent, "limit": 2})
@@ -162,7 +162,7 @@ async def test_pages_have_every_message_once_while_others_come(served: Served, a
 
 
 async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
-    served: Served, agent: str, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a server that answers with so much at most; the file home has no such limit."""
     read = MessageQueries._read
@@ -184,7 +184,7 @@ async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
     assert [each["payload"] for each in await served.all(f"/v1/inbox/{agent}")] == [0, 1, 2, 3, 4]
 
 
-async def test_what_can_not_be_sent_is_refused(served: Served, agent: str) -> None:
+async def test_what_can_not_be_sent_is_refused(served: ServedNode, agent: str) -> None:
     good = {"to": agent, "sender": "coder", "payload": 1}
     for change_, status, code in (
         ({"payload": "x" * 300_000}, 422, "bad_value"),

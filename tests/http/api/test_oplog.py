@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem, until
 from tests.support.nodes.printing import commands_of, printed
-from tests.support.nodes.serving import Served
+from tests.support.nodes.serving import ServedNode
 from tests.support.oplog.exports import AWKWARD, exported, fill
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.oplog.export import verify_export
@@ -27,12 +27,12 @@ _EXPORT = "/v1/oplog/export"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
-async def log(served: Served) -> None:
+async def log(served: ServedNode) -> None:
     """Entries of all sorts."""
     await fill(served.node)
 
 
-async def test_entries_are_reported_as_the_command_tells_them(served: Served) -> None:
+async def test_entries_are_reported_as_the_command_tells_them(served: ServedNode) -> None:
     entries = await served.all("/v1/oplog", limit=3)
     assert [each["id"] for each in entries] == sorted({each["id"] for each in entries})
     assert entries == await printed(served, "oplog", "tail", "--limit", "1000")
@@ -45,7 +45,7 @@ async def test_entries_are_reported_as_the_command_tells_them(served: Served) ->
     assert_problem(await served.ask("GET", f"/v1/oplog/{new_key()}"), HTTPStatus.NOT_FOUND, "not_known")
 
 
-async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
+async def test_pages_go_on_with_what_came_meanwhile(served: ServedNode) -> None:
     first = await served.get("/v1/oplog", kind="note", limit=2)
     new = await served.node.oplog.append("note", {"n": "new"})
     rest = await served.all("/v1/oplog", kind="note", cursor=first["next"])
@@ -53,7 +53,7 @@ async def test_pages_go_on_with_what_came_meanwhile(served: Served) -> None:
     assert (len(set(seen)), seen[-1]) == (len(seen), new.key)
 
 
-async def test_how_ops_stand_is_reported(served: Served) -> None:
+async def test_how_ops_stand_is_reported(served: ServedNode) -> None:
     (waiting,) = await served.all("/v1/oplog/waiting")
     assert [waiting] == await printed(served, "oplog", "waiting")
     assert await served.get(f"/v1/oplog/{waiting['op_id']}/standing") == waiting
@@ -64,7 +64,7 @@ async def test_how_ops_stand_is_reported(served: Served) -> None:
     assert_problem(await served.ask("GET", f"/v1/oplog/{new_key()}/standing"), 404, "not_known")
 
 
-async def test_chains_are_anchored_and_verified(served: Served) -> None:
+async def test_chains_are_anchored_and_verified(served: ServedNode) -> None:
     anchored = await served.post("/v1/oplog/anchor")
     assert (anchored["kind"], anchored["accepted"]) == ("Anchor", True)
     chains = await served.get("/v1/oplog/verify")
@@ -76,7 +76,7 @@ async def test_chains_are_anchored_and_verified(served: Served) -> None:
 
 
 async def test_the_export_is_what_the_command_writes_and_proves_itself(
-    served: Served, tmp_path: Path
+    served: ServedNode, tmp_path: Path
 ) -> None:
     answer = await served.ask("GET", _EXPORT, token=TOKEN)
     assert answer.headers["Content-Type"] == "application/jsonl"
@@ -91,7 +91,7 @@ async def test_the_export_is_what_the_command_writes_and_proves_itself(
     assert (ended.code, ended.document) == (0, await served.get("/v1/oplog/verify"))
 
 
-async def test_an_export_of_any_length_takes_little_memory(served: Served, tmp_path: Path) -> None:
+async def test_an_export_of_any_length_takes_little_memory(served: ServedNode, tmp_path: Path) -> None:
     node = served.node
     text = "x" * 200_000
     for _ in range(80):
@@ -115,7 +115,7 @@ async def test_an_export_of_any_length_takes_little_memory(served: Served, tmp_p
 
 
 async def test_an_export_that_the_database_breaks_off_is_not_taken_for_whole(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    served: ServedNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def cut_off(self: OpLog, **_: Any) -> Any:
         async for page in entries(self):
@@ -137,7 +137,7 @@ async def test_an_export_that_the_database_breaks_off_is_not_taken_for_whole(
 
 
 async def test_an_export_that_can_not_begin_is_a_problem(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(self: OpLog) -> Any:
         raise DatabaseUnavailable("it is away")
@@ -147,8 +147,8 @@ async def test_an_export_that_can_not_begin_is_a_problem(
     assert_problem(answer, HTTPStatus.SERVICE_UNAVAILABLE, DatabaseUnavailable.code)
 
 
-async def test_every_line_of_an_export_is_a_document(served: Served) -> None:
+async def test_every_line_of_an_export_is_a_document(served: ServedNode) -> None:
     lines = (await served.ask("GET", _EXPORT)).content.splitlines()
     header, *entries, end = [orjson.loads(line) for line in lines]
-    assert header["scope_id"] == served.town.scope_id
+    assert header["scope_id"] == served.shared_mesh.scope_id
     assert end == {"entries": len(entries)}

@@ -10,12 +10,12 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.jobs.job_desks import ended
 from tests.support.messages.messaging import change
 from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import READ_TOKEN, Served, serving_api
-from tests.support.nodes.town import Town
+from tests.support.nodes.serving import READ_TOKEN, ServedNode, serving_api
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from tools.homes import FILE
 from vox_mesh.jobs.worker.context import JobContext
@@ -29,20 +29,20 @@ POLICY: Final = "cluster_id: east\ninitial_bpm: 15\nlimits: {min_bpm: 6, max_bpm
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Served, Vox]]:
+async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[ServedNode, VoxCommand]]:
     """A node with an API, and commands on the same mesh."""
     folder: Path = tmp_path_factory.mktemp("mesh")
-    async with serving_api(Town(FILE, folder, None, "")) as served:
+    async with serving_api(SharedMesh(FILE, folder, None, "")) as served:
         variables = {
             "VOX_MESH_ENABLED": "1",
             "VOX_DB_PATH": str(folder / "shared.db"),
             "VOX_MESH_HOME": str(folder / "ann" / "vox"),
             "VOX_MESH_NODE_ID": "ann",
         }
-        yield served, Vox(folder, **variables)
+        yield served, VoxCommand(folder, **variables)
 
 
-async def test_one_that_only_reads_sees_all_and_changes_nothing(served: Served) -> None:
+async def test_one_that_only_reads_sees_all_and_changes_nothing(served: ServedNode) -> None:
     for path in ("rhythm/beat", "rhythm/policy", "rhythm/reports", "rhythm/promises", "budgets/report"):
         assert (await served.ask("GET", f"/v1/{path}", token=READ_TOKEN)).status_code == 200
     said = {"agent_id": "ada", "task_id": "t", "state": "planning"}
@@ -57,7 +57,7 @@ async def test_one_that_only_reads_sees_all_and_changes_nothing(served: Served) 
 # --- the policy ----------------------------------------------------------------------------------
 
 
-async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_reported(served: Served) -> None:
+async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_reported(served: ServedNode) -> None:
     bad = await served.ask(
         "PUT", "/v1/rhythm/policy", {"policy": "cluster_id: east\ninitial_bpm: fast\nx: 1"}
     )
@@ -80,7 +80,7 @@ async def test_a_policy_is_announced_and_what_is_wrong_with_one_is_reported(serv
 # --- what became of bars and promises ------------------------------------------------------------
 
 
-async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, Vox]) -> None:
+async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[ServedNode, VoxCommand]) -> None:
     served, vox = neighbour
     hand = MovableClock()
     ann = player(served.node, hand)
@@ -97,7 +97,7 @@ async def test_reports_come_in_pages_the_newest_first(neighbour: tuple[Served, V
     assert (await asyncio.to_thread(vox, "rhythm", "report", "--json")).document == reports
 
 
-async def test_promises_are_listed_with_what_came_of_them(served: Served) -> None:
+async def test_promises_are_listed_with_what_came_of_them(served: ServedNode) -> None:
     help_ = served.node.rhythm.help
     asked = [await help_.ask("helper", {"n": n}, sender="ada", within_beats=100) for n in range(3)]
     await help_.promise(asked[1], promise_beats=2, fail_after_beats=3, sender="bob")
@@ -113,7 +113,7 @@ async def test_promises_are_listed_with_what_came_of_them(served: Served) -> Non
 # --- status --------------------------------------------------------------------------------------
 
 
-async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Served) -> None:
+async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: ServedNode) -> None:
     rhythm = served.node.rhythm
     now = str(served.node.clock.tick())
     of_old = {"bar": 1287, "beat": 3, "beats_left": 2, "progress": 1, "notes": "soon", "hlc": now}
@@ -147,7 +147,7 @@ async def test_what_is_said_of_a_task_counts_for_the_beat_of_its_time(served: Se
         ({"mood": "good"}, "bad_body"),
     ],
 )
-async def test_what_is_no_claim_is_refused(served: Served, change: dict[str, Any], code: str) -> None:
+async def test_what_is_no_claim_is_refused(served: ServedNode, change: dict[str, Any], code: str) -> None:
     said = {"agent_id": "ada", "task_id": "t", "state": "planning", **change}
     assert_problem(await served.ask("POST", "/v1/rhythm/status", said), 422, code)
 
@@ -156,7 +156,7 @@ async def test_what_is_no_claim_is_refused(served: Served, change: dict[str, Any
 
 
 async def test_budgets_are_set_and_listed_and_removed_also_of_accounts_that_are_addresses(
-    neighbour: tuple[Served, Vox],
+    neighbour: tuple[ServedNode, VoxCommand],
 ) -> None:
     served, vox = neighbour
     account = "account:ucxl://acct/research"
@@ -181,7 +181,7 @@ async def test_budgets_are_set_and_listed_and_removed_also_of_accounts_that_are_
     assert_problem(await served.ask("GET", "/v1/budgets", params={"subject": account}), 404, "not_known")
 
 
-async def test_an_address_is_resolved_and_a_bad_one_refused_by_its_place(served: Served) -> None:
+async def test_an_address_is_resolved_and_a_bad_one_refused_by_its_place(served: ServedNode) -> None:
     found = await served.get("/v1/ucxl", address="ucxl://proj:any/*/task/x;beats=^^4")
     assert (found["delta_beats"], found["address"]) == (4, "ucxl://proj:any/*/task/x;beats=^^4")
     bad = await served.ask("GET", "/v1/ucxl", params={"address": "ucxl://a/b;beats=4"})
@@ -206,7 +206,7 @@ async def _done(node: MeshNode) -> Job:
 
 
 async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
-    neighbour: tuple[Served, Vox],
+    neighbour: tuple[ServedNode, VoxCommand],
 ) -> None:
     served, vox = neighbour
     stamp_of = served.node.rhythm.stamp
@@ -237,7 +237,7 @@ async def test_messages_ops_and_what_jobs_left_have_the_beat_of_their_time(
     assert entry == op
 
 
-async def test_what_is_no_time_has_no_beat(neighbour: tuple[Served, Vox]) -> None:
+async def test_what_is_no_time_has_no_beat(neighbour: tuple[ServedNode, VoxCommand]) -> None:
     served, _ = neighbour
     sent = await served.node.messages.send("eve", "hello", sender="ada")
     await change(served.node, [sent], hlc="sometime")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.jobs.staging import brought
-from tests.support.nodes.serving import Served, serving_api
-from tests.support.nodes.town import Town
+from tests.support.nodes.serving import ServedNode, serving_api
+from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh.model.jobs.records import JobState
 
@@ -20,20 +20,20 @@ _CRON = {"expression": "@daily", "manifest": {"kind": "test.report"}}
 
 
 @pytest.fixture
-async def neighbour(tmp_path: Path) -> AsyncIterator[tuple[Served, Vox]]:
+async def neighbour(tmp_path: Path) -> AsyncIterator[tuple[ServedNode, VoxCommand]]:
     """A node with an API, and commands on the same mesh."""
-    town = Town(FILE, tmp_path, None, "")
-    async with serving_api(town) as served:
+    shared_mesh = SharedMesh(FILE, tmp_path, None, "")
+    async with serving_api(shared_mesh) as served:
         variables = {
             "VOX_MESH_ENABLED": "1",
             "VOX_DB_PATH": str(tmp_path / "shared.db"),
             "VOX_MESH_HOME": str(tmp_path / "ann" / "vox"),
             "VOX_MESH_NODE_ID": "ann",
         }
-        yield served, Vox(tmp_path, **variables)
+        yield served, VoxCommand(tmp_path, **variables)
 
 
-async def test_commands_and_operations_tell_the_same(neighbour: tuple[Served, Vox]) -> None:
+async def test_commands_and_operations_tell_the_same(neighbour: tuple[ServedNode, VoxCommand]) -> None:
     served, vox = neighbour
 
     async def printed(*arguments: str) -> Any:

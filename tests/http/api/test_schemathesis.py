@@ -21,7 +21,7 @@ from schemathesis.config import SchemathesisConfig
 from tests.support.messages.relaying import PATIENCE_S, TOKEN
 from tests.support.nodes.api_scene import fill
 from tests.support.nodes.serving import serving_api
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.running.lengths import SOAK
 from tools.homes import FILE
 from vox_mesh.http.api.api import OPERATIONS
@@ -85,13 +85,13 @@ class Running:
 
 
 @contextmanager
-def _beside(town: Town) -> Iterator[Running]:
+def _beside(shared_mesh: SharedMesh) -> Iterator[Running]:
     begun: Future[Running] = Future()
     loop = asyncio.new_event_loop()
     enough = asyncio.Event()
 
     async def serve() -> None:
-        async with serving_api(town) as served:
+        async with serving_api(shared_mesh) as served:
             begun.set_result(Running(str(served.client.base_url), await fill(served.node)))
             await enough.wait()
 
@@ -118,7 +118,7 @@ def _beside(town: Town) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with something of everything, in a thread of its own."""
-    with _beside(Town(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())) as running:
+    with _beside(SharedMesh(FILE, tmp_path_factory.mktemp("mesh"), None, new_key())) as running:
         running.session.trust_env = False
         logging.getLogger().addHandler(running.faults)
         yield running

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.support.replica.disturbed_replica import DisturbedReplica, Trouble, scene
 from tests.support.replica.replica_processes import (
     COMPACTING_FLAGS,
     PUSHED,
@@ -19,7 +20,6 @@ from tests.support.replica.replica_processes import (
     fresh_copy,
     node_settings,
 )
-from tests.support.replica.replica_scene import Scene, Trouble, scene
 from tests.support.running import lengths
 from tools.sqld import Server
 from vox_mesh import Script, Statement, open_store
@@ -38,7 +38,7 @@ def either_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-async def _troubled(scene: Scene, trouble: Trouble) -> None:
+async def _troubled(scene: DisturbedReplica, trouble: Trouble) -> None:
     for _ in range(lengths.REPLICA_ROUNDS):
         async with scene.workload.running():
             for _ in range(lengths.REPLICA_FAULTS):
@@ -55,7 +55,7 @@ async def test_it_survives_each_kill_of_its_reader_and_is_never_fetched_again(
     tmp_path: Path, either_server: Server, seed: int
 ) -> None:
     async with scene(tmp_path, either_server, Random(seed)) as stage:
-        await _troubled(stage, Scene.kill_reader)
+        await _troubled(stage, DisturbedReplica.kill_reader)
         print(f"{stage.cut_short} changes were cut short")
         assert stage.cut_short, "no reader was killed in the middle"
         # Survived, not fetched again: what was on the disk was always enough to go on from.
@@ -65,7 +65,7 @@ async def test_it_survives_each_kill_of_its_reader_and_is_never_fetched_again(
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "trouble",
-    [Scene.kill_server, Scene.cut_line],
+    [DisturbedReplica.kill_server, DisturbedReplica.cut_line],
     ids=["the server is killed", "the line is cut in a frame"],
 )
 async def test_it_is_its_primary_byte_for_byte_though(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rhythm.tempo.test_tempo import near, timelines
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.rhythm.phrase_stage import A_MS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
 from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
@@ -149,14 +149,14 @@ def test_a_fault_is_reported_with_its_line_and_field(line: str, fault: str) -> N
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Scene]:
+async def there() -> AsyncIterator[RestartableNodes]:
     """A database."""
     async with scene() as there:
         yield there
 
 
 @pytest.fixture
-async def node(there: Scene) -> AsyncIterator[MeshNode]:
+async def node(there: RestartableNodes) -> AsyncIterator[MeshNode]:
     """A node on it."""
     async with there.node() as node:
         await node.run_once()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.messages.messaging import NodeGroup, write
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, start, thread
 from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, ClockedReporter, MovableClock, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -115,7 +115,7 @@ async def test_a_fresh_mesh_begins_with_the_bar_in_which_it_first_looks(
 
 
 async def test_nothing_is_written_of_quiet_bars_until_there_are_many(
-    there: Scene, one: ClockedReporter, hand: MovableClock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock
 ) -> None:
     written = len(there.gate.batches)
     for bar in range(1, QUIET_BARS):
@@ -127,7 +127,7 @@ async def test_nothing_is_written_of_quiet_bars_until_there_are_many(
 
 
 async def test_who_leaves_vouches_for_the_quiet_bars_that_it_saw(
-    there: Scene, one: ClockedReporter, hand: MovableClock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock
 ) -> None:
     for bar in (1, 2):
         hand.to(bar, 2)
@@ -164,7 +164,7 @@ async def test_quiet_bars_that_were_watched_stay_quiet_when_a_gap_follows(
 
 
 async def test_bars_that_one_has_missed_while_another_leads_are_reported_by_who_has_seen_them(
-    there: Scene, one: ClockedReporter, hand: MovableClock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock
 ) -> None:
     async with there.node("two") as node:
         two = player(node, hand)
@@ -236,7 +236,9 @@ async def test_many_bars_that_were_left_behind_are_all_reported(
     assert await one.bar_reporter.roll_up_due() == []
 
 
-async def test_when_reports_are_not_wanted_there_are_none(there: Scene, hand: MovableClock) -> None:
+async def test_when_reports_are_not_wanted_there_are_none(
+    there: RestartableNodes, hand: MovableClock
+) -> None:
     policy = TempoPolicy.of_document(
         {"cluster_id": "c", "initial_bpm": 12.0, "observability": {"emit_bar_reports": False}}
     )
@@ -279,7 +281,7 @@ async def test_nodes_that_roll_up_at_the_same_time_report_each_bar_once(
 
 
 async def test_one_that_looks_at_an_old_copy_of_the_reports_loses_nothing(
-    there: Scene, hand: MovableClock
+    there: RestartableNodes, hand: MovableClock
 ) -> None:
     async with there.node("one") as node, there.node("two") as other:
         one, two = player(node, hand), player(other, hand)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.messages.messaging import NodeGroup
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, start, thread
 from tests.support.rhythm.grounds import ClockedReporter, MovableClock, player
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -84,7 +84,7 @@ async def test_phrases_that_come_late_amend_the_report_of_their_bar_once(
     assert await one.bar_reporter.roll_up_due() == []
 
 
-async def test_phrases_of_a_bar_of_hours_come_late_too(there: Scene, hand: MovableClock) -> None:
+async def test_phrases_of_a_bar_of_hours_come_late_too(there: RestartableNodes, hand: MovableClock) -> None:
     slow = TempoPolicy.of_document({"cluster_id": "c", "initial_bpm": 1 / 60})
     async with there.node() as node:
         one = player(node, hand, slow)
@@ -174,7 +174,7 @@ async def test_what_comes_late_for_many_bars_is_taken_in_whole(
 
 
 async def test_claims_from_before_the_first_report_are_reported_and_leave_no_bar_out(
-    there: Scene, hand: MovableClock
+    there: RestartableNodes, hand: MovableClock
 ) -> None:
     async with there.node() as node, there.node("two") as other:
         one, two = player(node, hand), player(other, hand)

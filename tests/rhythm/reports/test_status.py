@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.messages.messaging import NodeGroup
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, BEGIN_MS, ClockedReporter, MovableClock, player
 from vox_mesh.errors import BadValue, DatabaseFault, StaleIncarnation, Unreachable
 from vox_mesh.model.base.hlc import Hlc
@@ -32,14 +32,14 @@ def rest() -> Clock:
 
 
 @pytest.fixture
-async def one(there: Scene, hand: MovableClock, rest: Clock) -> AsyncIterator[ClockedReporter]:
+async def one(there: RestartableNodes, hand: MovableClock, rest: Clock) -> AsyncIterator[ClockedReporter]:
     """One node on it, which finds at the first fault that the database is away."""
     async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S)) as node:
         await node.run_once()
         yield player(node, hand)
 
 
-def goes_away(there: Scene) -> None:
+def goes_away(there: RestartableNodes) -> None:
     """Have the database be away, until the circuit has rested."""
     there.gate.before.append(Unreachable("gone"))
 
@@ -60,7 +60,7 @@ async def claims(
     return [tuple(row) for row in rows]
 
 
-def writes(there: Scene) -> int:
+def writes(there: RestartableNodes) -> int:
     """How many requests have written claims."""
     return sum(_puts(batch) for batch in there.gate.batches)
 
@@ -136,7 +136,7 @@ async def test_of_two_nodes_that_claim_for_one_task_the_later_stands(
 
 
 async def test_a_hundred_agents_on_four_nodes_cost_one_write_for_each_node_and_beat(
-    there: Scene, hand: MovableClock
+    there: RestartableNodes, hand: MovableClock
 ) -> None:
     nodes = [there.node(name) for name in "pqrs"]
     players = [player(await node.__aenter__(), hand) for node in nodes]
@@ -160,7 +160,7 @@ async def test_a_hundred_agents_on_four_nodes_cost_one_write_for_each_node_and_b
 
 
 async def test_who_has_nothing_to_say_writes_nothing(
-    there: Scene, one: ClockedReporter, hand: MovableClock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock
 ) -> None:
     for beat in (1, 2):
         hand.to(0, beat)
@@ -175,7 +175,7 @@ async def test_who_has_nothing_to_say_writes_nothing(
 
 
 async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
-    there: Scene, one: ClockedReporter, hand: MovableClock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock
 ) -> None:
     running = asyncio.create_task(one.status.run())
     try:
@@ -202,7 +202,7 @@ async def test_the_loop_writes_at_the_end_of_a_beat_and_sleeps_when_all_is_over(
 
 
 async def test_what_could_not_be_written_goes_with_the_next_beat_into_its_own(
-    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock, rest: Clock
 ) -> None:
     one.status.claim("a", "t", "executing")
     goes_away(there)
@@ -220,7 +220,7 @@ async def test_what_could_not_be_written_goes_with_the_next_beat_into_its_own(
 
 
 async def test_claims_whose_answer_was_lost_are_written_once(
-    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock
+    there: RestartableNodes, one: ClockedReporter, hand: MovableClock, rest: Clock
 ) -> None:
     one.status.claim("a", "t", "done")
     there.gate.after.append(Unreachable("lost"))
@@ -233,7 +233,7 @@ async def test_claims_whose_answer_was_lost_are_written_once(
     assert one.status.waiting == 0
 
 
-async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: ClockedReporter) -> None:
+async def test_a_node_that_was_replaced_can_not_go_on(there: RestartableNodes, one: ClockedReporter) -> None:
     async with there.node() as successor:
         await successor.run_once()
         one.status.claim("a", "t", "done")
@@ -242,7 +242,7 @@ async def test_a_node_that_was_replaced_can_not_go_on(there: Scene, one: Clocked
 
 
 async def test_claims_that_no_disk_takes_wait_for_room(
-    there: Scene, one: ClockedReporter, rest: Clock
+    there: RestartableNodes, one: ClockedReporter, rest: Clock
 ) -> None:
     one.status.claim("a", "t", "done")
     there.gate.before.append(DatabaseFault("the database failed: database or disk is full"))
@@ -266,7 +266,11 @@ async def test_there_are_no_more_live_tasks_than_can_be_reported(
 
 
 async def test_while_the_database_is_away_the_oldest_claims_give_way(
-    there: Scene, one: ClockedReporter, hand: MovableClock, rest: Clock, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes,
+    one: ClockedReporter,
+    hand: MovableClock,
+    rest: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(status, "MAX_WAITING", 3)
     one.status.claim("a", "t", "executing")
@@ -281,7 +285,7 @@ async def test_while_the_database_is_away_the_oldest_claims_give_way(
 
 
 async def test_long_notes_go_in_several_scripts(
-    there: Scene, one: ClockedReporter, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes, one: ClockedReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_MAX_SCRIPT_BYTES", 3_000)
     for number in range(6):
@@ -291,7 +295,9 @@ async def test_long_notes_go_in_several_scripts(
     assert writes(there) == 3
 
 
-async def test_what_is_left_is_written_when_the_node_closes(there: Scene, one: ClockedReporter) -> None:
+async def test_what_is_left_is_written_when_the_node_closes(
+    there: RestartableNodes, one: ClockedReporter
+) -> None:
     one.status.claim("a", "t", "executing")
     await one.status.close()
     assert len(await claims(one)) == 1
@@ -312,7 +318,7 @@ def spool(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def cut_off(
-    there: Scene, hand: MovableClock, rest: Clock, spool: Path
+    there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path
 ) -> AsyncIterator[ClockedReporter]:
     """A node with a spool, for which the database is away from now on."""
     async with there.node(breaker=Breaker(rest, faults=1, reset_timeout_s=_REST_S), spool=spool) as node:
@@ -328,7 +334,7 @@ async def drained(player: ClockedReporter) -> None:
 
 
 async def test_what_was_said_while_the_database_was_away_outlives_the_node(
-    there: Scene, hand: MovableClock, rest: Clock, spool: Path
+    there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
         one.status.claim("a", "t", "executing", notes='für "dich"')
@@ -351,7 +357,7 @@ async def test_what_was_said_while_the_database_was_away_outlives_the_node(
 
 
 async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_node_closes(
-    there: Scene, hand: MovableClock, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes, hand: MovableClock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_CLOSE_TIMEOUT_S", 0.1)
     async with there.node(spool=spool) as node:
@@ -367,7 +373,7 @@ async def test_the_spool_gets_what_is_left_when_the_database_goes_away_as_the_no
 
 
 async def test_what_comes_from_the_spool_does_not_replace_what_was_said_later(
-    there: Scene, hand: MovableClock, rest: Clock, spool: Path
+    there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
         one.status.claim("a", "t", "executing")
@@ -387,7 +393,7 @@ async def test_what_comes_from_the_spool_does_not_replace_what_was_said_later(
 
 
 async def test_claims_leave_room_in_the_spool_for_what_else_waits(
-    there: Scene, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "MAX_WAITING", 3)
     async with cut_off(there, hand, rest, spool) as one:
@@ -407,7 +413,7 @@ async def test_claims_leave_room_in_the_spool_for_what_else_waits(
 
 
 async def test_claims_that_find_the_spool_full_wait_as_where_there_is_none(
-    there: Scene, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
+    there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
         queue = one.node.store._spool_queue

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.nodes.clocks import Clock
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from vox_mesh.errors import StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.oplog.chain import LogEntry
@@ -98,7 +98,7 @@ class TempoNode:
 class TempoMesh:
     """Where players meet, by one clock that only the test turns."""
 
-    def __init__(self, there: Scene, clock: Clock) -> None:
+    def __init__(self, there: RestartableNodes, clock: Clock) -> None:
         self._there = there
         self._clock = clock
 

@@ -16,7 +16,7 @@ from tests.support.store.tables import make_table
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
-from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongHome
+from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongBackend
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.thread import HeadStart
 
@@ -110,7 +110,7 @@ async def test_what_is_not_its_own_is_refused_and_left_alone(
     before = _names_in(tmp_path)
     where = {"db_url": f"file:{path}"} if by_url else {"db_path": path}
     settings = load_settings(enabled=True, home_dir=tmp_path / "vox", **where)
-    with pytest.raises(WrongHome, match=reason) as refused:
+    with pytest.raises(WrongBackend, match=reason) as refused:
         await open_store(settings, Role.COMMAND)
     assert "VOX_DB_PATH" in refused.value.hint
     assert _names_in(tmp_path) == before

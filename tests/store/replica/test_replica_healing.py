@@ -25,7 +25,7 @@ from tests.support.store.tables import make_table
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Role, Script, Settings, Statement, Store, load_settings, open_store
-from vox_mesh.errors import WrongHome
+from vox_mesh.errors import WrongBackend
 from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.paths import mark_of
@@ -277,7 +277,7 @@ async def test_the_file_home_refuses_a_replica(node: Settings) -> None:
     file = replica_file(node)
     before = file.read_bytes()
     settings = load_settings(enabled=True, home_dir=node.home_dir, db_path=file)
-    with pytest.raises(WrongHome, match="is a replica of another database"):
+    with pytest.raises(WrongBackend, match="is a replica of another database"):
         await open_store(settings, Role.COMMAND)
     assert file.read_bytes() == before
 

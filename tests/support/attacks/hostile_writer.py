@@ -8,7 +8,7 @@ import urllib.request
 from contextlib import closing
 from typing import Any, Final
 
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.tampering import hashed, stranger
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
@@ -25,9 +25,9 @@ _TYPES: Final = {int: "integer", str: "text", type(None): "null"}
 class HostileWriter:
     """Writes to the database of a mesh: to its file, or to its server with the token of any node."""
 
-    def __init__(self, town: Town) -> None:
-        self._town = town
-        self.mesh = (town.scope_id, REPOSITORY)
+    def __init__(self, shared_mesh: SharedMesh) -> None:
+        self._town = shared_mesh
+        self.mesh = (shared_mesh.scope_id, REPOSITORY)
         self.key: SigningKey = stranger()
         """The only key that it can sign with."""
 

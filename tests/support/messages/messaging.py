@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.authoring import scene
 from tools.homes import MEMORY, HomeCase
 from tools.sqld import Server
@@ -130,9 +130,9 @@ class _InMemory(NodeGroup):
 
 
 class _InTown(NodeGroup):
-    def __init__(self, stack: AsyncExitStack, town: Town) -> None:
+    def __init__(self, stack: AsyncExitStack, shared_mesh: SharedMesh) -> None:
         super().__init__(stack)
-        self._town = town
+        self._town = shared_mesh
 
     def _opening(self, name: str, dependencies: Dependencies | None) -> AbstractAsyncContextManager[MeshNode]:
         return Mesh.open(self._town.settings(name, http=False), dependencies)
@@ -147,4 +147,4 @@ async def crowd_on(case: HomeCase, folder: Path, server: Server | None) -> Async
             await in_memory.begin()
             yield in_memory
         else:
-            yield _InTown(stack, Town(case, folder, server, new_key()))
+            yield _InTown(stack, SharedMesh(case, folder, server, new_key()))

@@ -13,7 +13,7 @@ import httpx
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.connections import Patience
@@ -165,12 +165,12 @@ class Pair:
 
 
 @asynccontextmanager
-async def open_pair(town: Town, **more: Any) -> AsyncIterator[Pair]:
+async def open_pair(shared_mesh: SharedMesh, **more: Any) -> AsyncIterator[Pair]:
     """Two nodes of this mesh that can talk."""
     values = {"token": TOKEN} | more
     async with (
-        Mesh.open(town.settings(SENDER, **values)) as sender,
-        Mesh.open(town.settings(RECEIVER, **values)) as receiver,
+        Mesh.open(shared_mesh.settings(SENDER, **values)) as sender,
+        Mesh.open(shared_mesh.settings(RECEIVER, **values)) as receiver,
         httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client,
     ):
         await receiver.store.synced()

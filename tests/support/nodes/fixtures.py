@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.nodes.town import DERIVED, SHARED_HOMES, Town
+from tests.support.nodes.shared_mesh import DERIVED, SHARED_HOMES, SharedMesh
 from tests.support.oplog.authoring import NOTE_KIND
 from tests.support.oplog.exports import exported, log_of_two_chains
-from tests.support.oplog.tampering import NOTE, Scene, open_scene
+from tests.support.oplog.tampering import NOTE, TamperedLog, open_scene
 from tests.support.running.lengths import EVERY_HOME, cases_in_soak
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
@@ -51,26 +51,26 @@ async def mesh(node_settings: Settings) -> AsyncIterator[MeshNode]:
 
 
 @pytest.fixture(params=SHARED_HOMES, ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh that many can share, on each home in turn."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
-    return Town(case, tmp_path, server, new_key())
+    return SharedMesh(case, tmp_path, server, new_key())
 
 
 @pytest.fixture
-async def owner(town: Town) -> AsyncIterator[MeshNode]:
+async def owner(shared_mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """The first node of the mesh."""
-    async with Mesh.open(town.settings("owner")) as node:
+    async with Mesh.open(shared_mesh.settings("owner")) as node:
         node.oplog.register(NOTE)
         node.oplog.register(DERIVED)
         yield node
 
 
 @pytest.fixture
-async def other(town: Town, owner: MeshNode) -> AsyncIterator[MeshNode]:
+async def other(shared_mesh: SharedMesh, owner: MeshNode) -> AsyncIterator[MeshNode]:
     """A node that came later."""
-    async with Mesh.open(town.settings("other")) as node:
+    async with Mesh.open(shared_mesh.settings("other")) as node:
         node.oplog.register(NOTE)
         node.oplog.register(DERIVED)
         yield node
@@ -82,7 +82,7 @@ async def other(town: Town, owner: MeshNode) -> AsyncIterator[MeshNode]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=_HOMES, ids=str)
 async def one_scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[TamperedLog]:
     """A mesh on each home in turn; it is set up only once, since there are many ways to tamper with it."""
     case: HomeCase = request.param
     server = request.getfixturevalue("shared_server") if case.needs_server else None
@@ -92,7 +92,7 @@ async def one_scene(
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def scene(one_scene: Scene) -> AsyncIterator[Scene]:
+async def scene(one_scene: TamperedLog) -> AsyncIterator[TamperedLog]:
     """That mesh, as it was in the beginning."""
     try:
         yield one_scene

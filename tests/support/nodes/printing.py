@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.cli.conftest import Vox
-from tests.support.nodes.serving import Served
+from tests.cli.conftest import VoxCommand
+from tests.support.nodes.serving import ServedNode
 
 
-def commands_of(served: Served) -> Vox:
+def commands_of(served: ServedNode) -> VoxCommand:
     """Commands on the same mesh, in the name of the node."""
-    town, name = served.town, served.node.identity.node_id
-    return Vox(
-        town.folder,
+    shared_mesh, name = served.shared_mesh, served.node.identity.node_id
+    return VoxCommand(
+        shared_mesh.folder,
         VOX_MESH_ENABLED="1",
-        VOX_DB_PATH=str(town.folder / "shared.db"),
-        VOX_MESH_HOME=str(town.folder / name / "vox"),
+        VOX_DB_PATH=str(shared_mesh.folder / "shared.db"),
+        VOX_MESH_HOME=str(shared_mesh.folder / name / "vox"),
         VOX_MESH_NODE_ID=name,
-        VOX_MESH_SCOPE_ID=town.scope_id,
+        VOX_MESH_SCOPE_ID=shared_mesh.scope_id,
     )
 
 
-async def printed(served: Served, *arguments: str) -> Any:
+async def printed(served: ServedNode, *arguments: str) -> Any:
     """What a command prints with `--json`."""
     return (await asyncio.to_thread(commands_of(served), *arguments, "--json")).document
 

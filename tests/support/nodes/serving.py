@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from tests.support.messages.relaying import PATIENCE_S, TOKEN
-from tests.support.nodes.town import Town
+from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.api.api import Api
@@ -24,12 +24,12 @@ READ_TOKEN: Final = "a-token-for-those-who-only-look"
 
 
 @dataclass
-class Served:
+class ServedNode:
     """A node, and who asks it over HTTP."""
 
     node: MeshNode
     client: httpx.AsyncClient
-    town: Town
+    shared_mesh: SharedMesh
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **more: Any
@@ -68,14 +68,14 @@ def _document(answer: httpx.Response) -> Any:
 
 
 @asynccontextmanager
-async def serving_api(town: Town, name: str = "ann", **more: Any) -> AsyncIterator[Served]:
+async def serving_api(shared_mesh: SharedMesh, name: str = "ann", **more: Any) -> AsyncIterator[ServedNode]:
     """A node of this mesh, with its API and nothing else."""
-    async with Mesh.open(town.settings(name, http=False, **more)) as node:
+    async with Mesh.open(shared_mesh.settings(name, http=False, **more)) as node:
         api = Api(node, Access(TOKEN, READ_TOKEN))
         service = Service(ListenAddress.from_settings(None, None, has_token=True), [api.add_to])
         try:
             url = await service.start()
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
-                yield Served(node, client, town)
+                yield ServedNode(node, client, shared_mesh)
         finally:
             await service.stop()

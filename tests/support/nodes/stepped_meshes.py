@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.nodes.stepped_databases import SteppedDatabase
-from tests.support.oplog.authoring import Scene, scene
+from tests.support.oplog.authoring import RestartableNodes, scene
 from vox_mesh.errors import DatabaseClockJumped
 from vox_mesh.node import MeshNode
 
@@ -21,7 +21,7 @@ class SteppedMesh(NamedTuple):
     """Nodes on a database whose clock can be set."""
 
     database: SteppedDatabase
-    there: Scene
+    there: RestartableNodes
     nodes: Sequence[MeshNode]
 
     async def settle(self, *nodes: MeshNode) -> None:

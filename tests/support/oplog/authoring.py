@@ -45,7 +45,7 @@ class LastingGate(GatedEngine):
         return (await self._engine.run(batch)).committed
 
 
-class Scene:
+class RestartableNodes:
     """A database on which nodes begin and end; a node keeps its key from one to the next."""
 
     def __init__(self, engine: Engine) -> None:
@@ -93,10 +93,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(engine: Engine | None = None) -> AsyncIterator[Scene]:
+async def scene(engine: Engine | None = None) -> AsyncIterator[RestartableNodes]:
     """A database, in memory if no other is given."""
     engine = MemoryEngine() if engine is None else engine
-    there = Scene(engine)
+    there = RestartableNodes(engine)
     try:
         yield there
     finally:

@@ -193,7 +193,7 @@ def hashed(entry: LogEntry) -> LogEntry:
     return entry._replace(hash=entry.true_hash)
 
 
-class Scene(Intruder):
+class TamperedLog(Intruder):
     """A node that owns its mesh and has appended all sorts of ops; its commands have anchored them."""
 
     def __init__(self, node: MeshNode) -> None:
@@ -229,7 +229,7 @@ def note(payload: Any, *statements: Statement, answer: Answer | None = None) -> 
 
 
 @asynccontextmanager
-async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
+async def open_scene(settings: Settings) -> AsyncIterator[TamperedLog]:
     """Such a mesh, with nothing changed yet."""
     # Its clock stands still, so that no minute passes after which it would seal and anchor by itself.
     async with Mesh.open(settings, Dependencies(monotonic=lambda: 0.0)) as node:
@@ -251,7 +251,7 @@ async def open_scene(settings: Settings) -> AsyncIterator[Scene]:
         async with commands_beside(node, settings) as commands:
             await commands.oplog.anchor()
         await node.oplog.anchor()
-        scene = Scene(node)
+        scene = TamperedLog(node)
         await scene.run(("DELETE FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2", ()))
         await node.pending_ops.refresh()  # no one applies or drops anything meanwhile
         await scene.keep()
@@ -285,7 +285,7 @@ class Found(NamedTuple):
     others: frozenset[str] = frozenset()
 
 
-async def assert_found(scene: Scene, found: Found) -> None:
+async def assert_found(scene: TamperedLog, found: Found) -> None:
     """Verifying finds just this, and names the entry."""
     broken = {report.node_id: report for report in await scene.node.oplog.verify() if report.problem}
     assert broken.keys() == {found.chain, *found.others}, broken

@@ -10,7 +10,7 @@ from vox_mesh.errors import (
     BadSettings,
     BadValue,
     MeshError,
-    WrongHome,
+    WrongBackend,
 )
 
 KILLED: Final = 128
@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
 
 
 _BY_ERROR: Final = (
-    ((BadSettings, BadValue, WrongHome), ExitCode.USAGE),
+    ((BadSettings, BadValue, WrongBackend), ExitCode.USAGE),
     (AWAY, ExitCode.DATABASE_AWAY),
 )
 

@@ -24,14 +24,14 @@ class RelayKeys:
         now_ms: Callable[[], int],
         window_at: Callable[[int], Window],
         revoke_after_bars: Callable[[], int],
-        look_at_clock: Callable[[], Awaitable[object]],
+        check_clock: Callable[[], Awaitable[object]],
     ) -> None:
         self._secret = secret
         self._project = project
         self._now_ms = now_ms
         self._window_at = window_at
         self._revoke_after_bars = revoke_after_bars
-        self._look_at_clock = look_at_clock
+        self._check_clock = check_clock
         self._issued: tuple[Window, str] | None = None
 
     @property
@@ -53,7 +53,7 @@ class RelayKeys:
             # The database may be away; then the relay is the only path left.
             with suppress(MeshError, TimeoutError):
                 async with asyncio.timeout(_CLOCK_TIMEOUT_S):
-                    await self._look_at_clock()
+                    await self._check_clock()
         return self.current()
 
     def fault(self, key: str) -> WindowKeyFault | None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongHome
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongBackend
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.engines import sqlite
@@ -40,7 +40,7 @@ _first_open: Final = threading.Lock()
 
 
 def refuse_unless_ours(path: Path) -> None:
-    """Raise `WrongHome` for a replica, and for a file that is not a database.
+    """Raise `WrongBackend` for a replica, and for a file that is not a database.
 
     Do not call it in a process that has the file open: closing the file here would drop the locks that SQLite
     holds on it for the whole process, and another process that closes it could then delete its log.
@@ -54,16 +54,16 @@ def refuse_unless_ours(path: Path) -> None:
 
 def _refuse_replica(path: Path) -> None:
     if mark_of(path).exists() or _REPLICA_NAME.fullmatch(path.name):
-        raise WrongHome(
+        raise WrongBackend(
             f"{path} is a replica of another database",
             hint="set VOX_DB_PATH to another file, or VOX_DB_URL to the replica's primary",
         )
     if path.is_dir():
-        raise WrongHome(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
+        raise WrongBackend(f"{path} is a folder", hint="set VOX_DB_PATH to a file")
 
 
-def _not_a_database(path: Path) -> WrongHome:
-    return WrongHome(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
+def _not_a_database(path: Path) -> WrongBackend:
+    return WrongBackend(f"{path} is not a SQLite database", hint="set VOX_DB_PATH to another file")
 
 
 class Turn:

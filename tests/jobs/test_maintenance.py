@@ -22,7 +22,7 @@ from tests.support.jobs.jobs_in_hand import (
     ops,
 )
 from tests.support.messages.messaging import NodeGroup
-from tests.support.oplog.authoring import NOTE, Scene, assert_sound, noted
+from tests.support.oplog.authoring import NOTE, RestartableNodes, assert_sound, noted
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
@@ -83,7 +83,7 @@ async def test_a_lease_that_ran_out_gives_the_job_back_and_others_stay(any_node:
     assert moved(await claim(any_node, lapsed)) == [lapsed.job_id]
 
 
-async def test_only_the_database_clock_says_that_a_lease_is_over(there: Scene) -> None:
+async def test_only_the_database_clock_says_that_a_lease_is_over(there: RestartableNodes) -> None:
     ahead = Dependencies(wall_ms=lambda: time.time_ns() // 1_000_000 + 50_000)
     async with there.node("ahead", ahead) as node:
         await node.run_once()
@@ -198,7 +198,7 @@ async def test_many_keepers_at_once_abort_a_job_once(crowd: NodeGroup) -> None:
 # --- what it costs --------------------------------------------------------------------------------
 
 
-async def test_with_nothing_to_do_a_keeper_writes_nothing(there: Scene) -> None:
+async def test_with_nothing_to_do_a_keeper_writes_nothing(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         held = await node.jobs.schedule("work")
@@ -250,7 +250,7 @@ async def test_it_wakes_when_a_lease_runs_out_though_no_one_commits(local: MeshN
     task.cancel()
 
 
-async def test_it_goes_on_after_the_database_was_away(there: Scene) -> None:
+async def test_it_goes_on_after_the_database_was_away(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         await claim(node, job := await node.jobs.schedule("work"))
@@ -262,7 +262,7 @@ async def test_it_goes_on_after_the_database_was_away(there: Scene) -> None:
         task.cancel()
 
 
-async def test_it_ends_when_the_store_is_closed(there: Scene) -> None:
+async def test_it_ends_when_the_store_is_closed(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         task = asyncio.create_task(keeper_of(node, tick_s=0.01).run())
@@ -271,7 +271,7 @@ async def test_it_ends_when_the_store_is_closed(there: Scene) -> None:
             await asyncio.wait_for(task, _PATIENCE_S)
 
 
-async def test_it_ends_when_the_node_has_begun_again_elsewhere(there: Scene) -> None:
+async def test_it_ends_when_the_node_has_begun_again_elsewhere(there: RestartableNodes) -> None:
     async with there.node() as older:
         await older.run_once()
         await claim(older, job := await older.jobs.schedule("work"))

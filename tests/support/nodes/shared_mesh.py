@@ -20,7 +20,7 @@ SHARED_HOMES: Final = (FILE, MESH_REPLICA)  # the ways to a server make no diffe
 
 
 @dataclass(frozen=True)
-class Town:
+class SharedMesh:
     """One mesh on one home; each node has a folder of its own, as if it were on another machine."""
 
     case: HomeCase
@@ -42,12 +42,12 @@ class Town:
         (self.folder / name / "vox" / "slots" / name / "key.pem").unlink()
 
 
-async def come_and_go(town: Town, name: str) -> str:
+async def come_and_go(shared_mesh: SharedMesh, name: str) -> str:
     """Let a node append an op, also from its command line, and leave; its key."""
-    async with Mesh.open(town.settings(name)) as node:
+    async with Mesh.open(shared_mesh.settings(name)) as node:
         node.oplog.register(NOTE)
         await node.oplog.append(NOTE.name, {})
-    async with Mesh.open_command(town.settings(name)) as command:
+    async with Mesh.open_command(shared_mesh.settings(name)) as command:
         await command.oplog.anchor()
     return node.identity.key.public
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.messages.messaging import NodeGroup, bodies, change, found, ids
-from tests.support.oplog.authoring import Scene
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Message
 from vox_mesh.messages.maintenance import OVERDUE
 from vox_mesh.model.messages.records import MESH_AGENT
@@ -129,7 +129,7 @@ async def test_no_position_is_ever_given_out_twice(node: MeshNode) -> None:
     assert bodies(await node.messages.queries.listed()) == ["after"]
 
 
-async def test_with_nothing_to_do_a_keeper_writes_nothing(there: Scene) -> None:
+async def test_with_nothing_to_do_a_keeper_writes_nothing(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
         sent = await node.messages.send("z", 1, sender="a", ack_within=100, ttl=1_000)

@@ -36,7 +36,7 @@ _MAX_STALE_MS: Final = 500
 """The less stale a replica may be, the sooner it notices that a line has fallen silent."""
 
 
-class Scene:
+class DisturbedReplica:
     """Spoils one thing at a time, at a random instant, while the workload goes on."""
 
     def __init__(
@@ -146,15 +146,15 @@ class Scene:
         assert_same_pages(found, primary_pages(self.server, self._folder), "the primary")
 
 
-Trouble = Callable[[Scene], Awaitable[None]]
+Trouble = Callable[[DisturbedReplica], Awaitable[None]]
 
 
 @asynccontextmanager
-async def scene(folder: Path, server: Server, random: Random) -> AsyncIterator[Scene]:
+async def scene(folder: Path, server: Server, random: Random) -> AsyncIterator[DisturbedReplica]:
     """All of it, and nothing left of it at the end."""
     patient = MESH.settings(folder / "workload", server, db_request_timeout="30s")
     async with Proxy(server.port) as proxy, await open_store(patient) as store, crew(folder) as members:
         workload = Workload(store, lambda: compacted(server), random)
-        scene = Scene(folder, server, random, proxy, workload)
+        scene = DisturbedReplica(folder, server, random, proxy, workload)
         await scene.begin(members)
         yield scene
