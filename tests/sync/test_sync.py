@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -20,6 +20,7 @@ from tools.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
 from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
+from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
 from vox_mesh.sync.loop_thread import Call
 
@@ -357,6 +358,20 @@ def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
         mesh.locks.acquire("x", wait=_PATIENCE_S)
     mesh.locks.release(held)
     assert mesh.locks.holders() == []  # no one waits for it any more
+
+
+def test_a_service_is_created_in_the_loop(mesh: MeshNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in an import of this thread would leave the lock of a module taken, and the loop waiting."""
+    creators = []
+    create = JobKinds.__init__
+
+    def watched(kinds: JobKinds, *args: Any, **options: Any) -> None:
+        creators.append(threading.current_thread().name)
+        create(kinds, *args, **options)
+
+    monkeypatch.setattr(JobKinds, "__init__", watched)
+    assert mesh.job_kinds == mesh.job_kinds
+    assert creators == ["vox-mesh-sync"]
 
 
 def in_process(verb: str, folder: Path) -> Process:

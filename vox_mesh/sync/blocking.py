@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
-from functools import cache, wraps
+from functools import cache, cached_property, wraps
 from types import TracebackType
 from typing import Any, Final
 
@@ -36,9 +36,24 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self._target).__name__} has no public attribute {name!r}")
-        value = getattr(self._target, name)
+        value = self._create(name) if self._is_missing(name) else getattr(self._target, name)
         wrap = _blocking_function if inspect.isroutine(value) else _wrap
         return wrap(self._loop, value, self._node)
+
+    def _is_missing(self, name: str) -> bool:
+        """Return whether an attribute is a service that was not created yet."""
+        declared = inspect.getattr_static(type(self._target), name, None)
+        return isinstance(declared, cached_property) and name not in vars(self._target)
+
+    def _create(self, name: str) -> Any:
+        """Create a service in the loop: Ctrl-C in an import of this thread would leave its lock taken."""
+        if not self._loop.is_usable:
+            return getattr(self._target, name)
+
+        async def read() -> Any:
+            return getattr(self._target, name)
+
+        return self._loop.run(read, self._node)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._target, name, value)
