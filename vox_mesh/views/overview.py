@@ -16,16 +16,21 @@ from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
+from vox_mesh.nodes.agents import Agent
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
+from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView
 
 MAX_ITEMS: Final = 200
 """The maximum number of items of each sort."""
+
+MAX_AGENTS: Final = 50
+"""The maximum number of agents: each has several lists and counts."""
 
 _SQL: Final = named("overview")
 _READ_TIMEOUT_S: Final = 3.0
@@ -169,6 +174,7 @@ class Overview:
 
     now_ms: int
     nodes: tuple[NodeView, ...]
+    agents: tuple[AgentView, ...]
     draining: tuple[str, ...]
     kinds: tuple[KindLine, ...]
     jobs: tuple[JobLine, ...]
@@ -213,12 +219,16 @@ class OverviewReader:
         self._tempos: str | None = None
 
     async def read(self) -> Overview:
-        """Return the current overview, read with one query that has a deadline of some seconds."""
+        """Return the current overview, read with two queries that have a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
         values = (*store.mesh_id, MAX_ITEMS, MESH_PREFIX + OFFICE)
         # Read from the primary: times are relative to its clock.
-        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
+        found, agents = await asyncio.gather(
+            store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S),
+            self._mesh.agents.newest(MAX_AGENTS, timeout=_READ_TIMEOUT_S),
+        )
+        row: Row = found[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
@@ -227,7 +237,7 @@ class OverviewReader:
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
-        return _make_overview(row, nodes, rhythm, database)
+        return _make_overview(row, nodes, agents, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         rows = filter(is_sound, orjson.loads(row["nodes"]))
@@ -264,7 +274,7 @@ class OverviewReader:
 
 
 def _make_overview(
-    row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
+    row: Row, nodes: Sequence[NodeView], agents: Sequence[Agent], rhythm: RhythmLine, database: DatabaseLine
 ) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
@@ -275,6 +285,7 @@ def _make_overview(
     return Overview(
         now_ms=now_ms,
         nodes=tuple(nodes),
+        agents=tuple(map(AgentView.of, agents)),
         draining=tuple(orjson.loads(row["drains"])),
         kinds=_kinds(row, now_ms),
         jobs=tuple(sorted(jobs, key=lambda job: _JOB_ORDER.index(JobState(job.state)))),
