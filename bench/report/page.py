@@ -1,7 +1,7 @@
-"""`python -m bench.report.page [JSONL ...]`: make docs/project/benchmarks.md and its pictures of what runs have kept.
+"""`python -m bench.report.page [JSONL ...]`: make the page of the benchmarks and its pictures of kept runs.
 
-Without a file, of docs/project/benchmarks.jsonl; files that are named become that one first. Of a line that is in
-several files, the last counts.
+Without a file, of `benchmarks.jsonl` next to the page; files that are named become that one first. Of a line
+that is in several files, the last counts.
 """
 
 from __future__ import annotations
