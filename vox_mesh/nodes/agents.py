@@ -12,7 +12,7 @@ from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.agent_state import QUIET_MS, AgentState, agent_state
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.rows import Rows
+from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
@@ -31,6 +31,9 @@ _RETENTION_MS: Final = 30 * 24 * 3_600_000
 _MAX_KEPT: Final = 10_000
 _PRUNED_AT_ONCE: Final = 500
 _SQL: Final = named("agents")
+
+NEWEST: Final = _SQL["newest"]
+"""The query of the agents that are active or were seen within an hour, for use in a larger one."""
 
 
 class AgentJob(NamedTuple):
@@ -80,12 +83,6 @@ class Agents:
         since_ms = 0 if with_gone else self._clock.now_ms - QUIET_MS
         return await self._read("page", after, since_ms, min(limit, MAX_AGENTS), fresh=fresh)
 
-    async def newest(self, limit: int = MAX_AGENTS, *, timeout: float | None = None) -> list[Agent]:
-        """Return the agents that are active, and those seen within an hour: the newest first."""
-        since_ms = self._clock.now_ms - QUIET_MS
-        found = await self._read("newest", "", since_ms, limit, fresh=True, timeout=timeout)
-        return sorted(found, key=lambda agent: (_ORDER[agent.state], agent.agent_id))[:limit]
-
     async def find(self, agent_id: str) -> Agent:
         """Return one agent; raise `NotKnown` if it was not seen within a month."""
         found = await self._read("one", agent_id, 0, 1)
@@ -104,14 +101,20 @@ class Agents:
         limit: int,
         *,
         fresh: bool = False,
-        timeout: float | None = None,
     ) -> list[Agent]:
         now_ms = self._clock.now_ms
+        values = self._values(now_ms, after, since_ms, limit)
+        rows = await self._store.read(_SQL[name], values, fresh=fresh)
+        return _parse([row[0] for row in rows], now_ms)
+
+    def newest_values(self, limit: int) -> tuple[Value, ...]:
+        """Return the values of `NEWEST`, with which it returns about twice `limit` records at most."""
+        now_ms = self._clock.now_ms
+        return self._values(now_ms, "", now_ms - QUIET_MS, limit)
+
+    def _values(self, now_ms: int, after: str, since_ms: int, limit: int) -> tuple[Value, ...]:
         bounds = (after, since_ms, limit, MAX_LISTED, MAX_COUNTED, now_ms - _COST_MS, DEAD_AFTER_TICKS)
-        values = (*self._store.mesh_id, now_ms, iso_of(now_ms), *bounds)
-        rows: Rows = await self._store.read(_SQL[name], values, fresh=fresh, timeout=timeout)
-        found = (_agent(row[0], now_ms) for row in rows)
-        return [agent for agent in found if agent is not None]
+        return (*self._store.mesh_id, now_ms, iso_of(now_ms), *bounds)
 
     def prune_script(self) -> Script:
         """Return the script that prunes agents not seen for a month, and the oldest of too many."""
@@ -120,6 +123,17 @@ class Agents:
 
 
 _ORDER: Final = {state: place for place, state in enumerate(AgentState)}
+
+
+def newest_agents(records: Sequence[str], now_ms: int, limit: int) -> list[Agent]:
+    """Return the agents of records of `NEWEST` in hex: those that are alive first."""
+    found = _parse([bytes.fromhex(record) for record in records], now_ms)
+    return sorted(found, key=lambda agent: (_ORDER[agent.state], agent.agent_id))[:limit]
+
+
+def _parse(records: Sequence[Any], now_ms: int) -> list[Agent]:
+    found = (_agent(record, now_ms) for record in records)
+    return [agent for agent in found if agent is not None]
 
 
 def _agent(record: Any, now_ms: int) -> Agent | None:

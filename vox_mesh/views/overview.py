@@ -16,7 +16,7 @@ from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
-from vox_mesh.nodes.agents import Agent
+from vox_mesh.nodes.agents import NEWEST, newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
@@ -32,7 +32,7 @@ MAX_ITEMS: Final = 200
 MAX_AGENTS: Final = 50
 """The maximum number of agents: each has several lists and counts."""
 
-_SQL: Final = named("overview")
+_OVERVIEW: Final = named("overview")["overview"].replace("NEWEST_AGENTS", NEWEST)
 _READ_TIMEOUT_S: Final = 3.0
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
@@ -219,16 +219,12 @@ class OverviewReader:
         self._tempos: str | None = None
 
     async def read(self) -> Overview:
-        """Return the current overview, read with two queries that have a deadline of some seconds."""
+        """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.mesh_id, MAX_ITEMS, MESH_PREFIX + OFFICE)
+        values = (*self._mesh.agents.newest_values(MAX_AGENTS), MAX_ITEMS, MESH_PREFIX + OFFICE)
         # Read from the primary: times are relative to its clock.
-        found, agents = await asyncio.gather(
-            store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S),
-            self._mesh.agents.newest(MAX_AGENTS, timeout=_READ_TIMEOUT_S),
-        )
-        row: Row = found[0]
+        row: Row = (await store.read(_OVERVIEW, values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
@@ -237,7 +233,7 @@ class OverviewReader:
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
-        return _make_overview(row, nodes, agents, rhythm, database)
+        return _make_overview(row, nodes, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         rows = filter(is_sound, orjson.loads(row["nodes"]))
@@ -274,7 +270,7 @@ class OverviewReader:
 
 
 def _make_overview(
-    row: Row, nodes: Sequence[NodeView], agents: Sequence[Agent], rhythm: RhythmLine, database: DatabaseLine
+    row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
 ) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
@@ -285,7 +281,7 @@ def _make_overview(
     return Overview(
         now_ms=now_ms,
         nodes=tuple(nodes),
-        agents=tuple(map(AgentView.of, agents)),
+        agents=tuple(map(AgentView.of, newest_agents(orjson.loads(row["agents"]), now_ms, MAX_AGENTS))),
         draining=tuple(orjson.loads(row["drains"])),
         kinds=_kinds(row, now_ms),
         jobs=tuple(sorted(jobs, key=lambda job: _JOB_ORDER.index(JobState(job.state)))),
