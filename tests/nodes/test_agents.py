@@ -109,7 +109,7 @@ def test_an_agent_is_written_now_and_then_and_not_with_every_action() -> None:
 
     def written(*attached: str) -> list[list[object]]:
         script = sightings.script(attached)
-        return [] if script is None else orjson.loads(script.statements[0].params[2])
+        return [] if script is None else orjson.loads(str(script.statements[0].params[2]))
 
     sightings.note("ann", "lock")
     clock.now += 1.0
@@ -131,6 +131,6 @@ def test_any_number_of_agents_is_written_in_bounded_pieces() -> None:
         sightings.note(f"agent-{n}", "send")
     sizes = []
     while (script := sightings.script()) is not None:
-        sizes.append(len(orjson.loads(script.statements[0].params[2])))
+        sizes.append(len(orjson.loads(str(script.statements[0].params[2]))))
         sightings.written()
     assert sizes == [256] * 4

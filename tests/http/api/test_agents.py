@@ -14,12 +14,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_agents_come_in_pages_and_as_the_command_shows_them(served: ServedNode) -> None:
-    lock = await served.node.locks.acquire("task:release", agent="coder\x1b[31m", ttl=60)
+    lock = await served.node.locks.acquire("task:release", agent="coder", ttl=60)
     await served.node.messages.send("critic", "look", sender="writer")
     await served.node.run_once()
     found = await served.all("/v1/agents", limit=1)
     states = [(each["agent_id"], each["state"], each["locks"]) for each in found]
-    assert states == [("coder\x1b[31m", "alive", ["task:release"]), ("writer", "alive", [])]
+    assert states == [("coder", "alive", ["task:release"]), ("writer", "alive", [])]
     ages = {"age_ms": 0}
     assert [each | ages for each in found] == [each | ages for each in await printed(served, "agents")]
     assert (await served.get("/v1/agents/writer")) | ages == found[1] | ages
