@@ -52,7 +52,7 @@ def install_extensions(folder: Path) -> Path:
 
 def build_extension(folder: Path) -> None:
     """Build the extension into a folder."""
-    command = ["sh", script("build_extension.sh"), folder]
+    command = ["sh", str(script("build_extension.sh")), str(folder)]
     environment = {**os.environ, "CC": compiler()}
     try:
         subprocess.run(command, env=environment, check=True, stdout=sys.stderr, timeout=_TIMEOUT_S)  # noqa: S603 - a fixed list
