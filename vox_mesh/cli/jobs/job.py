@@ -136,7 +136,7 @@ def schedule(
 
     A kind runs in a handler, a command follows `--` and runs in this folder. Each call schedules a new job.
     With --once, the same job is not scheduled again: the command says so, and ends with 4 unless --wait finds
-    it unfinished or unsuccessful. The manifests of a file are scheduled all or none, and those that exist are
+    it unfinished or unsuccessful. The manifests of a file are scheduled all or none, and existing ones are
     not scheduled again; faults are listed line by line, and end with 2.
 
     \b
@@ -221,7 +221,7 @@ async def _schedule(
 ) -> tuple[list[Scheduled], list[Job], list[Job]]:
     """Schedule jobs; with `waits`, wait until they have ended.
 
-    Return the scheduled jobs, those of them that existed before, and those that were waited for.
+    Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
     scheduled = await mesh.jobs.schedule_all(manifests, new=new)
     known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
