@@ -144,7 +144,7 @@ class MeshNode(Mesh):
         self._server = self._create_server(settings) if has_server else None
 
     def _local_agents(self, own: str | None) -> list[str]:
-        """Return the agents that live in this process: its own, and those that receive here."""
+        """Return the agents that live in this process: its own, and the receiving ones."""
         return [*([] if own is None else [own]), *self.messages.local_agents]
 
     def _artifacts_node(self) -> str:

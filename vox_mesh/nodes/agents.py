@@ -126,7 +126,7 @@ _ORDER: Final = {state: place for place, state in enumerate(AgentState)}
 
 
 def newest_agents(records: Sequence[str], now_ms: int, limit: int) -> list[Agent]:
-    """Return the agents of records of `NEWEST` in hex: those that are alive first."""
+    """Return the agents of records of `NEWEST` in hex, live ones first."""
     found = _parse([bytes.fromhex(record) for record in records], now_ms)
     return sorted(found, key=lambda agent: (_ORDER[agent.state], agent.agent_id))[:limit]
 
