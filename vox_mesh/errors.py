@@ -235,6 +235,12 @@ class WrongHome(MeshError):
     code = "wrong_home"
 
 
+class ForeignDatabase(WrongHome):
+    """The database holds tables of another application, and no mesh."""
+
+    code = "foreign_database"
+
+
 class SpoolFull(MeshError):
     """The database is unreachable and the spool is full: the write was not stored."""
 

@@ -59,7 +59,7 @@ async def names(engine: Engine) -> set[str]:
 @pytest.fixture
 def vox(tmp_path: Path) -> Vox:
     """Commands on a file."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1")
+    return Vox.with_home(tmp_path)
 
 
 # --- at start ------------------------------------------------------------------------------------

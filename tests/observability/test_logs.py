@@ -140,7 +140,7 @@ def _run(vox: Vox, code: str, *arguments: str) -> Ended:
 @pytest.fixture
 def vox(tmp_path: Path) -> Vox:
     """Commands and programs on the file home."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=_TOKEN)
+    return Vox.with_home(tmp_path, VOX_MESH_TOKEN=_TOKEN)
 
 
 # --- what lines are about ------------------------------------------------------------------------

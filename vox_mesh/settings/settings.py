@@ -23,7 +23,7 @@ from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
+from vox_mesh.settings.sources import EnvFileSource, MeshSource, SecretSource, VariableSource
 from vox_mesh.settings.trust import ENV_FILE, check_env_file
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
@@ -117,6 +117,16 @@ _PLAIN_FIELDS: Final = frozenset(
 tokens go, what runs, who can connect, or which files are read and written."""
 
 
+def sources_of(settings_cls: type[BaseSettings], env_file: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+    """Return the sources of settings besides arguments, the first of which wins."""
+    return (
+        VariableSource(settings_cls),
+        SecretSource(settings_cls),
+        EnvFileSource(settings_cls, env_file, _PLAIN_FIELDS),
+        MeshSource(settings_cls),
+    )
+
+
 class Settings(BaseSettings):
     """The settings of a process. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
 
@@ -188,8 +198,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources, the first of which wins."""
         assert isinstance(dotenv_settings, DotEnvSettingsSource)
-        env_file = EnvFileSource(settings_cls, dotenv_settings.env_file, _PLAIN_FIELDS)
-        return init_settings, VariableSource(settings_cls), SecretSource(settings_cls), env_file
+        return (init_settings, *sources_of(settings_cls, dotenv_settings.env_file))
 
     @property
     def backend(self) -> Backend:

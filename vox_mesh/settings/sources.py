@@ -17,14 +17,17 @@ from pydantic_settings import (
 )
 
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.discovery import DATABASE, database_of, has_marker, locate_mesh
 from vox_mesh.settings.secrets import (
     FILE_SUFFIX,
+    is_exported,
     secret_from_credentials,
     secret_from_file,
     secret_of,
 )
 from vox_mesh.settings.trust import EnvFile, read_env_file
 
+_PREFIX: Final = "VOX_"
 _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
 
@@ -95,11 +98,11 @@ class EnvFileSource(DotEnvSettingsSource):
         if file is None:
             return {}
         self._files.append(file)
-        return {name.lower(): value for name, value in file.variables.items() if value}
+        return {name.lower(): value for name, value in file.variables.items() if value and _is_taken(name)}
 
     def __call__(self) -> dict[str, Any]:
         """Return the values that the file may set."""
-        decided = _fields_of(self.current_state, self.settings_cls)
+        decided = fields_of(self.current_state, self.settings_cls)
         given = EnvSettingsSource.__call__(self)  # not that of the parent class, which adds unknown names
         given = {**_without_fields(given, self.settings_cls), **self._secrets_in_files()}
         values = {key: value for key, value in given.items() if self._field(key) not in decided}
@@ -109,7 +112,7 @@ class EnvFileSource(DotEnvSettingsSource):
         return values
 
     def _field(self, key: str) -> str:
-        return next(iter(_fields_of((key,), self.settings_cls)), "")
+        return next(iter(fields_of((key,), self.settings_cls)), "")
 
     def _secrets_in_files(self) -> dict[str, str]:
         """Return the paths that the file gives for secrets; they are read once the file is approved."""
@@ -133,6 +136,48 @@ class EnvFileSource(DotEnvSettingsSource):
             raise _unapproved(file.path, refused)
 
 
+def _is_taken(name: str) -> bool:
+    """Return whether a `.env` file may set a variable.
+
+    Other names, such as those of Turso, belong to the application in the folder, not to the mesh. An exported
+    variable wins, also if it is empty.
+    """
+    name = name.upper()
+    return name.startswith(_PREFIX) and not is_exported(name)
+
+
+class MeshSource(PydanticBaseSettingsSource):
+    """The mesh of the current folder: its home, its database, and that it is enabled if `init` made it."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return nothing: the values depend on each other."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values that no earlier source has set."""
+        given = {
+            name: value
+            for key, value in self.current_state.items()
+            for name in fields_of((key,), self.settings_cls)
+        }
+        if "home_dir" in given:
+            home = Path(given["home_dir"])
+            values: dict[str, Any] = {"db_path": database_of(home), "enabled": has_marker(home)}
+        else:
+            mesh = locate_mesh()
+            if mesh.fault and str(given.get("enabled", False)).lower() not in _FALSE:
+                raise BadSettings(mesh.fault, hint="run `git worktree repair`, or set VOX_MESH_HOME")
+            values = {
+                "home_dir": mesh.home,
+                "db_path": mesh.home / DATABASE,
+                "enabled": mesh.is_initialised,
+            }
+        if not values["enabled"]:
+            del values["enabled"]
+        fields = self.settings_cls.model_fields
+        return {names_of(fields[name])[0]: value for name, value in values.items() if name not in given}
+
+
 def _unapproved(path: Path, names: Collection[str]) -> BadSettings:
     return BadSettings(
         f"{path} sets {', '.join(names)}: not used, because you have not approved this file",
@@ -146,7 +191,7 @@ def _secret_names(settings_cls: type[BaseSettings]) -> Iterator[str]:
             yield from names_of(field)
 
 
-def _fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[str]:
+def fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[str]:
     """Return the fields that are set by these keys: variables, or names of fields."""
     wanted = {key.lower() for key in keys}
     return {

@@ -33,7 +33,7 @@ class Scene(NamedTuple):
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Done once, for all tests of the module to copy."""
     folder = tmp_path_factory.mktemp("proofs")
-    vox = Vox(folder, VOX_MESH_ENABLED="1")
+    vox = Vox.with_home(folder)
     command, large = scheduled(vox, "--", "echo", "hello")["job_id"], kind(vox, "test.large")
     done(command, large, home_dir=folder / ".vox", db_path=folder / ".vox/cache/db/local.db")
     return Scene(folder, command, large)

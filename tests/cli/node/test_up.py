@@ -156,7 +156,7 @@ def test_without_http_nothing_listens(vox: Vox) -> None:
 
 def test_without_the_switch_it_runs_for_itself_and_says_so(vox: Vox) -> None:
     with vox.having(VOX_MESH_ENABLED="0").running("up") as process:
-        assert "shares nothing; set VOX_MESH_ENABLED=1" in heard(process, "warning: ")
+        assert "shares nothing; run `vox-mesh init`" in heard(process, "warning: ")
         assert "home=memory url=none" in heard(process, "node up: ")
         assert _ended(process) == 0
     assert not (vox.folder / ".vox").exists()

@@ -39,17 +39,26 @@ def start_shared(command: str) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
     settings = start()
     if settings.backend is Backend.MEMORY:
-        raise BadSettings(
-            f"`vox-mesh {command}` needs a shared database: the memory backend ends with this process",
-            hint="set VOX_MESH_ENABLED=1",
-        )
+        raise _no_mesh(command, settings)
     return settings
 
 
+def _no_mesh(command: str, settings: Settings) -> BadSettings:
+    if "enabled" in settings.model_fields_set:
+        return BadSettings(
+            f"`vox-mesh {command}` needs a mesh, and VOX_MESH_ENABLED=0 turns it off",
+            hint="unset it, or set VOX_MESH_ENABLED=1",
+        )
+    return BadSettings(
+        f"`vox-mesh {command}` needs a mesh, and this folder or repository has none",
+        hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",
+    )
+
+
 @asynccontextmanager
-async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
-    """Open the database below the store."""
-    engine = await open_engine(settings)
+async def engine_session(settings: Settings, *, beside_others: bool = False) -> AsyncIterator[Engine]:
+    """Open the database below the store; `beside_others`, also the file of another application."""
+    engine = await open_engine(settings, beside_others=beside_others)
     try:
         yield engine
     finally:
