@@ -14,7 +14,7 @@ SERVER :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style chaos simulate mutants bench soak lock sqld faketime clean
+.PHONY: help demo test lint style chaos hostile simulate mutants bench soak lock sqld faketime clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ style: $(TOOLS)
 chaos: $(TOOLS) sqld ## run real processes under faults: SECONDS=180 SEED=n STORE=file|sqld
 	@$(BIN)/python -m proof.chaos --seconds $(or $(SECONDS),180) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
 
+hostile: $(TOOLS) sqld ## attack real processes and their database: SECONDS=60 SEED=n STORE=file|sqld
+	@$(BIN)/python -m proof.hostile --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
+
 simulate: $(TOOLS) ## simulate many nodes, every step drawn from a seed: SEEDS=1000 SLOW=20
 	@$(BIN)/python -m proof.simulate --seeds $(or $(SEEDS),1000) --slow $(or $(SLOW),1)
 
@@ -48,6 +51,8 @@ soak: $(TOOLS) sqld ## run everything at length: tests, an hour of chaos, 10,000
 	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak -s
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store file
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store sqld
+	@$(BIN)/python -m proof.hostile --seconds 600 --store file
+	@$(BIN)/python -m proof.hostile --seconds 600 --store sqld
 	@$(BIN)/python -m proof.simulate --seeds 10000
 	@$(BIN)/python -m proof.simulate --seeds 1000 --slow 20
 	@$(BIN)/python -m proof.mutants

@@ -70,6 +70,6 @@ FROM COUNTED WHERE FROM_WHEN GROUP BY e.subject ORDER BY e.subject
 -- name: used
 -- The resources, by class of device if reported so.
 SELECT e.subject, p.key AS name, iif(p.type = 'object', c.key, '') AS device, sum(c.atom) AS amount
-FROM COUNTED CROSS JOIN json_each(e.resources) AS p
+FROM COUNTED CROSS JOIN json_each(iif(json_valid(e.resources), e.resources, '{}')) AS p
 CROSS JOIN json_each(iif(p.type = 'object', p.value, json_array(p.atom))) AS c
 WHERE FROM_WHEN GROUP BY e.subject, p.key, device

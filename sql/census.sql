@@ -25,7 +25,8 @@ SELECT
         WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
         GROUP BY 1)) AS jobs_ready,
     (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms)) FROM mesh_heartbeats
-        WHERE OF_MESH AND left_ms IS NULL) AS nodes,
+        WHERE OF_MESH AND left_ms IS NULL AND typeof(node_id) = 'text' AND typeof(last_seen_ms) = 'integer'
+          AND tick_ms BETWEEN 1 AND 1e15) AS nodes,
     (SELECT count(*) FROM mesh_heartbeats WHERE OF_MESH AND left_ms IS NOT NULL) AS nodes_left,
     (SELECT count(*) FROM lock_holds WHERE OF_MESH AND expires_at > ?6) AS locks_held,
     (SELECT count(*) FROM lock_waiters WHERE OF_MESH AND alive_until > ?6) AS lock_waiters,
@@ -42,5 +43,7 @@ SELECT
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open,
     (SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last_report,
     (SELECT json_group_array(json_array(subject, part)) FROM (
-        SELECT subject, spent_bu / (document ->> 'max_bu') AS part FROM budgets
-        WHERE OF_MESH AND document ->> 'max_bu' > 0 ORDER BY part DESC, subject LIMIT ?8)) AS budgets
+        SELECT subject, spent_bu / max_bu AS part FROM (
+            SELECT subject, spent_bu, iif(json_valid(document), document ->> 'max_bu', 0) AS max_bu
+            FROM budgets WHERE OF_MESH)
+        WHERE max_bu > 0 ORDER BY part DESC, subject LIMIT ?8)) AS budgets

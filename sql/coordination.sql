@@ -347,6 +347,10 @@ CREATE TABLE IF NOT EXISTS agent_oplog (
 CREATE INDEX IF NOT EXISTS agent_oplog_of_owner ON agent_oplog (scope_id, repository_id, kind, hlc)
 WHERE kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor');
 
+-- The ops about crons, in order: a cron is fired only as they have it.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_crons ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind IN ('AddCron', 'RemoveCron', 'AdoptCrons');
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,

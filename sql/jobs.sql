@@ -98,6 +98,33 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
 UPDATE jobs AS j SET waits = (UNMET)
 WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.waits > 0)
 
+-- name: place
+-- Where an op is in the log.
+SELECT node_id, seq, kind, id FROM agent_oplog WHERE OF_MESH AND op_id = ?3 AND accepted = 1
+
+-- name: schedule_of
+-- Where the op is by which an author (?5) scheduled a job with a given seed (?6), among up to ?4 ops from a time (?3)
+-- on.
+SELECT o.node_id, o.seq
+FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4) AS n
+CROSS JOIN agent_oplog AS o ON o.id = n.id
+WHERE o.node_id = ?5 AND o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
+LIMIT 1
+
+-- name: entry_at
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog WHERE id = ?3 AND OF_MESH
+
+-- part: CLAIMS
+-- Ops that claimed or aborted jobs, after an entry (?3) and up to another (?4). Values of other types are planted.
+agent_oplog NOT INDEXED
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind IN ('ClaimWork', 'AbortJob') AND accepted = 1
+  AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
+
+-- name: claims_between
+SELECT id, payload, result FROM CLAIMS ORDER BY id
+
 -- --- claiming --------------------------------------------------------------------------------------------
 
 -- part: MATCHES
@@ -112,16 +139,17 @@ WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
   AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
 
 -- part: ROUTES
--- The owner's latest op about each pattern.
-routes (kind, node, hlc) AS MATERIALIZED (
-    SELECT r.payload ->> 'kind', r.payload ->> 'node', max(r.hlc)
-    FROM ROUTE_OPS GROUP BY r.payload ->> 'kind'
-)
+-- The routes in force, as the author of the claim has verified them in the log: SQL can't check a signature.
+routes (kind, node) AS MATERIALIZED (SELECT value ->> 0, value ->> 1 FROM json_each(?7, '$.routes'))
+
+-- part: KNOWS_ROUTES
+-- Whether the author has seen every op about routes, valid or not.
+NOT EXISTS (SELECT 1 FROM ROUTE_OPS AND r.op_id NOT IN (SELECT value FROM json_each(?7, '$.ops')))
 
 -- part: ROUTED_TO
 -- The node that the job j is routed to: the most specific pattern applies.
 SELECT p.node FROM routes AS p
-WHERE p.node IS NOT NULL AND MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
+WHERE MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
 
 -- part: IS_NEXT
 -- Whether the item can claim the job: it was not claimed since its last token was read. The new token is above
@@ -132,8 +160,8 @@ AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
--- ?6: the duration of the lease. The fast path for unrestricted jobs: no route, limit or pause concerns their
--- kinds, and the author's clock is right, so that the log has the end of the lease.
+-- ?6: the duration of the lease, ?7: the routes. The fast path for unrestricted jobs: no route, limit or pause
+-- concerns their kinds, and the author's clock is right, so that the log has the end of the lease.
 WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
@@ -143,7 +171,7 @@ WITH next AS MATERIALIZED (
       AND NOT EXISTS (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
-      AND NOT EXISTS (SELECT 1 FROM ROUTE_OPS)
+      AND KNOWS_ROUTES
 )
 UPDATE jobs SET
     state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
@@ -155,11 +183,11 @@ FROM next WHERE jobs.id = next.id
 INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_length(?4, '$.jobs')
 
 -- name: claim
--- ?6: the duration of the lease. Of each kind as many as its limits admit, in the order of the items.
+-- ?6: the duration of the lease, ?7: the routes. Of each kind as many as its limits admit, in the order of the items.
 WITH ROUTES,
 allowed AS MATERIALIZED (
     SELECT j.id, j.kind, i.key AS place, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
-    WHERE IS_NEXT AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
+    WHERE IS_NEXT AND KNOWS_ROUTES AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
 ),
@@ -201,6 +229,10 @@ DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
     CROSS JOIN job_claims AS c ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
         AND c.claimed_ms <= NOW_MS - k.rate_ms
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
+
+-- name: refuse_unknown_routes
+-- An op about routes has come since the author read them.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (KNOWS_ROUTES)
 
 -- name: refuse_routed_elsewhere
 INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
@@ -377,7 +409,8 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
--- kinds, the number of jobs that each node holds, and the last change of routes.
+-- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
+-- the log, and the claims since an entry (?3), up to another (?4).
 SELECT
     (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
@@ -386,7 +419,12 @@ SELECT
     (SELECT json_group_object(claimer, jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
-    (SELECT max(r.hlc) FROM ROUTE_OPS) AS routed
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+        FROM agent_oplog INDEXED BY agent_oplog_of_owner WHERE OF_MESH AND kind = 'RekeyNode'
+          AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS rekeyed,
+    (SELECT max(id) FROM agent_oplog) AS last_id,
+    (SELECT json_group_array(json_array(id, payload, result)) FROM CLAIMS) AS claims
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -424,9 +462,24 @@ SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
--- In the order of the request.
-SELECT RECORD FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+-- In the order of the request, each with the place of its last op. Values of other types are planted.
+SELECT RECORD, (
+    SELECT json_array(o.node_id, o.seq, o.kind, o.id) FROM agent_oplog AS o
+    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = jobs.last_op AND o.accepted = 1
+      AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
+FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
 WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+
+-- name: claimable_with_op
+-- One of them, with the entry of its last op.
+SELECT j.*, o.id, o.node_id, o.seq, o.op_id, o.kind, o.hlc, o.causal_deps, o.payload, o.repository_id, o.prev, o.hash,
+    o.signature, o.accepted, o.reason, o.result
+FROM (
+    SELECT RECORD FROM jobs WHERE id = ?3 AND scope_id = ?1 AND repository_id = ?2 AND state = 'pending'
+) AS j
+LEFT JOIN agent_oplog AS o
+    ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = j.last_op AND o.accepted = 1
+    AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text'
 
 -- name: next_due
 -- When the next job of these kinds can be claimed, after a given time.
@@ -475,10 +528,13 @@ WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.job
 GROUP BY k.kind HAVING since_ms IS NOT NULL ORDER BY k.kind
 
 -- part: WANTED
--- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many. The newest first.
+-- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many, ?8: down to this one. The newest first.
 (?3 IS NULL OR kind = ?3 OR (substr(?3, -1) = '*'
     AND substr(kind, 1, length(?3) - 1) = substr(?3, 1, length(?3) - 1)))
-AND (?4 IS NULL OR claimer = ?4) AND (?5 IS NULL OR id < ?5) ORDER BY id DESC LIMIT ?6
+AND (?4 IS NULL OR claimer = ?4) AND id < ?5 AND id >= ?8 ORDER BY id DESC LIMIT ?6
+
+-- name: newest
+SELECT max(id) FROM jobs
 
 -- name: list
 SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED

@@ -68,11 +68,6 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
         SELECT max(n.from_seq) FROM node_keys AS n
         WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = k.node_id))
 
--- name: record_key
--- The key of a chain that may have no entry yet: known from before the first one.
-INSERT INTO node_keys (scope_id, repository_id, node_id, from_seq, public_key) VALUES (?1, ?2, ?3, 0, ?4)
-ON CONFLICT DO NOTHING
-
 -- --- receiving -------------------------------------------------------------------------------------------
 
 -- part: HEADS
@@ -443,11 +438,6 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IS NOT NULL AND left_ms 
   AND last_seen_ms >= ?4 - ?5 * tick_ms
 ORDER BY 1
 
--- name: keys_of
--- All keys that a node, or a command under its identity, was ever known with.
-SELECT public_key FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
-UNION SELECT public_key FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
-
 -- name: relayed_state
 -- What is known of relayed messages: in the row without an id the sender's incarnation; for each stored one its
 -- content if its signature differs, and whether it has ended. ?3: the node, ?4: pairs of an id and a signature.
@@ -470,13 +460,16 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 ORDER BY id LIMIT ?6
 
 -- name: list
--- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7: before which position.
+-- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7 and ?8: before and down to which one.
 SELECT RECORD
 FROM a2a_messages
 WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all of them
   AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
-  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND (?7 IS NULL OR id < ?7)
-ORDER BY id DESC LIMIT ?8
+  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND id < ?7 AND id >= ?8
+ORDER BY id DESC LIMIT ?9
+
+-- name: newest
+SELECT max(id) FROM a2a_messages
 
 -- name: beginning_with
 SELECT RECORD

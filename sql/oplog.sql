@@ -158,13 +158,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR k
 ORDER BY seq DESC LIMIT ?6
 
 -- name: after
--- Entries committed after a given one, oldest first.
+-- Entries committed after a given one and up to another one, oldest first.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog NOT INDEXED
-WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3
-  AND (?4 IS NULL OR node_id = ?4) AND (?5 IS NULL OR kind = ?5)
-ORDER BY id LIMIT ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3 AND id <= ?4
+  AND (?5 IS NULL OR node_id = ?5) AND (?6 IS NULL OR kind = ?6)
+ORDER BY id LIMIT ?7
 
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
@@ -177,6 +177,13 @@ FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR id <= ?5)
 ORDER BY node_id, seq LIMIT ?6
 
+-- part: REKEYED
+-- A mark of the ops by which keys were accepted; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_owner
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+
 -- name: page_of_chain
 -- The same of one chain.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
@@ -184,6 +191,13 @@ SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, 
 FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 AND (?5 IS NULL OR id <= ?5)
 ORDER BY seq LIMIT ?6
+
+-- name: page_and_mark
+-- The same up to a page, with a mark of the ops by which keys were accepted.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result, (REKEYED) AS mark
+FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 ORDER BY seq LIMIT ?5
 
 -- name: of_kind
 -- Accepted entries of a kind that the index covers, after a given time.
@@ -217,6 +231,43 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 -- name: keys
 SELECT node_id, from_seq, public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
+
+-- name: beginnings
+-- How the chains ?3 and ?4 begin, each up to its first signature: no request has more entries. At least one row;
+-- each has the recorded keys of both chains, and a mark of the ops by which keys were accepted.
+SELECT e.id, e.node_id, e.seq, e.op_id, e.kind, e.hlc, e.causal_deps, e.payload, e.repository_id, e.prev, e.hash,
+    e.signature, e.accepted, e.reason, e.result, k.keys, k.mark
+FROM (
+    SELECT (
+            SELECT json_group_array(json_array(node_id, public_key)) FROM node_keys
+            WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
+              AND typeof(public_key) = 'text') AS keys,
+        (REKEYED) AS mark
+) AS k
+CROSS JOIN (SELECT ?3 AS chain UNION ALL SELECT ?4) AS c
+LEFT JOIN agent_oplog AS e
+    ON e.scope_id = ?1 AND e.repository_id = ?2 AND e.node_id = c.chain AND e.seq BETWEEN 1 AND (
+        SELECT s.seq FROM agent_oplog AS s
+        WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.node_id = c.chain
+          AND s.seq BETWEEN 1 AND 1024 AND s.signature IS NOT NULL
+        ORDER BY s.seq LIMIT 1)
+ORDER BY c.chain, e.seq
+
+-- name: is_open
+-- Whether one of two chains has a first entry.
+SELECT 1 FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4) AND seq = 1 LIMIT 1
+
+-- name: rekeyed
+REKEYED
+
+-- name: initialised
+-- The ops that initialised the mesh, in the order of their commits: the first one is near the beginning.
+SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
+    accepted, reason, result
+FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'InitialiseMesh' AND accepted = 1 AND id > ?3
+ORDER BY id LIMIT ?4
 
 -- name: key_at
 SELECT public_key FROM node_keys

@@ -12,7 +12,10 @@ SELECT json_group_array(json_array(
     node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
     substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
     machine_id, place, written, waiting, replica_lag_ms, faults))
-FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?3)
+FROM (
+    SELECT * FROM mesh_heartbeats
+    WHERE OF_MESH AND typeof(last_seen_ms) = 'integer' AND typeof(tick_ms) = 'integer'
+    ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?3)
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS

@@ -4,17 +4,14 @@
 SELECT node_id, public_key, op_id FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2
 
 -- name: refuse_if_owned
+-- ?3: the op that a recorded owner names, if the log does not have it: then the row proves nothing.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
-    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2
+    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IS NOT ?3
 )
 
 -- name: become_owner
 INSERT INTO mesh_owner (scope_id, repository_id, node_id, public_key, op_id) VALUES (?1, ?2, ?3, ?4, ?5)
-
--- name: refuse_unless_owner
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND public_key = ?3
-)
+ON CONFLICT DO UPDATE SET node_id = excluded.node_id, public_key = excluded.public_key, op_id = excluded.op_id
 
 -- name: refuse
 INSERT INTO refusals (reason) VALUES ('refused')
@@ -42,12 +39,6 @@ FROM (
     SELECT DISTINCT node_id FROM node_keys
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 ) AS chain
-
--- name: refuse_if_owner
--- The owner's ops are believed by its key: with another key it would not be the owner.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
-    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
-)
 
 -- name: refuse_unless_chains_at
 -- The chains have not grown since the entry was chosen from which on the new key applies.

@@ -15,6 +15,7 @@ from vox_mesh.nodes.identity import Identity, command_identity, temporary_identi
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.runtime.store_memories import remembered_stores
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.store.slots import slot_folder
 
@@ -71,6 +72,8 @@ class Mesh(MeshServices):
             artifacts,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            owner_key=settings.owner_key,
+            remembered=lambda: remembered_stores(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used

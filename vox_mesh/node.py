@@ -15,6 +15,7 @@ from vox_mesh.errors import (
     Refused,
     StaleIncarnation,
     StoreClosed,
+    Unauthorized,
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
@@ -41,7 +42,8 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
-from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, target_of, writer_id_of
+from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
@@ -85,6 +87,8 @@ class MeshNode(Mesh):
             artifacts,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            owner_key=settings.owner_key,
+            remembered=lambda: remembered_stores(settings),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic
@@ -176,14 +180,17 @@ class MeshNode(Mesh):
 
     async def start(self) -> None:
         """Register the node and start its parts; it registers later if the database is unavailable."""
+        self.health.is_beginning = True  # the server answers from now on
         if self._server is not None:
             self.presence.announce(await self._server.start(), self._server.token_id)
         if self.store.is_prepared:
             with suppress(*AWAY):
-                await self.run_once()
+                await self.ownership.refuse_if_foreign()
+                await self._heartbeat.run_once()
+                await _log_failure(self._take_place, "node not established yet")
             if self._writer.broken is not None:
                 raise self._writer.broken
-            with suppress(DatabaseUnavailable):
+            with suppress(DatabaseUnavailable, Unauthorized):
                 await self.rhythm.refresh()
         for name, run in (
             ("heartbeat", self._tick),
@@ -195,14 +202,18 @@ class MeshNode(Mesh):
             ("status", self.rhythm.status.run),
         ):
             self.supervisor.start(name, run)
+        self.health.is_beginning = False
 
     async def broken(self) -> MeshError:
         """Wait for a fatal error of this node, and return it."""
         return await self.supervisor.broken()
 
     async def run_once(self) -> None:
-        """Send a heartbeat and, if the mesh has no owner, become its owner."""
+        """Send a heartbeat; become the owner of a mesh that has none; open the node's chain if empty."""
         await self._heartbeat.run_once()
+        await self._take_place()
+
+    async def _take_place(self) -> None:
         is_ownerless = False
         with suppress(TimeoutError):  # a slow answer must not delay the next heartbeat
             async with asyncio.timeout(self._tick_s):
@@ -212,13 +223,16 @@ class MeshNode(Mesh):
                 with suppress(Refused):  # another node was quicker
                     await self.roles.initialise()
             self._may_own = True  # at the next tick, unless another node is the owner by then
+        if not self._writer.is_chain_open and self.clock.can_author:
+            await self.store.write(self._writer.open_script())
 
     async def _check_ownerless(self) -> bool:
         """Look for deferred ops, and return whether the mesh has no owner and this node could be it."""
         await self.pending_ops.refresh()
         if self._is_owned or not self.clock.can_author:
             return False
-        self._is_owned = await self.roles.owner() is not None
+        is_reserved = self.ownership.pinned_key not in (None, self.identity.key.public)  # for another node
+        self._is_owned = is_reserved or await self.roles.owner() is not None
         return not self._is_owned
 
     async def catch_up(self) -> None:
@@ -239,6 +253,9 @@ class MeshNode(Mesh):
 
     def start_rejoin(self) -> None:
         """After a rollback, let each part reconcile its work. Nothing is written here."""
+        self.ownership.forget()
+        self.trusted_keys.forget()
+        self.jobs.authorship.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()
@@ -335,7 +352,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         else:
             identity = node_identity(slot.folder, settings.node_id)
             place = place_of(slot.folder)
-            keeper = MemoryFile(slot.folder / f"store-{target_of(settings)}.json")
+            keeper = MemoryFile(slot.folder / memory_file_name(settings))
     except BaseException:
         if slot is not None:
             slot.release()

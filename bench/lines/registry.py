@@ -10,6 +10,7 @@ from typing import Any, Final
 from bench.environment import BenchEnvironment
 from bench.figures import Found
 from bench.lines import growth as growth_lines
+from bench.lines import hostile as hostile_lines
 from bench.lines import inboxes as inbox_lines
 from bench.lines import job_queries as roster_lines
 from bench.lines import jobs as job_lines
@@ -140,6 +141,7 @@ PLANES: Final = (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
+            Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),
         ),
     ),
     Plane(

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,10 @@ from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_BASE: Final = {
+    "PYTHONPATH": str(_ROOT),
+    **{name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
+}
 _COMMAND: Final = (sys.executable, "-m", "vox_mesh.cli")
 _PATIENCE_S: Final = 60.0
 _MINUTE_S: Final = 60.0
@@ -45,12 +49,12 @@ class UpNode:
     def __init__(self, pid: int, url: str, took_s: float) -> None:
         self.pid = pid
         self.took_s = took_s
-        self._url = url
+        self.url = url
 
     async def requests(self) -> float:
         """How many requests it has sent to the primary."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            text = (await client.get(f"{self._url}/metrics", headers=_BEARER)).raise_for_status().text
+            text = (await client.get(f"{self.url}/metrics", headers=_BEARER)).raise_for_status().text
         return sum(map(float, _REQUESTS.findall(text)))
 
     def cpu_s(self) -> float:
@@ -71,15 +75,19 @@ class UpNode:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def _up(home: HomeCase, folder: Path, server: Server | None) -> AbstractAsyncContextManager[UpNode]:
+    return up_node(folder, _settings(home, server))
+
+
 @asynccontextmanager
-async def _up(home: HomeCase, folder: Path, server: Server | None) -> AsyncIterator[UpNode]:
+async def up_node(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[UpNode]:
     """A node in an interpreter that is started for it; it says when it is ready as it would to systemd."""
     await asyncio.to_thread(folder.mkdir, parents=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         address = folder / "notify"
         manager.bind(str(address))
         manager.settimeout(_PATIENCE_S)
-        environment = _environment(home, server) | {"NOTIFY_SOCKET": str(address)}
+        environment = {**_BASE, **settings, "NOTIFY_SOCKET": str(address)}
         began = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *(*_COMMAND, "up", "--worker-exec"),
@@ -110,10 +118,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _environment(home: HomeCase, server: Server | None) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    variables = kept | {"PYTHONPATH": str(_ROOT), "VOX_MESH_ENABLED": "1"}
-    variables["VOX_MESH_METRICS_TOKEN"] = _METRICS_TOKEN
+def _settings(home: HomeCase, server: Server | None) -> dict[str, str]:
+    variables = {"VOX_MESH_ENABLED": "1", "VOX_MESH_METRICS_TOKEN": _METRICS_TOKEN}
     if home.needs_server and server is not None:
         variables |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
     return variables
@@ -155,7 +161,7 @@ async def command(environment: BenchEnvironment) -> list[Figure]:
             process = await asyncio.create_subprocess_exec(
                 *(*_COMMAND, "nodes", "--json"),
                 cwd=folder,
-                env=_environment(FILE, None),
+                env={**_BASE, **_settings(FILE, None)},
                 stdout=asyncio.subprocess.DEVNULL,
             )
             if await process.wait():

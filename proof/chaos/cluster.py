@@ -255,10 +255,14 @@ def preload() -> None:
 
 @asynccontextmanager
 async def run_cluster(
-    specs: dict[ProcessSpec, Settings], recorder: Recorder, logs: Path, plant: str = ""
+    specs: dict[ProcessSpec, Settings],
+    recorder: Recorder,
+    logs: Path,
+    plant: str = "",
+    module: str = _CLIENT_MODULE,
 ) -> AsyncIterator[dict[str, ClusterNode]]:
     """Run all nodes, with a planted bug if one is named, until the end of the block. Yield them by name."""
-    program = (_RUN_WITH_BUG, plant, _CLIENT_MODULE) if plant else (_CLIENT_MODULE,)
+    program = (_RUN_WITH_BUG, plant, module) if plant else (module,)
     async with AsyncExitStack() as ending:
         nodes = {
             spec.who: ClusterNode(spec, settings, recorder, logs, program) for spec, settings in specs.items()

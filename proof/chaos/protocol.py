@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proof.history import Event
 
@@ -57,3 +58,18 @@ def append_events_to(path: Path) -> Callable[[Event], None]:
         os.write(file, event.line())
 
     return keep
+
+
+def report(word: str) -> None:
+    """Send a signal to the parent process."""
+    os.write(sys.stdout.fileno(), word.encode() + b"\n")
+
+
+async def orders() -> AsyncIterator[dict[str, Any]]:
+    """Yield the orders of the parent process; end this one when it is gone."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for line in reader:
+        yield json.loads(line)
+    os._exit(EXIT_REFUSED)

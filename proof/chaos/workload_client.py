@@ -7,7 +7,6 @@ stdin, as lines of JSON; the process reports its state on stdout, and ends when 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -23,7 +22,16 @@ from typing import Any, Final
 import proof.witness  # noqa: F401 - declares the triggers that it finds in the database
 from proof.chaos.breaker import WatchedBreaker
 from proof.chaos.points import OutsideWithPoints, Point, Points
-from proof.chaos.protocol import DRAINED, EXIT_REFUSED, OVER, UP, ProcessSpec, append_events_to
+from proof.chaos.protocol import (
+    DRAINED,
+    EXIT_REFUSED,
+    OVER,
+    UP,
+    ProcessSpec,
+    append_events_to,
+    orders,
+    report,
+)
 from proof.chaos.replicas import watch_replicas
 from proof.chaos.schedule import PACE
 from proof.chaos.storm import storm
@@ -64,10 +72,6 @@ class Clock:
 def _note_unexpected(recorder: Recorder, where: str, error: BaseException) -> None:
     trace = "".join(traceback.format_exception(error))[-_SHOWN:]
     recorder.note("unexpected", player=recorder.who, where=where, error=repr(error), trace=trace)
-
-
-def _report(word: str) -> None:
-    os.write(sys.stdout.fileno(), word.encode() + b"\n")
 
 
 class WorkloadClient:
@@ -135,21 +139,12 @@ class WorkloadClient:
                 "unexpected", player=context.who, where=task.get_name(), error="it does not end"
             )
             task.cancel()
-        _report(OVER)
+        report(OVER)
 
     async def _drain(self) -> None:
         await asyncio.gather(*(self._through(each, each.drain) for each in self._workloads))
         await self._context.mesh.store.drained()
-        _report(DRAINED)
-
-
-async def _orders() -> AsyncIterator[dict[str, Any]]:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async for line in reader:
-        yield json.loads(line)
-    os._exit(EXIT_REFUSED)  # the parent process is gone
+        report(DRAINED)
 
 
 async def _end_if_broken(mesh: MeshNode, recorder: Recorder) -> None:
@@ -184,7 +179,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
     points.install()
     async with Mesh.open(load_settings(_env_file=None), Dependencies(wall_ms=clock.wall_ms)) as mesh:
         recorder.note("up")
-        _report(UP)
+        report(UP)
         breaking = asyncio.create_task(_end_if_broken(mesh, recorder))
         context = WorkloadContext(
             mesh,
@@ -195,7 +190,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
             spec.nodes,
             asyncio.Event(),
         )
-        await WorkloadClient(context, points, clock, _workloads(spec)).follow(_orders())
+        await WorkloadClient(context, points, clock, _workloads(spec)).follow(orders())
         breaking.cancel()
 
 

@@ -53,6 +53,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
     try:
         if plant.instrument is Instrument.SIMULATION:
             broken, effort = _run_simulation(plant, seeds)
+        elif plant.instrument is Instrument.HOSTILE:
+            broken, effort = _run_hostile(plant, seconds)
         elif plant.instrument is Instrument.ATTACKS:
             broken, effort = _run_attacks(plant)
         else:
@@ -106,24 +108,24 @@ def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
 
 
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+    broken = _broken_checks(plant, "proof.chaos", seconds, _STORES[plant.instrument], *_selection(plant))
+    return broken, f"{seconds} s of chaos"
+
+
+def _run_hostile(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+    return _broken_checks(plant, "proof.hostile", seconds, "file"), f"{seconds} s of attack"
+
+
+def _broken_checks(plant: PlantedBug, instrument: str, seconds: int, store: str, *more: str) -> Sequence[str]:
+    """Run an instrument with real processes; its checks run without the bug."""
     with tempfile.TemporaryDirectory(prefix="vox-mesh-mutant-") as folder:
-        arguments = [
-            "--seconds",
-            str(seconds),
-            "--seed",
-            "1",
-            "--store",
-            _STORES[plant.instrument],
-            "--out",
-            folder,
-        ]
-        arguments += _selection(plant)
-        _run("proof.chaos", *arguments, "--plant", plant.name)  # its checks run without the bug
+        arguments = ["--seconds", str(seconds), "--seed", "1", "--store", store, "--out", folder, *more]
+        _run(instrument, *arguments, "--plant", plant.name)
         verdicts = Path(folder) / "verdicts.json"
         if not verdicts.exists():
             raise InstrumentFailed("it came to no verdict")
-        verdicts = json.loads(verdicts.read_text())
-    return [each["name"] for each in verdicts if each["faults"]], f"{seconds} s of chaos"
+        found = json.loads(verdicts.read_text())
+    return [each["name"] for each in found if each["faults"]]
 
 
 def _run(*arguments: str) -> str:

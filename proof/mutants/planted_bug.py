@@ -23,6 +23,7 @@ class Instrument(StrEnum):
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
     ATTACKS = "the tests of attacks"
+    HOSTILE = "an attack on a mesh"
 
 
 class PlaceNotFound(Exception):

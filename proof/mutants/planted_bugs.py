@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
+from proof.mutants.reads import READ_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.schema import SCHEMA_PLANTS
 from proof.mutants.store import STORE_PLANTS
@@ -24,6 +27,9 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        AUTHENTICITY_PLANTS,
+        HOSTILE_PLANTS,
+        READ_PLANTS,
     )
     for plant in plants
 }

@@ -198,16 +198,16 @@ async def test_no_token_makes_the_owner_act(town: Town) -> None:
 async def test_a_client_that_guesses_tokens_is_slowed_and_no_other(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vox_mesh.http.limits import AuthenticationBrake
+    from vox_mesh.http.limits import RefusalBrake
 
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    unslowed = AuthenticationBrake.__init__
+    unslowed = RefusalBrake.__init__
     monkeypatch.setattr(
-        AuthenticationBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
+        RefusalBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
     )
     async with Mesh.open(town.settings("ann", token=TOKEN)) as node:
         for guess in range(25):

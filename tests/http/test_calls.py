@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.nodes.town import Town
+from vox_mesh.http import admission
 from vox_mesh.http import requests as calls
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import Problem
@@ -114,7 +115,9 @@ async def test_a_node_that_leaves_lets_no_one_wait(node: MeshNode, client: httpx
 async def test_more_who_wait_than_there_is_room_for_are_notified(
     node: MeshNode, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "_MAX_WAITING", 0)
+    monkeypatch.setitem(admission._LIMITS, admission.Load.WAIT, admission.PoolLimits(total=0, each=1))
+    assert node._server is not None
+    node._server._api._admission = admission.Admission()
     job = await node.jobs.schedule("a.kind")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
 

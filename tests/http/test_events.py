@@ -15,7 +15,7 @@ import pytest
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.nodes.town import Town
 from tests.support.rhythm.grounds import MovableClock, player
-from vox_mesh.http import events
+from vox_mesh.http import admission, events
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -218,7 +218,10 @@ async def test_an_id_that_is_none_is_refused(node: MeshNode, said: str) -> None:
 async def test_more_listeners_than_there_is_room_for_are_notified(
     node: MeshNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_MAX_LISTENERS", 1)
+    limits = admission.PoolLimits(total=1, each=1)
+    monkeypatch.setitem(admission._LIMITS, admission.Load.EVENTS, limits)
+    assert node._server is not None
+    node._server._events._admission = admission.Admission()
     async with _listening(node) as listener:
         await listener.next("reset")
         async with httpx.AsyncClient(base_url=address_of(node)) as client:

@@ -24,6 +24,7 @@ from tests.support.messages.messaging import database_ms, write
 from vox_mesh.errors import ScriptFailed, StaleClaim
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.roles import NO_ROUTES
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, new_key
 
@@ -212,6 +213,6 @@ async def test_after_all_of_this_the_roster_is_what_the_log_says(pair: Pair) -> 
 
 @pytest.mark.parametrize("name", ["take", "claim"])
 async def test_a_claim_finds_its_jobs_by_their_ids(local: MeshNode, name: str) -> None:
-    values = (*local.store.mesh_id, "op", '{"jobs":[]}', "node", 1)
+    values = (*local.store.mesh_id, "op", '{"jobs":[]}', "node", 1, NO_ROUTES.text)
     plan = await local.store.read(f"EXPLAIN QUERY PLAN {named('jobs')[name]}", values)
     assert not [row["detail"] for row in plan if row["detail"].startswith("SCAN jobs")]

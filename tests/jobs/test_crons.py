@@ -18,11 +18,13 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import Scene, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
+from vox_mesh.jobs.cron_ops import adding
 from vox_mesh.jobs.crons import FIRED, CronJob, Crons
 from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import SCHEDULE, Job
 from vox_mesh.node import MeshNode
+from vox_mesh.store import Script
 
 _HOUR_MS = 3_600_000
 BERLIN = "Europe/Berlin"
@@ -317,6 +319,8 @@ async def test_one_whose_time_zone_is_not_known_here_is_left_to_others(
         await come(local, name, late_ms=1_000)
     elsewhere = "UPDATE job_crons SET timezone = ?3 WHERE scope_id = ?1 AND repository_id = ?2 AND name = ?4"
     await write(local, elsewhere, "Nowhere/Land", "there")
+    (there,) = [cron for cron in await crons.listed() if cron.name == "there"]
+    await local.store.write(Script(op=adding("there", there.definition)))
     with caplog.at_level(logging.WARNING):
         fired = await crons.fire_due() + await crons.fire_due()
     jobs = [orjson.loads(job.manifest)["nonce"].split("@")[0] for job in await come_and_gone(local)]

@@ -294,7 +294,9 @@ class JobWalk(RuleBasedStateMachine):
             now_ms = self._now_ms()  # the author of a job may be ahead of the database, by very little
         ready = [task for task in self._oracle.tasks.values() if self._oracle.is_ready(task, now_ms)]
         items = self._held(self._some(act, [task.job_id for task in ready]), act.skew + 1)
-        script = self._nodes[act.name].jobs.transitions.claim(items, LEASE_MS)
+        node = self._nodes[act.name]
+        routing = self._runner.run(node.roles.routing())
+        script = node.jobs.transitions.claim(items, LEASE_MS, routing)
         self._try(act.name, script, lambda _: self._oracle.claim(act.name, items, now_ms))
 
     def _renew(self, act: Act) -> None:

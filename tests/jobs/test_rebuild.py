@@ -17,7 +17,9 @@ from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay
+from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import ChainWitness
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.pages import Pages
 
@@ -217,7 +219,7 @@ async def entries_of(node: MeshNode) -> list[LogEntry]:
 
 
 def replayed(entries: list[LogEntry]) -> JobReplay:
-    replay = JobReplay()
+    replay = JobReplay(RouteHistory(ChainWitness(None, ())))
     for entry in entries:
         replay.follow(entry)
     return replay
@@ -274,7 +276,7 @@ async def test_nothing_is_mended_from_a_log_with_findings(there: Scene) -> None:
 async def test_the_others_have_their_turns_while_a_long_log_is_followed(local: MeshNode) -> None:
     await schedule(local)
     (entry,) = await local.oplog.tail(1)
-    log = of_rebuild._Log(Pages(local.store))
+    log = of_rebuild._Log(Pages(local.store), JobReplay(RouteHistory(ChainWitness(None, ()))))
     log._read.extend(entry._replace(id=number) for number in range(1, 1_001))
     turns = 0
 

@@ -18,6 +18,7 @@ from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
 from vox_mesh.nodes.identity import Identity, key_refused, machine_id, planted_counters
 from vox_mesh.oplog.writer import Joined
+from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement, WriterId, new_key
@@ -190,8 +191,14 @@ class Presence:
         self._has_joined = True
         self._clock.heard(row["now_ms"], started, row["correction_ms"])
         self._registration_key = new_key()  # for the next time it joins
-        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
-        return Joined(row["incarnation"], row["beats"], row["last_id"], epoch, row["detected_ms"])
+        epoch = Epoch(whole_number(row["epoch"], "the epoch"), row["epoch_op"], row["origin"])
+        return Joined(
+            whole_number(row["incarnation"], "the incarnation"),
+            whole_number(row["beats"], "the count of heartbeats"),
+            row["last_id"],
+            epoch,
+            whole_number(row["detected_ms"], "the time of the epoch"),
+        )
 
     def _drop_correction(self) -> Statement:
         own = (self._clock.wall_ms, MAX_DISTANCE_MS, DEAD_AFTER_TICKS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -35,8 +37,13 @@ class Patience:
     stop_s: float = 2.0
     """For running requests, when the service stops."""
 
+    unread_s: float = 30.0
+    """For the client to read the whole response, once it is sent."""
+
     look_s: float = 1.0
     connections: int = 512
+    unread_bytes: int = 64 * 2**20
+    """The size of all responses that clients have not read yet."""
 
 
 class Connection(web.RequestHandler):
@@ -56,6 +63,8 @@ class Connection(web.RequestHandler):
         self._connections = connections
         self.has_asked = False
         self.under_way = 0
+        self.is_paused = False
+        """Whether its request is refused, and the client is not to hear of it yet."""
         self.since = asyncio.get_running_loop().time()
         self.lost = asyncio.Event()
         self.is_own_user = False
@@ -101,6 +110,11 @@ class Connection(web.RequestHandler):
         return response
 
     @property
+    def unread_bytes(self) -> int:
+        """The size of what the client has not read yet."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    @property
     def is_closing(self) -> bool:
         """Whether the connection is closed or closing."""
         return self.transport is None or self.transport.is_closing()
@@ -128,6 +142,17 @@ def mark_active(request: web.Request) -> None:
     connection: Any = request.protocol
     if connection is not None:
         connection.since = asyncio.get_running_loop().time()
+
+
+@contextmanager
+def marked_as_paused(request: web.Request) -> Iterator[None]:
+    """Mark the connection as one that can be closed if there are too many."""
+    connection: Any = request.protocol
+    connection.is_paused = True
+    try:
+        yield
+    finally:
+        connection.is_paused = False
 
 
 class Connections:
@@ -165,12 +190,15 @@ class Connections:
         return [each for each in self._server.connections if isinstance(each, Connection)]
 
     def make_room(self, newest: Connection) -> None:
-        """If there are too many connections, close an idle one: first one that has sent no request."""
+        """If there are too many, close one: of a client that is refused often, or else an idle one.
+
+        Idle ones without any request come first.
+        """
         connections = [each for each in self.open_connections if not each.is_closing]
         if len(connections) <= self._patience.connections:
             return
-        idle = [each for each in connections if not each.under_way and each is not newest]
-        victim = min(idle, key=lambda each: (each.has_asked, each.since), default=newest)
+        idle = [each for each in connections if each is not newest and (each.is_paused or not each.under_way)]
+        victim = min(idle, key=lambda each: (not each.is_paused, each.has_asked, each.since), default=newest)
         self.say(logging.WARNING, "too many connections: limit=%d", self._patience.connections)
         victim.hang_up()
 
@@ -181,13 +209,20 @@ class Connections:
             self.run_once()
 
     def run_once(self) -> None:
-        """Close connections that exceeded their timeout."""
+        """Close connections that exceeded their timeout, or whose clients leave too much unread."""
         now = asyncio.get_running_loop().time()
-        for each in self.open_connections:
-            if each.under_way:
-                continue  # each request has its own deadline
-            if now - each.since > (self._patience.kept_s if each.has_asked else self._patience.first_s):
+        idle = [each for each in self.open_connections if not each.under_way]  # each request has its deadline
+        unread_bytes = sum(each.unread_bytes for each in idle)
+        for each in sorted(idle, key=lambda each: each.since):
+            own_bytes = each.unread_bytes
+            is_too_much = own_bytes > 0 and unread_bytes > self._patience.unread_bytes
+            if is_too_much or now - each.since > self._timeout_of(each):
+                unread_bytes -= own_bytes
                 each.hang_up()
+
+    def _timeout_of(self, connection: Connection) -> float:
+        timeout_s = self._patience.kept_s if connection.has_asked else self._patience.first_s
+        return min(timeout_s, self._patience.unread_s) if connection.unread_bytes else timeout_s
 
     @web.middleware
     async def record_activity(self, request: web.Request, handler: Handler) -> web.StreamResponse:

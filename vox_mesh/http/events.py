@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from http import HTTPStatus
@@ -20,10 +20,12 @@ from aiohttp import web
 
 from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.problems import Problem
-from vox_mesh.http.redaction import redacted
+from vox_mesh.http.redaction import redacted_json
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
 from vox_mesh.views.overview import Overview, OverviewReader
 
@@ -31,7 +33,6 @@ PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
 BEATS: Final = "beats"
 
-_MAX_LISTENERS: Final = 64
 _QUEUE_SIZE: Final = 16
 _KEEPALIVE_S: Final = 15.0
 _WRITE_TIMEOUT_S: Final = 10.0
@@ -44,7 +45,10 @@ _log = logging.getLogger(__name__)
 Event = tuple[str, Any, int | None]
 """A name, its data, and the id of an entry of the log."""
 
-Encode = Callable[[str, Any, int | None], bytes]
+Encode = Callable[[str, Any, int | None], Iterator[bytes]]
+
+JsonOfPart = Callable[[Overview, str], orjson.Fragment]
+"""Returns a part of an overview as JSON."""
 
 _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     "nodes": lambda overview: [
@@ -66,11 +70,11 @@ _TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
 class EventStream:
     """Serves the event stream to all listeners."""
 
-    def __init__(self, mesh: MeshServices, access: Access) -> None:
+    def __init__(self, mesh: MeshServices, access: Access, admission: Admission | None = None) -> None:
         self._mesh = mesh
         self._access = access
+        self._admission = admission or Admission()
         self._feed = OverviewFeed(mesh)
-        self._listeners = 0
         self._streams: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -88,18 +92,10 @@ class EventStream:
         grant = self._access.check(request, Scope.READ)
         encode = _redacted_event if grant.is_redacted else _event
         last_seen_id, topics = _last_id(request), _topics(request)
-        if self._is_closed or self._listeners >= _MAX_LISTENERS:
-            detail = (
-                "node is shutting down"
-                if self._is_closed
-                else f"event streams must be at most {_MAX_LISTENERS}"
-            )
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)
-        self._listeners += 1
-        try:
+        if self._is_closed:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "node is shutting down")
+        async with self._admission.place(Load.EVENTS, grant):
             return await self._serve(request, last_seen_id, topics, encode)
-        finally:
-            self._listeners -= 1
 
     async def _serve(
         self, request: web.Request, last_seen_id: int | None, topics: Collection[str], encode: Encode
@@ -145,9 +141,10 @@ class EventStream:
         queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE_SIZE)
         has_reset = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
+            json_of = self._feed.redacted_json_of if encode is _redacted_event else self._feed.json_of
             for name, events in (
                 ("vox-mesh-events-of-log", self._entries(after_id, topics)),
-                ("vox-mesh-events", self._states(new_id, topics, has_reset)),
+                ("vox-mesh-events", self._states(new_id, topics, has_reset, json_of)),
                 *([("vox-mesh-events-of-beats", self._beats(has_reset))] if BEATS in topics else ()),
             ):
                 parts.create_task(_forward(events, queue, encode), name=name)
@@ -167,7 +164,7 @@ class EventStream:
                     yield topic, stamped_record(self._mesh, entry), entry.id
 
     async def _states(
-        self, new_id: int | None, topics: Collection[str], has_reset: asyncio.Event
+        self, new_id: int | None, topics: Collection[str], has_reset: asyncio.Event, json_of: JsonOfPart
     ) -> AsyncGenerator[Event, None]:
         selected = {name: part for name, part in _PARTS.items() if name in topics}
         sent: dict[str, Any] | None = None
@@ -175,15 +172,15 @@ class EventStream:
             async for overview in overviews:
                 now = {name: part(overview) for name, part in selected.items()}
                 if sent is None:
-                    state = {name: _part_of(overview, name) for name in selected}
+                    state: dict[str, Any] = {name: json_of(overview, name) for name in selected}
                     if BEATS in topics:
                         state[BEATS] = self._mesh.rhythm.frame()
-                    yield "reset", state, new_id
+                    yield "reset", orjson.Fragment(orjson.dumps(state)), new_id
                     has_reset.set()
                 else:
                     for name in selected:
                         if now[name] != sent[name]:
-                            yield name, _part_of(overview, name), None
+                            yield name, json_of(overview, name), None
                 sent = now
 
     async def _beats(self, has_reset: asyncio.Event) -> AsyncGenerator[Event, None]:
@@ -223,9 +220,8 @@ def _topics(request: web.Request) -> Collection[str]:
 
 def _log_failure(fault: BaseException) -> None:
     """Log the failure of a stream, unless its listener left or did not read in time."""
-    failure: BaseException | None = fault
-    if isinstance(fault, BaseExceptionGroup):
-        _, failure = fault.split((ConnectionError, TimeoutError))
+    group = fault if isinstance(fault, BaseExceptionGroup) else BaseExceptionGroup("", [fault])
+    _, failure = group.split((ConnectionError, TimeoutError))
     if failure is not None:
         _log.error("event stream failed", exc_info=failure)
 
@@ -233,7 +229,7 @@ def _log_failure(fault: BaseException) -> None:
 async def _forward(source: AsyncGenerator[Event, None], queue: asyncio.Queue[bytes], encode: Encode) -> None:
     async with aclosing(source):
         async for event in source:
-            await queue.put(encode(*event))
+            await queue.put(b"".join(await in_slices(encode(*event))))
 
 
 def _part_of(overview: Overview, name: str) -> Any:
@@ -242,14 +238,24 @@ def _part_of(overview: Overview, name: str) -> Any:
     return overview.rhythm.report if name == "report" else getattr(overview, name)
 
 
-def _redacted_event(name: str, data: Any, id_: int | None) -> bytes:
-    return _event(name, redacted(data), id_)
+def _redacted_event(name: str, data: Any, id_: int | None) -> Iterator[bytes]:
+    """Yield an event as a read-only credential sees it. What is encoded already is redacted already."""
+    is_encoded = isinstance(data, orjson.Fragment)
+    yield _head(name, id_)
+    yield from (orjson.dumps(data),) if is_encoded else redacted_json(data)
+    yield b"\n\n"
 
 
-def _event(name: str, data: Any, id_: int | None) -> bytes:
-    """Return an event in wire format. JSON has no line breaks, so its data is one line."""
+def _event(name: str, data: Any, id_: int | None) -> Iterator[bytes]:
+    """Yield an event in wire format. JSON has no line breaks, so its data is one line."""
+    yield _head(name, id_)
+    yield orjson.dumps(data)
+    yield b"\n\n"
+
+
+def _head(name: str, id_: int | None) -> bytes:
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
-    return b"".join((head.encode(), b"data: ", orjson.dumps(data), b"\n\n"))
+    return f"{head}data: ".encode()
 
 
 # --- the overview, read once for all listeners ---------------------------------------------------
@@ -264,7 +270,21 @@ class OverviewFeed:
         self._listeners = 0
         self._read_task: asyncio.Task[None] | None = None
         self._latest: Overview | None = None
+        self._encoded: dict[tuple[str, bool], tuple[Overview, orjson.Fragment]] = {}
         self._changed = asyncio.Event()
+
+    def json_of(self, overview: Overview, name: str, *, is_redacted: bool = False) -> orjson.Fragment:
+        """Return a part of an overview as JSON, encoded once for all listeners."""
+        encoded_for, json = self._encoded.get((name, is_redacted), (None, None))
+        if json is None or encoded_for is not overview:
+            part = _part_of(overview, name)
+            json = orjson.Fragment(b"".join(redacted_json(part)) if is_redacted else orjson.dumps(part))
+            self._encoded[name, is_redacted] = overview, json
+        return json
+
+    def redacted_json_of(self, overview: Overview, name: str) -> orjson.Fragment:
+        """Return the same as a read-only credential sees it."""
+        return self.json_of(overview, name, is_redacted=True)
 
     async def watch(self) -> AsyncGenerator[Overview, None]:
         """Yield the current overview, and again after changes; a slow consumer skips to the latest."""
@@ -286,6 +306,7 @@ class OverviewFeed:
             if not self._listeners:
                 self._read_task.cancel()
                 self._read_task = self._latest = None
+                self._encoded.clear()
 
     async def _read(self) -> None:
         async for turn in self._store.changes(debounce_s=_MIN_INTERVAL_S):  # a busy mesh commits all the time

@@ -1,4 +1,4 @@
-"""Limits of requests: rates and quotas of each credential, and pauses after failed authentication."""
+"""Limits of requests: rates and quotas of each credential, and pauses for clients that are refused often."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from vox_mesh.http.connections import marked_as_paused
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.model.base.recent import Recent
 
@@ -19,8 +20,14 @@ _COUNT_CACHE_S: Final = 1.0
 _FREE_FAILURES: Final = 20
 _FAILURES_PER_SECOND: Final = 1.0
 _PAUSE_S: Final = 1.0
-_MAX_PAUSED: Final = 64
+_SPREAD: Final = 64
+"""Pauses are spread over twice their length in this many steps, so that not all end at once."""
+
+_MAX_PAUSED: Final = 384
 _FAILED: Final = ("token_missing", "token_wrong")
+_REFUSED: Final = ("too_many_requests", "overloaded")
+_RELAY: Final = "/v1/a2a/"
+"""Nodes that are refused retry by a schedule of their own."""
 
 CountOpen = Callable[[int], Awaitable[int]]
 """Counts open items, up to a limit."""
@@ -85,8 +92,12 @@ class Quotas:
         self._open[noun] = until, known + items
 
 
-class AuthenticationBrake:
-    """Delays the refusals of an address that keeps failing to authenticate; others are not slowed."""
+class RefusalBrake:
+    """Delays the refusals of an address that keeps failing to authenticate, or asks for more than it may.
+
+    A client that repeats a refused request at once would keep the node busy with refusals. Requests that are
+    not refused are never delayed.
+    """
 
     def __init__(
         self,
@@ -96,6 +107,7 @@ class AuthenticationBrake:
         self._failures = _Buckets(_FAILURES_PER_SECOND, monotonic, burst=_FREE_FAILURES)
         self._sleep = sleep
         self._paused = 0
+        self._pauses = 0
 
     def add_to(self, app: web.Application) -> None:
         """Register the middleware; it must be inside of `as_problems`."""
@@ -107,18 +119,24 @@ class AuthenticationBrake:
         try:
             return await handler(request)
         except Problem as problem:
-            if problem.code not in _FAILED or self._failures.take(str(request.remote)):
+            if not _counts(request, problem) or self._failures.take(f"{request.remote} {problem.code}"):
                 raise
             if self._paused >= _MAX_PAUSED:
                 raise Problem(
-                    HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", "too many requests with a wrong token"
+                    HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", "too many requests are refused"
                 ) from None
+            self._pauses += 1
             self._paused += 1
             try:
-                await self._sleep(_PAUSE_S)
+                with marked_as_paused(request):
+                    await self._sleep(_PAUSE_S * (1 + 2 * (self._pauses % _SPREAD) / _SPREAD))
             finally:
                 self._paused -= 1
             raise
+
+
+def _counts(request: web.Request, problem: Problem) -> bool:
+    return problem.code in _FAILED or (problem.code in _REFUSED and not request.path.startswith(_RELAY))
 
 
 class _Buckets:

@@ -6,6 +6,7 @@ variables of jobs may be secrets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -14,32 +15,52 @@ _PROOFS: Final = frozenset({"fence_token", "claim_token", "last_token", "claim_o
 _ENV: Final = "env"
 _MESSAGE: Final = ("message_uuid", "payload")
 _RESULT: Final = "result"
+_WORDS: Final = [f'"{name}"'.encode() for name in (*_PROOFS, _ENV, _RESULT, _MESSAGE[0])]
+"""Without one of these, there is nothing to hide."""
 
 
-def redacted(document: Any) -> Any:
-    """Return a JSON document as a read-only credential sees it: hidden values are null."""
-    return _redact(orjson.loads(orjson.dumps(document)))
+def redacted_json(document: Any) -> Iterator[bytes]:
+    """Yield the JSON of a document as a read-only credential sees it: hidden values are null.
+
+    While a large one is redacted, it yields empty pieces.
+    """
+    text = orjson.dumps(document)
+    if any(name in text for name in _WORDS):
+        seen = orjson.loads(text)
+        for _ in _redact(seen):
+            yield b""
+        text = orjson.dumps(seen)
+    yield text
 
 
-def _redact(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_redact(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    shown = {name: _redact_field(name, each) for name, each in value.items()}
-    if all(name in shown for name in _MESSAGE):
-        shown["payload"] = None
-    return shown
+def is_redacted_as_one(names: Iterable[str]) -> bool:
+    """Return whether an object with these members can't be redacted member by member."""
+    return {*names}.issuperset(_MESSAGE)
 
 
-def _redact_field(name: str, value: Any) -> Any:
-    if name in _PROOFS:
-        return None
-    if name == _ENV:
-        return dict.fromkeys(value) if isinstance(value, dict) else None
-    if name == _RESULT and isinstance(value, str):
-        return _redact_text(value)
-    return _redact(value)
+def _redact(document: Any) -> Iterator[None]:
+    """Hide values in a document, container by container."""
+    found = [document]
+    while found:
+        value = found.pop()
+        if isinstance(value, dict):
+            _redact_members(value)
+            found += value.values()
+        elif isinstance(value, list):
+            found += value
+        yield
+
+
+def _redact_members(members: dict[str, Any]) -> None:
+    for name in _PROOFS & members.keys():
+        members[name] = None
+    if _ENV in members:
+        env = members[_ENV]
+        members[_ENV] = dict.fromkeys(env) if isinstance(env, dict) else None
+    if isinstance(text := members.get(_RESULT), str):
+        members[_RESULT] = _redact_text(text)
+    if all(name in members for name in _MESSAGE):
+        members["payload"] = None
 
 
 def _redact_text(text: str) -> str:
@@ -48,7 +69,7 @@ def _redact_text(text: str) -> str:
         document = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-    return orjson.dumps(_redact(document)).decode() if isinstance(document, dict | list) else text
+    return b"".join(redacted_json(document)).decode() if isinstance(document, dict | list) else text
 
 
 def with_hidden_values(schemas: dict[str, Any]) -> dict[str, Any]:

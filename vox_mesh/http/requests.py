@@ -20,7 +20,6 @@ READ_S: Final = 5.0
 
 Undo = Callable[[Any], Awaitable[None]]
 
-_MAX_WAITING: Final = 256
 _MAX_INLINE_BYTES: Final = 64 * 2**10
 _LEVELS_AROUND: Final = 4
 """The levels of a body around the values in it, which are checked by themselves."""
@@ -90,9 +89,9 @@ class RequestScope:
 
         `undo` is called with the answer if the client has disconnected meanwhile.
         """
-        if waits and (self._is_closed or len(self._waiting) >= _MAX_WAITING):
+        if waits and self._is_closed:
             work.close()
-            raise _leaving_problem() if self._is_closed else _overloaded_problem()
+            raise _leaving_problem()
         task = asyncio.create_task(work, name="vox-mesh-call")
         disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
         if waits:
@@ -134,8 +133,3 @@ def _leaving_problem() -> Problem:
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE, "leaving", "node is shutting down", "retry at another node"
     )
-
-
-def _overloaded_problem() -> Problem:
-    detail = f"waiting requests must be at most {_MAX_WAITING}"
-    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from vox_mesh.errors import BadSettings
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
+from vox_mesh.http.admission import Admission
 from vox_mesh.http.api.api import Api
 from vox_mesh.http.events import EventStream
 from vox_mesh.http.health import Checks, HealthPages
-from vox_mesh.http.limits import AuthenticationBrake, Quotas
+from vox_mesh.http.limits import Quotas, RefusalBrake
 from vox_mesh.http.local_socket import LocalSocket
 from vox_mesh.http.metrics.collector import Measured
 from vox_mesh.http.metrics.endpoint import Metrics
@@ -52,17 +53,25 @@ class NodeServer:
         # Older messages are pruned, so duplicates of them would seem new.
         window_ms = min(WINDOW_MS, round(settings.message_retention * 1_000))
         reception = Reception(store, messages, mesh.clock, window_ms, monotonic)
-        self._events = EventStream(mesh, access)
-        self._api = Api(mesh, access, Quotas(settings.rate_limit, settings.open_limit, monotonic))
+        admission = Admission()
+        self._events = EventStream(mesh, access, admission)
+        quotas = Quotas(settings.rate_limit, settings.open_limit, monotonic)
+        self._api = Api(mesh, access, quotas, admission)
+        metrics = Metrics(
+            measured,
+            access,
+            is_ready=lambda: all(check.is_ok for check in checks()),
+            admission=admission,
+        )
         self.service = Service(
             address,
             [
                 Delivery(own, reception, access).add_to,
                 HealthPages(checks, access).add_to,
-                Metrics(measured, access, is_ready=lambda: all(check.is_ok for check in checks())).add_to,
+                metrics.add_to,
                 self._events.add_to,
                 self._api.add_to,
-                AuthenticationBrake().add_to,
+                RefusalBrake().add_to,
             ],
             faults=store.faults,
             local=_local_socket(settings, store.slot_name),

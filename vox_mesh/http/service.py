@@ -21,6 +21,8 @@ from vox_mesh.store.background import BackgroundFaults
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
+_MAX_ACCEPTED: Final = 16
+"""The connections that are accepted in one iteration of the event loop; asyncio calls this a backlog, too."""
 
 
 class Service:
@@ -51,6 +53,12 @@ class Service:
         self._servers: list[asyncio.Server] = []
         self._watch_task: asyncio.Task[None] | None = None
 
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """The method and path of every route; `*` stands for all methods."""
+        routes = self._runner.app.router.routes()
+        return [(each.method, each.resource.canonical) for each in routes if each.resource is not None]
+
     async def start(self) -> str:
         """Start to listen; return the announced address. The caller must call `stop`, even if this fails."""
         public = await self._address.listen(_BACKLOG)
@@ -60,18 +68,22 @@ class Service:
         self.connections.begin(self._runner.server)
         loop = asyncio.get_running_loop()
         self._servers.append(
-            await loop.create_server(self.connections, sock=public, backlog=_BACKLOG, start_serving=False)
+            await loop.create_server(
+                self.connections, sock=public, backlog=_MAX_ACCEPTED, start_serving=False
+            )
         )
         local = None if self._local is None else self._local.listen(_BACKLOG)
         if local is not None:
             self._sockets.append(local)
             self._servers.append(
                 await loop.create_unix_server(
-                    self.connections, sock=local, backlog=_BACKLOG, start_serving=False
+                    self.connections, sock=local, backlog=_MAX_ACCEPTED, start_serving=False
                 )
             )
         for server in self._servers:
             await server.start_serving()
+        for listening in self._sockets:
+            listening.listen(_BACKLOG)
         watch_loop = self._faults.keep_running("http", self.connections.watch)
         self._watch_task = asyncio.create_task(watch_loop, name="vox-mesh-http")
         url = self._address.announced_url(public.getsockname()[1])

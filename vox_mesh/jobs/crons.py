@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from vox_mesh.errors import (
     OutcomeUnknown,
     Refused,
 )
+from vox_mesh.jobs.cron_ops import CronDefinition, CronOps, adding, adopting, removing
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored
@@ -27,7 +29,7 @@ from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Script, Statement
+from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -38,9 +40,12 @@ FIRED: Final = "cron_fired"
 _SQL: Final = named("crons")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_DUE: Final = 100
+_MAX_LOGGED: Final = 1_000
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
 _OPTIONS: Final = ("priority", "max_attempts")
 _DURATIONS: Final = ("backoff", "lease")
+_OTHER: Final = "cron_exists"
+_NOT_THERE: Final = "no_such_cron"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -56,6 +61,11 @@ class CronJob(NamedTuple):
     last_ms: int | None
     last_job: str | None
     added_ms: int
+
+    @property
+    def definition(self) -> CronDefinition:
+        """Return its definition, which an op must have."""
+        return CronDefinition(self.expression, self.timezone, self.manifest, self.options)
 
     @property
     def schedule(self) -> Cron:
@@ -75,7 +85,16 @@ class CronJob(NamedTuple):
 class Crons:
     """Adds, removes and fires crons. Any number of nodes may do so concurrently."""
 
-    def __init__(self, store: Store, jobs: Jobs, clock: MeshClock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        clock: MeshClock,
+        may_adopt: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`may_adopt`: whether this process signs for crons that were added before there were ops."""
+        self._may_adopt = may_adopt
+        self._ops = CronOps(store, jobs.trusted_keys)
         self._store = store
         self._mesh = store.mesh_id
         self._jobs = jobs
@@ -99,16 +118,32 @@ class Crons:
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
-        wanted = (cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode())
-        next_ms = cron.after(self._clock.now_ms)
-        script = self._script("add", name, *wanted, next_ms)
-        await self._store.write(script)
-        try:
+        wanted = CronDefinition(
+            cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode()
+        )
+        with suppress(DatabaseUnavailable):  # adding it again does no harm
+            await self._ops.refresh(fresh=True)
             stored = await self._find(name)
+            if stored is not None and stored.definition == wanted == self._ops.definitions.get(name):
+                return stored
+        script = Script(
+            self._statement("refuse_if_other", name, *wanted, refusal=_OTHER),
+            self._statement("add", name, *wanted, cron.after(self._clock.now_ms)),
+            op=adding(name, wanted),
+        )
+        try:
+            await self._store.write(script)
+            stored = await self._find(name)
+        except Refused as refused:
+            if refused.reason != _OTHER:
+                raise
+            raise BadValue(
+                f"cron {name} exists already with another definition", hint="remove it first"
+            ) from None
         except DatabaseUnavailable as error:  # the cron may be added
             raise OutcomeUnknown(f"the cron that was added can't be read: {error}", key=script.key) from error
-        if stored is None or stored[1:5] != wanted:
-            raise BadValue(f"cron {name} exists already with another definition", hint="remove it first")
+        if stored is None:
+            raise NotKnown(f"cron {name} was removed while it was added", hint="add it again")
         return stored
 
     async def listed(self) -> list[CronJob]:
@@ -117,9 +152,17 @@ class Crons:
 
     async def remove(self, name: str) -> None:
         """Remove a cron; jobs it has scheduled stay. Raises `NotKnown` if there is none."""
-        answer = Answer(_SQL["removed"], columns=("removed",))
-        if not (await self._store.write(self._script("remove", name, answer=answer))).rows.value:
-            raise NotKnown(f"there is no cron {name}", hint="run `vox-mesh cron list`")
+        script = Script(
+            self._statement("refuse_unless_there", name, refusal=_NOT_THERE),
+            self._statement("remove", name),
+            op=removing(name),
+        )
+        try:
+            await self._store.write(script)
+        except Refused as refused:
+            if refused.reason != _NOT_THERE:
+                raise
+            raise NotKnown(f"there is no cron {name}", hint="run `vox-mesh cron list`") from None
 
     async def fire_due(self) -> list[str]:
         """Fire the crons that are due according to the replica, and return the ids of their jobs.
@@ -127,10 +170,20 @@ class Crons:
         Of several missed times only the latest is fired.
         """
         self._clock.refuse_if_off()
-        rows = await self._store.read(_SQL["due"], (*self._mesh, self._clock.now_ms, _MAX_DUE))
+        await self._ops.refresh()
+        await self._adopt_once()
+        names = orjson.dumps(list(self._ops.definitions)).decode()
+        due = (*self._mesh, self._clock.now_ms, _MAX_DUE, names)
+        for row in await self._store.read(_SQL["due_without_op"], due):
+            name = str(row["name"])
+            self._log_unusable(
+                name, logging.ERROR, f"cron not fired, no signed op adds it; add it again: cron={name}"
+            )
+        rows = await self._store.read(_SQL["due"], due)
         fired = []
         for cron in map(CronJob._make, rows):
             with suppress(_Unusable):
+                self._refuse_if_planted(cron)
                 job_id, script = self._prepare_firing(cron)
                 began = tracing.began()
                 try:
@@ -144,6 +197,32 @@ class Crons:
                 fired.append(job_id)
         return fired
 
+    def _refuse_if_planted(self, cron: CronJob) -> None:
+        if cron.definition != self._ops.definitions.get(cron.name):
+            self._log_unusable(
+                cron.name,
+                logging.ERROR,
+                f"cron not fired, no signed op adds it with this definition: cron={cron.name}",
+            )
+            raise _Unusable
+
+    async def _adopt_once(self) -> None:
+        """Adopt, as the owner, the crons from before there were ops, when no older node is left."""
+        if self._may_adopt is None or self._ops.has_adopted or not await self._may_adopt():
+            return
+        await self._ops.refresh(fresh=True)
+        if not self._ops.has_adopted:
+            rows = await self._store.read(_SQL["listed"], self._mesh, fresh=True)
+            unsigned = {each.name: each.definition for each in map(CronJob._make, rows)}
+            await self._store.write(Script(op=adopting(unsigned)))
+            await self._ops.refresh(fresh=True)
+            _log.warning("crons adopted: crons=%s", ",".join(unsigned))
+
+    def _log_unusable(self, name: str, level: int, what: str) -> None:
+        if name not in self._logged_unusable and len(self._logged_unusable) < _MAX_LOGGED:
+            self._logged_unusable.add(name)
+            _log.log(level, "%s", what)
+
     def _prepare_firing(self, cron: CronJob) -> tuple[str, Script]:
         now_ms = self._clock.now_ms
         try:
@@ -152,9 +231,9 @@ class Crons:
             item = self._jobs.item(cron.job_at(time_ms))
             following_ms = schedule.after(max(now_ms, time_ms))
         except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
-            if cron.name not in self._logged_unusable:
-                self._logged_unusable.add(cron.name)
-                _log.warning("cron left to other nodes: cron=%s: %s", cron.name, error)
+            self._log_unusable(
+                cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}"
+            )
             raise _Unusable from None
         job_id = item["job_id"]
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, time_ms)
@@ -170,8 +249,8 @@ class Crons:
         rows = await self._store.read(_SQL["find"], (*self._mesh, name), fresh=True)
         return CronJob._make(rows[0]) if rows else None
 
-    def _script(self, statement: str, *values: Any, answer: Answer | None = None) -> Script:
-        return Script(Statement(_SQL[statement], (*self._mesh, *values)), answer=answer)
+    def _statement(self, name: str, *values: Any, refusal: str | None = None) -> Statement:
+        return Statement(_SQL[name], (*self._mesh, *values), refusal=refusal)
 
 
 class _Unusable(Exception):

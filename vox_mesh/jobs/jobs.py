@@ -17,6 +17,7 @@ from vox_mesh.errors import (
     OutcomeUnknown,
     Refused,
 )
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.transitions import Item, JobTransitions
@@ -29,12 +30,14 @@ from vox_mesh.model.jobs.records import (
     HELD,
     UNSUCCESSFUL,
     Job,
+    JobState,
 )
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
@@ -79,12 +82,16 @@ class Jobs:
         clock: MeshClock,
         nodes: Nodes,
         random_bytes: Callable[[int], bytes],
+        trusted_keys: TrustedKeys,
+        monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
+        self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
+        self.authorship = JobAuthorship(store, self.queries, trusted_keys, monotonic)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
@@ -150,6 +157,7 @@ class Jobs:
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
+        self.authorship.remember(by_id.values())
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new:
@@ -275,7 +283,7 @@ class Jobs:
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
-        items = [{"job_id": job.job_id, "claim_token": job.claim_token} for job in jobs]
+        items = [_expiry_item(job) for job in jobs]
         taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
         self.expired += len(taken)
         return taken
@@ -343,6 +351,12 @@ class Jobs:
                 raise
             message, hint = _REFUSALS[refused.reason]
             raise BadValue(message, hint=hint) from None
+
+
+def _expiry_item(job: Job) -> Item:
+    """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
+    item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
+    return {**item, "state": JobState.FAILED.value} if job.failures + 1 >= job.max_attempts else item
 
 
 def _retry_manifest(job: Job) -> Manifest:

@@ -64,9 +64,14 @@ class Notes:
         rows = await self._store.read(_SQL["logged"], (*self._mesh, job_id, after, limit), fresh=True)
         return [Piece._make(row) for row in rows]
 
-    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[Piece, None]:
-        """Yield a job's output and log after a piece, as it arrives, until the job is terminal."""
-        async for turn in self._store.changes():
+    async def follow(
+        self, job_id: str, *, after: int = 0, debounce_s: float = 0.0
+    ) -> AsyncGenerator[Piece, None]:
+        """Yield a job's output and log after a piece, as it arrives, until the job is terminal.
+
+        It is read after each commit, or `debounce_s` seconds later together with those of later commits.
+        """
+        async for turn in self._store.changes(debounce_s=debounce_s):
             has_ended = False
             with turn.retry_if_unavailable():
                 has_ended = (await self._queries.find(job_id, fresh=True)).has_ended

@@ -12,13 +12,20 @@ from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.store import Store
 
+_STATES: Final = frozenset(JobState)
+_MAX_POSITION: Final = 2**63 - 1
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
+_JOB_FIELDS: Final = len(Job._fields)
+_MAX_ENTRIES: Final = 2_000
+"""How many entries of the log are looked through at a time."""
 
 
 class KindRules(NamedTuple):
@@ -46,6 +53,8 @@ class Situation(NamedTuple):
     """The number of jobs that each node holds."""
     routed: str | None
     """A marker of the last change of routes; `None` if there is no route."""
+    rekeyed: str | None = None
+    """A marker of the last key that the owner accepted; `None` if there is none."""
 
 
 class Claimable(NamedTuple):
@@ -58,6 +67,14 @@ class Claimable(NamedTuple):
     not_before_ms: int
     claim_token: int
     seed: str
+
+
+class PlacedJob(NamedTuple):
+    """A job, and the place in the log of the op that last changed it, and maybe its entry."""
+
+    job: Job
+    place: OpPlace | None
+    entry: LogEntry | None = None
 
 
 class Predecessor(NamedTuple):
@@ -124,9 +141,17 @@ class JobQueries:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def situation(self) -> Situation:
-        """Return the facts that decide which node may claim which jobs."""
-        kinds, drains, rules, places, routed = (await self._read("claim_inputs"))[0]
+    async def situation(self, history: ClaimHistory | None = None) -> Situation:
+        """Return the facts that decide which node may claim which jobs.
+
+        `history` takes in the claims since it was last read: with it, and before the rows of jobs.
+        """
+        after = None if history is None else history.position
+        until = None if after is None else after + _MAX_ENTRIES
+        row = (await self._read("claim_inputs", after, until))[0]
+        kinds, drains, rules, places, routed, rekeyed, last_id, claims = row
+        if history is not None:
+            await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
         return Situation(
             orjson.loads(kinds),
@@ -134,7 +159,26 @@ class JobQueries:
             {each.kind: each for each in parsed},
             orjson.loads(places),
             routed,
+            rekeyed,
         )
+
+    async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
+        """Take in the first claims since the position of the history, and then all others."""
+        after = history.position
+        if after is None or last_id < after:
+            history.begin(last_id)
+            return
+        history.learn(claims, min(last_id, after + _MAX_ENTRIES))
+        while (after := history.position or 0) < last_id:
+            until = min(last_id, after + _MAX_ENTRIES)
+            history.learn(await self._read("claims_between", after, until), until)
+
+    async def follow_back(self, history: ClaimHistory, entry_id: int) -> None:
+        """Read the claims since an entry that precedes the history, as far as it goes back."""
+        while history.is_missing_since(entry_id):
+            first_id = max(0, history.start - _MAX_ENTRIES)
+            rows = await self._read("claims_between", first_id, history.start)
+            history.learn_earlier(rows, first_id)
 
     # --- queue -----------------------------------------------------------------------------------
 
@@ -153,9 +197,23 @@ class JobQueries:
             rows = await self._read("claimable", *values)
         return [Claimable._make(row) for row in rows if _is_claimable(*row)]
 
-    async def still_claimable(self, chosen: Sequence[Claimable]) -> list[Job]:
+    async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
-        return await self._read_jobs("still_claimable", (json(each.id for each in chosen),), len(chosen))
+        ids = json(each.id for each in chosen)
+        return [
+            PlacedJob(Job._make(row), None if place is None else OpPlace._make(orjson.loads(str(place))))
+            for *row, place in await self._read_some("still_claimable", (ids,), len(chosen))
+        ]
+
+    async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
+        """Return a job, if it is still claimable, with the entry of its last op."""
+        rows = await self._read("claimable_with_op", chosen.id)
+        return [_with_op(Job._make(row[:_JOB_FIELDS]), row[_JOB_FIELDS:]) for row in rows]
+
+    async def placed(self, job: Job) -> PlacedJob:
+        """Return the job with the place of its last op."""
+        rows = await self._read("place", job.last_op)
+        return PlacedJob(job, OpPlace._make(rows[0]) if rows else None)
 
     async def next_due_ms(self, kinds: Sequence[str], *, at_ms: int | None = None) -> int | None:
         """Return the time in ms when the next job of these kinds becomes claimable."""
@@ -183,19 +241,29 @@ class JobQueries:
         kind: str | None = None,
         claimer: str | None = None,
         before: int | None = None,
+        down_to: int = 0,
         limit: int = 100,
     ) -> list[Job]:
-        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`."""
+        """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`.
+
+        `before` and `down_to` bound their positions, and so how many jobs are looked at.
+        """
         name = "list"
         if state is not None:
             name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
-        return await self._read_jobs(name, (kind, claimer, before), limit, state)
+        before = _MAX_POSITION if before is None else before
+        return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
+
+    async def newest_position(self) -> int:
+        """Return the position of the job that was scheduled last, in any mesh of the database."""
+        return (await self._store.read(SQL["newest"])).value or 0
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
-            counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
+            if row["state"] in _STATES and type(row["jobs"]) is int:
+                counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
         return counts
 
     async def count_open(self, _: int) -> int:
@@ -219,9 +287,12 @@ class JobQueries:
 
     async def _read_jobs(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
         """Return up to `limit` jobs, fewer if more do not fit into one answer."""
+        return self._jobs(await self._read_some(name, values, limit, *more))
+
+    async def _read_some(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> Rows:
         while True:
             try:
-                return self._jobs(await self._read(name, *values, limit, *more))
+                return await self._read(name, *values, limit, *more)
             except TooLarge:
                 if limit == 1:
                     raise
@@ -235,6 +306,13 @@ class JobQueries:
 
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
+
+
+def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:
+    if op[0] is None:
+        return PlacedJob(job, None)
+    entry: LogEntry = LogEntry._make(op)
+    return PlacedJob(job, OpPlace(entry.node_id, entry.seq, entry.kind, entry.id), entry)
 
 
 def _is_claimable(

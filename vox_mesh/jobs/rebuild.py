@@ -10,7 +10,10 @@ import orjson
 
 from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
+from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import ChainReport, ChainWitness
+from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.schema.statements import named
@@ -55,8 +58,10 @@ class Rebuild:
     position, so concurrent commits make no difference.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, oplog: OpLog | None = None) -> None:
+        """Without `oplog`, the entries are taken as they are: no signature is verified, no route replayed."""
         self._store = store
+        self._oplog = oplog
         self._mesh = store.mesh_id
         self._pages = Pages(store)
         self.findings: list[ReplayFinding] = []
@@ -86,9 +91,12 @@ class Rebuild:
     # --- comparing -------------------------------------------------------------------------------
 
     async def _wrong_jobs(self) -> AsyncIterator[_WrongJob]:
-        log, pace = _Log(self._pages), Pace()
+        routes = RouteHistory(ChainWitness(None, ()) if self._oplog is None else await self._oplog.witness())
+        log, pace = _Log(self._pages, JobReplay(routes)), Pace()
         replay = log.replay
         self.findings = replay.findings
+        if self._oplog is not None:
+            self.findings += [_unproven(each) for each in await self._oplog.verify_chains() if each.problem]
         order: list[str] = []
         async for rows in self._read_pages():
             await log.advance(rows[0]["last_id"])
@@ -151,17 +159,17 @@ class Rebuild:
 class _Log:
     """The log, read in pages and replayed up to a given entry."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, replay: JobReplay) -> None:
         self._pages = pages
         self._read: deque[LogEntry] = deque()
         self._pace = Pace()
-        self.replay = JobReplay()
+        self.replay = replay
 
     async def advance(self, last_id: int) -> None:
         """Replay all entries up to this one."""
         while self.replay.last_id < last_id:
             if not self._read:
-                self._read.extend(await self._pages.read("after", self.replay.last_id, None, None))
+                self._read.extend(await self._pages.read("after", self.replay.last_id, last_id, None, None))
                 if not self._read:
                     return  # the log was truncated meanwhile
             if self._read[0].id > last_id:
@@ -169,6 +177,11 @@ class _Log:
             entry = self._read.popleft()
             self.replay.follow(entry)
             await self._pace.keep(entry.payload)
+
+
+def _unproven(report: ChainReport) -> ReplayFinding:
+    what = f"the chain of {report.node_id} is broken at entry {report.seq}: {report.problem}"
+    return ReplayFinding(0, report.op_id or "", "", "", what)
 
 
 def _compare(seen: Row, replay: JobReplay) -> _WrongJob | None:

@@ -13,6 +13,7 @@ from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -20,6 +21,9 @@ from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 SQL: Final = named("jobs")
+
+ROUTES_CHANGED: Final = "routes_changed"
+"""The refusal of `claim` if the log has an op about routes that its author has not seen."""
 
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
@@ -53,23 +57,26 @@ class JobTransitions:
             ]
         return op.script(*steps, *effects)
 
-    def take(self, items: Sequence[Item], starts: Sequence[Item], lease_ms: int) -> tuple[Script, Script]:
+    def take(
+        self, items: Sequence[Item], starts: Sequence[Item], lease_ms: int, routing: Routing = NO_ROUTES
+    ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
         If it is refused as `not_all`, `claim` may still get some of them.
         """
-        claim = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
+        claim = self._claim_op(items, lease_ms, routing)
         start = self._op(START, {"jobs": starts}, self._node)
         return (
             claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
 
-    def claim(self, items: Sequence[Item], lease_ms: int) -> Script:
+    def claim(self, items: Sequence[Item], lease_ms: int, routing: Routing = NO_ROUTES) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens."""
-        op = self._op(CLAIM, {"jobs": items, "lease_duration_ms": lease_ms}, self._node, None, lease_ms)
+        op = self._claim_op(items, lease_ms, routing)
         return op.script(
             op.step("claim"),
+            op.guarded("refuse_unknown_routes", ROUTES_CHANGED),
             op.guarded("refuse_routed_elsewhere", "routed_elsewhere"),
             op.guarded("refuse_held_back", "held_back"),
             op.guarded("refuse_unless_moved", _ILLEGAL),
@@ -77,6 +84,10 @@ class JobTransitions:
             op.step("forget_claims"),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def _claim_op(self, items: Sequence[Item], lease_ms: int, routing: Routing) -> _JobOp:
+        payload = {"jobs": items, "lease_duration_ms": lease_ms}
+        return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing)
 
     def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
         """Renew the leases of the jobs that are still held."""
@@ -170,6 +181,7 @@ class JobTransitions:
         key: str | None = None,
         more: Value = None,
         logged: Sequence[Item] | None = None,
+        routing: Routing = NO_ROUTES,
     ) -> _JobOp:
         """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
@@ -178,7 +190,8 @@ class JobTransitions:
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged})
-        return _JobOp(kind, logged_text, (*self._mesh, new_key() if key is None else key, text, author, more))
+        key = new_key() if key is None else key
+        return _JobOp(kind, logged_text, (*self._mesh, key, text, author, more, routing.text))
 
 
 class _JobOp:

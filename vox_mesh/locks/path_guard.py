@@ -10,7 +10,7 @@ the one that took its lock. Agents that must not be mistaken for each other need
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from vox_mesh.model.locks.pattern_index import PatternIndex
@@ -30,18 +30,28 @@ class Obstacle(NamedTuple):
 
 def obstacles(paths: Iterable[str], holders: Iterable[Holder], agent: str) -> list[Obstacle]:
     """Return the locks of other agents, shared ones too, that keep `agent` from changing these paths."""
+    return [each for some in obstacles_in_steps(paths, holders, agent) for each in some]
+
+
+def obstacles_in_steps(
+    paths: Iterable[str], holders: Iterable[Holder], agent: str
+) -> Iterator[list[Obstacle]]:
+    """Yield the same step by step, with many steps that find none."""
     keys = {path: _key(path) for path in paths}
-    others = [each for each in holders if each.holder_agent != agent and each.lock_key.startswith(FILE)]
-    held = PatternIndex(_candidates(keys.values(), {each.lock_key for each in others}))
-    matches = [(path, each) for path, key in keys.items() for each in held.matching(key)]
-    by_key: dict[str, list[Holder]] = {key: [] for _, key in matches}
-    for each in others:
-        if each.lock_key in by_key:
-            by_key[each.lock_key].append(each)
-    return [Obstacle(path, holder) for path, key in matches for holder in by_key[key]]
+    by_key: dict[str, list[Holder]] = {}
+    for each in holders:
+        if each.holder_agent != agent and each.lock_key.startswith(FILE):
+            by_key.setdefault(each.lock_key, []).append(each)
+    yield []
+    held = PatternIndex()
+    for candidate in _candidates(keys.values(), by_key):
+        held.add(candidate)
+        yield []
+    for path, key in keys.items():
+        yield [Obstacle(path, holder) for each in held.matching(key) for holder in by_key[each]]
 
 
-def _candidates(asked: Iterable[str], held: Iterable[str]) -> list[str]:
+def _candidates(asked: Iterable[str], held: Iterable[str]) -> Iterable[str]:
     """Return the locked keys that may match one of the paths.
 
     They share its leading folder and, unless they end with a wildcard, its last name. Usually they are few:
@@ -50,7 +60,7 @@ def _candidates(asked: Iterable[str], held: Iterable[str]) -> list[str]:
     places, names = {""}, {""}
     for key in asked:
         if is_pattern(key):
-            return list(held)
+            return held
         names.update((key.rpartition("/")[2], key[len(FILE) :].rpartition("/")[2]))
         while key not in places:
             places.add(key)

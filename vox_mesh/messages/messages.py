@@ -63,6 +63,7 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
@@ -84,6 +85,7 @@ class Messages:
         clock: MeshClock,
         dependencies: Dependencies,
         agent: str | None,
+        trusted_keys: TrustedKeys,
     ) -> None:
         monotonic = dependencies.monotonic
         self._store = store
@@ -94,7 +96,7 @@ class Messages:
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._consumers: list[Consumer] = []
         self.queries = MessageQueries(store, clock)
-        self.verifier = SenderVerifier(store, monotonic)
+        self.verifier = SenderVerifier(store, trusted_keys, monotonic)
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(store, writer, self.relay_buffer)

@@ -16,6 +16,7 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
+_MAX_POSITION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,19 @@ class MessageQueries:
         receiver: str | None = None,
         thread: str | None = None,
         before: int | None = None,
+        down_to: int = 0,
         limit: int = 100,
     ) -> list[Message]:
-        """Return all messages that match, the newest first."""
-        return await self._read("list", state, sender, receiver, thread, before, limit)
+        """Return all messages that match, the newest first.
+
+        `before` and `down_to` bound their positions, and so how many messages are looked at.
+        """
+        before = _MAX_POSITION if before is None else before
+        return await self._read("list", state, sender, receiver, thread, before, down_to, limit)
+
+    async def newest_position(self) -> int:
+        """Return the position of the message that was stored last, in any mesh of the database."""
+        return (await self._store.read(sql("newest"))).value or 0
 
     async def find(self, beginning: str) -> Message | None:
         """Return the message whose id begins with this text; raise `BadValue` if there are several."""

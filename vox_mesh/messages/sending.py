@@ -13,9 +13,11 @@ from vox_mesh.messages.signatures import Signing
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.nodes.identity import key_refused
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Outcome, Script, Statement
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Outcome, Statement
 from vox_mesh.store.store import Store
 
+_OPLOG: Final = named("oplog")
 _KEY_REFUSED: Final = "key_refused"
 
 MakeStatements = Callable[[Message], Sequence[Statement]]
@@ -30,7 +32,7 @@ class MessageSender:
         self._mesh = store.mesh_id
         self._writer = writer
         self._relay_buffer = relay_buffer
-        self._is_key_recorded = False
+        self._is_chain_open = False
         self.signing = Signing(self._mesh)
         self.outbox: Outbox | None = None
         """Relays to other nodes; `None` if this process does not take part in the relay."""
@@ -42,11 +44,11 @@ class MessageSender:
         identity = self._writer.identity
         message = await self.signing.sign(unsigned, identity.key)
         extra = () if statements is None else statements(message)
+        if not self._is_chain_open:
+            await self._open_chain(timeout)
         if identity.is_command:
             await self._store_for_command(message, extra, timeout)
             return message
-        if not self._is_key_recorded:
-            await self._record_key(timeout)
         if extra:
             outcome = await self._store_with(message, extra, timeout)
         else:
@@ -59,12 +61,18 @@ class MessageSender:
 
     # --- storing ---------------------------------------------------------------------------------
 
-    async def _record_key(self, timeout: float | None) -> None:
-        """Record the key of this node before its first message, so that its messages can be verified."""
+    async def _open_chain(self, timeout: float | None) -> None:
+        """Open the chain before the first message if it is empty: recipients know the key by it."""
+        if not (self._writer.is_chain_open or await self._has_command_chain(timeout)):
+            await self._store.write(self._writer.open_script(), timeout=timeout)
+        self._is_chain_open = True
+
+    async def _has_command_chain(self, timeout: float | None) -> bool:
         identity = self._writer.identity
-        record = Statement(sql("record_key"), (*self._mesh, identity.node_id, identity.key.public))
-        await self._store.write(Script(record, appendable=True), timeout=timeout)
-        self._is_key_recorded = True
+        if not identity.is_command:
+            return False
+        values = (*self._mesh, identity.node_id, identity.chain)
+        return bool(await self._store.read(_OPLOG["is_open"], values, fresh=True, timeout=timeout))
 
     async def store(self, message: Message, timeout: float | None) -> Outcome:
         """Store a signed message; it is spooled while the database is unreachable."""
@@ -98,14 +106,8 @@ class MessageSender:
         """Store a command's message, if it has the key known for its node or none is known yet."""
         identity = self._writer.identity
         key, chain = identity.key.public, identity.chain
-        guards = (
-            Statement(
-                sql("refuse_other_key"),
-                (*self._mesh, identity.node_id, chain, key),
-                refusal=_KEY_REFUSED,
-            ),
-            Statement(sql("record_key"), (*self._mesh, chain, key)),
-        )
+        values = (*self._mesh, identity.node_id, chain, key)
+        guards = (Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED),)
         try:
             if statements:
                 await self._store_with(message, (*guards, *statements), timeout)

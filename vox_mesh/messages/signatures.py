@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from vox_mesh.messages.scripts import sql
 from vox_mesh.model.base.addresses import is_service_url
 from vox_mesh.model.base.keys import (
     MAX_TEXTS,
@@ -22,8 +21,8 @@ from vox_mesh.model.base.keys import (
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.records import Message, signed_root
 from vox_mesh.model.nodes.node_address import SignedAddress
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -83,8 +82,8 @@ class Signing:
 class SenderVerifier:
     """Check signatures. An unknown key is looked up once before its message is refused."""
 
-    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
-        self._store = store
+    def __init__(self, store: Store, trusted_keys: TrustedKeys, monotonic: Callable[[], float]) -> None:
+        self._trusted_keys = trusted_keys
         self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
         self._addresses = Recent[SignedAddress, bool](_MAX_KNOWN)
@@ -164,12 +163,9 @@ class SenderVerifier:
         return results
 
     async def _learn(self, node_id: str) -> None:
-        names = (node_id, node_id + COMMANDS)
-        rows = await self._store.read(sql("keys_of"), (*self._mesh, *names))
-        found = Keys(row[0] for row in rows)
+        found = await self._trusted_keys.of_node(node_id)
         if not found or found == self._keys.get(node_id):  # our copy may be behind
-            rows = await self._store.read(sql("keys_of"), (*self._mesh, *names), fresh=True)
-            found = Keys(row[0] for row in rows)
+            found = await self._trusted_keys.of_node(node_id, fresh=True)
         if found:
             self._keys[node_id] = found
 

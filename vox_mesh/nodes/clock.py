@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import BadValue, ClockOff, DatabaseClockJumped
+from vox_mesh.errors import BadValue, ClockOff, DatabaseClockJumped, DatabaseFault
 from vox_mesh.model.base.hlc import Hlc, HybridClock
 from vox_mesh.model.nodes.clock_steps import ClockStep
 
@@ -127,6 +127,11 @@ class MeshClock:
 
         `unsure_ms`: the time may be later by this much.
         """
+        if type(mesh_ms) is not int or type(correction_ms) not in (int, type(None)):
+            raise DatabaseFault(
+                "the database's clock can't be read: its time or its correction is not a whole number",
+                hint="it was changed past the mesh: delete the row of database_clock",
+            )
         if self.step is not None and started < self._noticed_at:
             return  # the time may have been read before the step
         now = self._times.elapsed()

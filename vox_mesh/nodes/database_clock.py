@@ -213,6 +213,8 @@ def hear_first(clock: MeshClock, row: Row, started: float) -> None:
     Raises `DatabaseClockJumped` while it can't be known whether a recorded step still stands.
     """
     now_ms, newest_ms, correction_ms = row["now_ms"], row["newest_ms"], row["correction_ms"]
+    if type(newest_ms) is not int:
+        newest_ms = None  # no node wrote that heartbeat
     if not clock.is_set and row["step_ms"] is not None and _still_stands(row):
         clock.heard(now_ms - row["step_ms"], started, correction_ms)
     elif not clock.is_set and newest_ms is not None:

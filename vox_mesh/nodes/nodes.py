@@ -12,7 +12,7 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ti
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
-from vox_mesh.store.rows import Rows
+from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
@@ -86,6 +86,18 @@ class Node(NamedTuple):
         return sign_ms is not None and self.now_ms - sign_ms <= STALE_MS
 
 
+_NUMBERS: Final = [
+    (at, "None" in str(kind)) for at, kind in enumerate(Node.__annotations__.values()) if "int" in str(kind)
+][:-1]  # without `now_ms`, which is not of the row
+_TICK: Final = Node._fields.index("tick_ms")
+
+
+def is_sound(row: Sequence[Any]) -> bool:
+    """Return whether a row is one that a node can have written: its numbers are numbers."""
+    numbers = all(type(row[at]) is int or (row[at] is None and is_optional) for at, is_optional in _NUMBERS)
+    return numbers and row[_TICK] > 0
+
+
 class Nodes:
     """List and watch the nodes of the mesh."""
 
@@ -143,14 +155,17 @@ class Nodes:
         new: list[str] = []
         for node_id, incarnation, beats in marks:
             row = known.get(node_id)
+            if type(node_id) is not str:
+                continue  # no node wrote it
             if row is None or row[2] != incarnation or row[3] != beats:
                 new.append(node_id)
         if new:
             known |= {row["node_id"]: tuple(row) for row in await self._rows_of(new)}
         return [Node._make((*known[node_id], now_ms)) for node_id, _, _ in marks if node_id in known]
 
-    async def _rows_of(self, node_ids: Sequence[str]) -> Rows:
-        return await self._store.read(_SQL["nodes"], (*self._store.mesh_id, orjson.dumps(node_ids).decode()))
+    async def _rows_of(self, node_ids: Sequence[str]) -> list[Row]:
+        values = (*self._store.mesh_id, orjson.dumps(node_ids).decode())
+        return [row for row in await self._store.read(_SQL["nodes"], values) if is_sound(row)]
 
     async def now_ms(self) -> int:
         """Return the time of the mesh; the database is asked only once."""

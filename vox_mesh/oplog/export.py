@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -19,10 +19,17 @@ import orjson
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.base.json_text import is_deeper
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
+from vox_mesh.model.oplog.verification import (
+    WITNESSES,
+    ChainReport,
+    ChainWitness,
+    Key,
+    LogCheck,
+    RecordedHead,
+)
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.oplog.roles import Owner
 from vox_mesh.store.files import publish
 from vox_mesh.store.script import new_key
 
@@ -59,6 +66,8 @@ class ExportVerification(NamedTuple):
 
     header: ExportHeader
     chains: list[ChainReport]
+    ends: list[RecordedHead]
+    """The last entry of each chain."""
 
 
 def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
@@ -178,12 +187,24 @@ def _json_line(record: dict[str, Any]) -> bytes:
 # --- verifying -----------------------------------------------------------------------------------
 
 
-def verify_export(path: Path, node_id: str | None = None) -> ExportVerification:
-    """Recompute all chains of an export, or one. Return the header and a report on each chain."""
+def verify_export(
+    path: Path,
+    node_id: str | None = None,
+    *,
+    owner_key: str | None = None,
+    heads: Sequence[RecordedHead] = (),
+) -> ExportVerification:
+    """Recompute all chains of an export, or one. Return the header and a report on each chain.
+
+    The owner must have this key, and the chains these heads, which were recorded elsewhere.
+    """
+    ends: dict[str, RecordedHead] = {}
     with _open(path) as file:
         header = _header(path, file.readline(_MAX_LINE_BYTES))
-        owner = header.owner
-        witness = ChainWitness(None if owner is None else owner.public_key, header.keys, header.scope_id)
+        recorded = "" if header.owner is None else header.owner.public_key
+        witness = ChainWitness(owner_key or recorded or None, header.keys, header.scope_id, recorded)
+        for head in heads:
+            witness.hear_head(head)
         start = file.tell()
         for number, line in _lines(path, file):
             if any(mark in line for mark in _KIND_MARKS):
@@ -194,9 +215,16 @@ def verify_export(path: Path, node_id: str | None = None) -> ExportVerification:
         check = LogCheck(witness)
         for number, line in _lines(path, file):
             entry = _entry(path, number, line, header)
+            ends[entry.node_id] = RecordedHead(
+                entry.node_id, entry.seq, entry.hash, f"the export {path.name}"
+            )
             if node_id in (None, entry.node_id):
                 check.check(entry)
-    return ExportVerification(header, check.finish(node_id))
+    reports = check.finish(node_id)
+    if owner_key not in (None, recorded):
+        problem = f"the owner of the mesh is not {owner_key}, but {recorded or 'none'}"
+        reports.append(ChainReport("", 0, 0, 0, problem))
+    return ExportVerification(header, reports, list(ends.values()))
 
 
 @contextmanager

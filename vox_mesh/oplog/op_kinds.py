@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
+from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
 from vox_mesh.store.script import Statement
@@ -77,7 +78,14 @@ class OpKind:
         return self.effects is not _no_effects or self.derivation or self.owner_only
 
 
-_MESH_KINDS: Final = (ANCHOR, INITIALISE, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK)
+ADD_CRON: Final = "AddCron"
+REMOVE_CRON: Final = "RemoveCron"
+ADOPT_CRONS: Final = "AdoptCrons"
+
+_MESH_KINDS: Final = (
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS),
+    *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
+)
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
 _ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
 

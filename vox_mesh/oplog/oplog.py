@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
+from vox_mesh.model.oplog.verification import (
+    WITNESSES,
+    ChainReport,
+    ChainWitness,
+    Key,
+    LogCheck,
+    RecordedHead,
+)
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
-from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pages import MAX_POSITION, Pace, Pages
+from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
-from vox_mesh.oplog.roles import Owner, Roles
+from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.route_audit import RouteAudit
+from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import VERSION, check_schema
@@ -27,6 +40,8 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
+_FOLLOWED: Final = 100
+"""The number of entries that are read ahead of a follower, who may be slow."""
 
 
 Heads = dict[str, list[Any]]
@@ -52,14 +67,22 @@ class OpLog:
         kinds: OpKinds,
         roles: Roles,
         pending_ops: PendingOps,
+        trusted_keys: TrustedKeys,
+        past: LogPast,
+        remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
+        """`remembered` returns what nodes of this home remember of the database."""
         self._store = store
         self._writer = writer
         self._clock = clock
         self._kinds = kinds
         self._roles = roles
         self._pending = pending_ops
+        self._trusted_keys = trusted_keys
+        self._past = past
+        self._remembered = remembered
         self._pages = Pages(store)
+        self.routes = RouteAudit(store, roles)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -170,12 +193,18 @@ class OpLog:
         return found[::-1]
 
     async def after(
-        self, after_id: int, limit: int, *, node_id: str | None = None, kind: str | None = None
+        self,
+        after_id: int,
+        limit: int,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        up_to: int = MAX_POSITION,
     ) -> list[LogEntry]:
-        """Return up to `limit` entries committed after the one with this id."""
+        """Return up to `limit` entries committed after the one with this id, and up to another one."""
         found: list[LogEntry] = []
         while len(found) < limit:
-            page = await self._pages.read("after", after_id, node_id, kind, limit=limit - len(found))
+            page = await self._pages.read("after", after_id, up_to, node_id, kind, limit=limit - len(found))
             if not page:
                 break
             found += page
@@ -193,7 +222,7 @@ class OpLog:
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", after_id, node_id, kind)
+                page = await self._pages.read("after", after_id, MAX_POSITION, node_id, kind, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id
@@ -229,7 +258,11 @@ class OpLog:
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
-        return await self._pending.is_authentic(entry)
+        return await self._trusted_keys.is_authentic(entry)
+
+    async def trusted_keys(self, chain: str) -> list[Key]:
+        """Return the keys of a chain that its own entries or the owner vouch for."""
+        return await self._trusted_keys.of_chain(chain)
 
     def _merge_times(self, entries: Sequence[LogEntry]) -> None:
         """Merge the times of the entries, so that ops written after reading them get later times."""
@@ -269,22 +302,42 @@ class OpLog:
             if keys == before:
                 return Moment(await self._roles.owner(), keys, last_id)
 
-    async def verify(self, node_id: str | None = None) -> list[ChainReport]:
-        """Recompute all chains, or one. Return a report on each. It yields to the event loop.
+    async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
+        """Return a witness that knows the owner of the mesh."""
+        return await self._roles.witness(keys)
+
+    async def verify(
+        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
+    ) -> list[ChainReport]:
+        """Recompute all chains, or one, and replay the routes. Return a report on each chain.
+
+        The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
+        remember. It yields to the event loop.
 
         Raises:
             SchemaDiffers: A trigger or another object in the database could change what is written.
         """
         await check_schema(self._ask, VERSION)
-        owner, keys, last_id = await self.moment()
-        scope_id = self._store.writer_id.scope_id
-        witness = ChainWitness(None if owner is None else owner.public_key, keys, scope_id)
+        past = await self._past.compare(self._remembered())  # before the log is read, which only grows
+        last_id = await self.last_id()
+        reports = await self.verify_chains(node_id, [*heads, *past.heads])
+        reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+        return reports if node_id is not None else [*reports, *past.reports]
+
+    async def verify_chains(
+        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
+    ) -> list[ChainReport]:
+        """Recompute all chains, or one, and nothing else. Return a report on each."""
+        _, keys, last_id = await self.moment()
+        witness = await self.witness(keys)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):
                 if entry.id <= last_id:
                     witness.hear(entry)
                 await pace.keep(entry.payload)
+        for head in heads:
+            witness.hear_head(head)
         check = LogCheck(witness)
         async for page in self.entries(node_id, last_id):
             for entry in page:

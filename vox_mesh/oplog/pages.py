@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.store.rows import Value
+from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
+from vox_mesh.store.slices import rest
 from vox_mesh.store.store import Store
 
 MAX_PAGE_ENTRIES: Final = 1_000
 """The maximum number of entries in a page."""
 
 _SQL: Final = named("oplog")
-_MAX_POSITION: Final = 2**63 - 1
+MAX_POSITION: Final = 2**63 - 1
+
+_NEXT_ENTRIES: Final = 32
+"""How many entries are read at a time when a signature follows soon."""
 
 _ENTRIES_PER_PIECE: Final = 32
 """How many entries are processed before yielding; checking a signature takes about 0.1 ms."""
 
 _BYTES_PER_ENTRY: Final = 4_096
 """How many payload bytes count as one entry."""
+
+
+class ChainRun(NamedTuple):
+    """Entries of a chain, and the mark of the ops by which keys were accepted when they were read."""
+
+    entries: list[LogEntry]
+    mark: str | None
 
 
 class Pages:
@@ -32,24 +42,42 @@ class Pages:
         self._store = store
         self._page_limit = MAX_PAGE_ENTRIES
 
-    async def read(self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES) -> list[LogEntry]:
+    async def read(
+        self, name: str, *values: Value, limit: int = MAX_PAGE_ENTRIES, fresh: bool = False
+    ) -> list[LogEntry]:
         """Read a page by one of the statements that end with a limit."""
+        return [LogEntry._make(row) for row in await self._rows(name, *values, limit=limit, fresh=fresh)]
+
+    async def _rows(self, name: str, *values: Value, limit: int, fresh: bool = False) -> Rows:
         mesh = self._store.mesh_id
         while True:
             page_limit = min(limit, self._page_limit)
             try:
-                rows = await self._store.read(_SQL[name], (*mesh, *values, page_limit))
+                return await self._store.read(_SQL[name], (*mesh, *values, page_limit), fresh=fresh)
             except TooLarge:
                 if page_limit == 1:
                     raise
                 self._page_limit = page_limit // 2
-            else:
-                return [LogEntry._make(row) for row in rows]
 
-    async def of_kind(self, kind: str) -> AsyncIterator[LogEntry]:
+    async def from_entry(
+        self, chain: str, seq: int, *, through: int = 0, limit: int = MAX_PAGE_ENTRIES
+    ) -> ChainRun:
+        """Return a chain from an entry on, in pages up to one with a signed entry, at `through` or later."""
+        found: list[LogEntry] = []
+        mark: str | None = None
+        while rows := await self._rows("page_and_mark", chain, seq - 1, limit=limit):
+            page = [LogEntry._make(row[:-1]) for row in rows]
+            mark = rows[-1]["mark"]
+            found += page
+            if any(each.signature is not None and each.seq >= through for each in reversed(page)):
+                break
+            seq, limit = page[-1].seq + 1, _NEXT_ENTRIES
+        return ChainRun(found, mark)
+
+    async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
         time = ""
-        while page := await self.read("of_kind", kind, time):
+        while page := await self.read("of_kind", kind, time, fresh=fresh):
             for entry in page:
                 yield entry
             time = page[-1].hlc
@@ -57,7 +85,7 @@ class Pages:
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """Return the last entries, of one chain and kind or of all, newest first."""
         found: list[LogEntry] = []
-        before = _MAX_POSITION
+        before = MAX_POSITION
         while len(found) < limit:
             left = limit - len(found)
             if node_id is None:
@@ -82,4 +110,4 @@ class Pace:
         self._done += 1 + (len(payload) // _BYTES_PER_ENTRY if isinstance(payload, str | bytes) else 0)
         if self._done >= _ENTRIES_PER_PIECE:
             self._done = 0
-            await asyncio.sleep(0)
+            await rest()

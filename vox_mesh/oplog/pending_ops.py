@@ -14,10 +14,9 @@ from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import Key, is_authentic
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.op_kinds import APPLY, DROP, AuthoredOp, OpKinds
-from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
@@ -60,11 +59,11 @@ def no_such_op(op_id: str) -> NotKnown:
 class PendingOps:
     """Store ops that can't be applied yet, and apply them when they can."""
 
-    def __init__(self, store: Store, clock: MeshClock, kinds: OpKinds) -> None:
+    def __init__(self, store: Store, clock: MeshClock, kinds: OpKinds, trusted_keys: TrustedKeys) -> None:
         self._store = store
         self._clock = clock
         self._kinds = kinds
-        self._pages = Pages(store)
+        self._trusted_keys = trusted_keys
         self._is_any = asyncio.Event()
         self.forged = 0
         """How many ops were dropped here because their authors had not signed them."""
@@ -146,7 +145,7 @@ class PendingOps:
             return  # a rollback has lost it since we looked
         (entry,) = entries
         has_waited = (entry.accepted, entry.reason) == (1, DependencyState.DEFERRED)
-        if not has_waited or not await self.is_authentic(entry):
+        if not has_waited or not await self._trusted_keys.is_authentic(entry):
             self.forged += 1
             await self._drop(entry, "forged")
             return
@@ -197,20 +196,6 @@ class PendingOps:
         return (*self._store.mesh_id, entry.op_id)
 
     # --- reading ---------------------------------------------------------------------------------
-
-    async def is_authentic(self, entry: LogEntry) -> bool:
-        """Return whether the author signed the entry, or one that follows it in the chain."""
-        mesh, chain = self._store.mesh_id, entry.node_id
-        keys = await self._store.read(_OPLOG["keys"], mesh)
-        own = [Key._make(row) for row in keys if row["node_id"] == chain]
-        following: list[LogEntry] = []
-        seq = entry.seq - 1
-        while page := await self._pages.read("page_of_chain", chain, seq, None, limit=_MAX_BATCH):
-            following += page
-            if any(each.signature is not None for each in page):
-                break
-            seq = page[-1].seq
-        return is_authentic(entry, following, own, mesh[0])
 
     async def _entries_of(self, op_id: str) -> list[LogEntry]:
         values = (*self._store.mesh_id, _array([op_id]))

@@ -17,11 +17,13 @@ from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness
+from vox_mesh.model.oplog.authorship import Owner, initialisation
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
@@ -33,14 +35,6 @@ _SQL: Final = named("roles")
 _NODES: Final = named("nodes")
 _NOT_OWNER: Final = "not_the_owner"
 _OWNER_KEEPS_KEY: Final = "the_owner_keeps_its_key"
-
-
-class Owner(NamedTuple):
-    """The owner of the mesh."""
-
-    node_id: str
-    public_key: str
-    op_id: str
 
 
 class KeyRequest(NamedTuple):
@@ -71,6 +65,24 @@ class OwnerDecision(NamedTuple):
     payload: Any
 
 
+class Routing(NamedTuple):
+    """The nodes that kinds of job are routed to, and all ops about routes, including invalid ones."""
+
+    routes: dict[str, str]
+    ops: tuple[str, ...]
+    text: str
+    """Both as JSON, for the statements that claim jobs."""
+
+    @classmethod
+    def of(cls, routes: dict[str, str], ops: Sequence[str]) -> Routing:
+        """Return these routes."""
+        text = orjson.dumps({"routes": list(routes.items()), "ops": list(ops)}).decode()
+        return cls(routes, tuple(ops), text)
+
+
+NO_ROUTES: Final = Routing.of({}, ())
+
+
 class Coordinator(NamedTuple):
     """The designated node, the op that designated it, and the node's state if known."""
 
@@ -88,8 +100,11 @@ class Coordinator(NamedTuple):
 class Roles:
     """Read and write the owner's decisions."""
 
-    def __init__(self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock) -> None:
+    def __init__(
+        self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock, ownership: Ownership
+    ) -> None:
         self._store = store
+        self._ownership = ownership
         self._writer = writer
         self._nodes = nodes
         self._pages = Pages(store)
@@ -97,16 +112,24 @@ class Roles:
 
     async def owner(self) -> Owner | None:
         """Return the owner, or `None` until a node has initialised the mesh."""
-        rows = await self._read("owner")
-        return Owner._make(rows[0]) if rows else None
+        return await self._ownership.owner()
+
+    async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
+        """Return a witness that knows the owner, and the owner that the table `mesh_owner` names."""
+        recorded = await self._ownership.recorded()
+        recorded_key = "" if recorded is None else recorded.public_key
+        return ChainWitness(await self._ownership.key(), keys, self._store.writer_id.scope_id, recorded_key)
 
     async def initialise(self) -> Outcome:
         """Become the owner of a mesh that has none."""
         self._clock.refuse_if_off()
         author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
-        free = Statement(_SQL["refuse_if_owned"], self._store.mesh_id, refusal="mesh_has_an_owner")
-        op = Op(INITIALISE, canonical({"key": author.key.public, "node": author.node_id}), signed=True)
+        recorded = await self._ownership.recorded()  # before the log is read: a true one is in there
+        is_baseless = recorded is not None and await self.owner() is None
+        values = (*self._store.mesh_id, recorded.op_id if recorded and is_baseless else None)
+        free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
+        op = Op(INITIALISE, initialisation(author.node_id, author.key.public), signed=True)
         take = Statement(_SQL["become_owner"], (*self._store.mesh_id, *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
@@ -116,7 +139,7 @@ class Roles:
         """Return the guards that an op of this kind must pass when this process authors it."""
         guards: list[Statement] = []
         if kind.owner_only:
-            guards.append(self._owner_guard())
+            guards += await self._owner_guards()
         if kind.derivation:
             guards.append(await self._coordinator_guard())
         return guards
@@ -125,9 +148,10 @@ class Roles:
         """Return a guard that refuses every script."""
         return Statement(_SQL["refuse"], refusal=reason)
 
-    def _owner_guard(self) -> Statement:
-        own_key = self._writer.identity.key.public
-        return Statement(_SQL["refuse_unless_owner"], (*self._store.mesh_id, own_key), refusal=_NOT_OWNER)
+    async def _owner_guards(self) -> Sequence[Statement]:
+        """Return a refusal unless this process has the owner's key. The owner of a mesh never changes."""
+        is_owner = await self._ownership.key() == self._writer.identity.key.public
+        return () if is_owner else (self.refusal(_NOT_OWNER),)
 
     async def _coordinator_guard(self) -> Statement:
         decisions, invalid = await self._decisions(DESIGNATE)
@@ -153,11 +177,16 @@ class Roles:
 
     async def routes(self) -> dict[str, str]:
         """Return the nodes that kinds of job are routed to."""
-        decisions, _ = await self._decisions(ROUTE)
-        routes: dict[str, str | None] = {}
+        return (await self.routing()).routes
+
+    async def routing(self) -> Routing:
+        """Return the routes in force, and the ops that they were read from."""
+        decisions, invalid = await self._decisions(ROUTE)
+        latest: dict[str, str | None] = {}
         for each in decisions:
-            routes.setdefault(each.payload["kind"], each.payload["node"])
-        return {kind: node_id for kind, node_id in sorted(routes.items()) if node_id is not None}
+            latest.setdefault(each.payload["kind"], each.payload["node"])
+        routes = {kind: node_id for kind, node_id in sorted(latest.items()) if node_id is not None}
+        return Routing.of(routes, [*(each.op_id for each in decisions), *invalid])
 
     async def route_kind(self, kind: str, node_id: str | None) -> Outcome:
         """Route jobs of a kind, or of a pattern, to one node, or (`None`) to any; only the owner may."""
@@ -207,7 +236,7 @@ class Roles:
         since = {row["node_id"]: row["seq"] + 1 for row in rows}
         writer_id, places = self._store.mesh_id, canonical(since)
         effects = (
-            Statement(_SQL["refuse_if_owner"], (*writer_id, node_id), refusal=_OWNER_KEEPS_KEY),
+            *await self._refuse_owner(node_id),
             Statement(_SQL["refuse_unless_chains_at"], (*writer_id, places), refusal="node_still_writes"),
             Statement(_SQL["accept_key"], (*writer_id, places, public_key)),
             # A process that still has the old key is fenced.
@@ -216,6 +245,12 @@ class Roles:
         )
         payload = {"node": node_id, "key": public_key, "from": since}
         return public_key, await self._record_decision(REKEY, payload, *effects)
+
+    async def _refuse_owner(self, node_id: str) -> Sequence[Statement]:
+        """Return a refusal for the owner, whose ops are believed by its key."""
+        owner = await self.owner()
+        is_owner = owner is not None and owner.node_id == node_id
+        return (self.refusal(_OWNER_KEEPS_KEY),) if is_owner else ()
 
     async def accept_key(self, node_id: str, public_key: str | None = None) -> AcceptedKey:
         """Accept a new key as `rekey` does, and return it with the process that presented it."""
@@ -230,7 +265,7 @@ class Roles:
         await self._decisions(kind)  # so that this is later than earlier decisions
         op = Op(kind, canonical(payload), signed=True)
         try:
-            return await self._store.write(Script(self._owner_guard(), *effects, op=op))
+            return await self._store.write(Script(*await self._owner_guards(), *effects, op=op))
         except Refused as refused:
             refused.hint = await self._hint_for(refused)
             raise
@@ -247,13 +282,10 @@ class Roles:
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
-        owner = await self.owner()
-        witness = ChainWitness(
-            None if owner is None else owner.public_key, (), self._store.writer_id.scope_id
-        )
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
-        async for entry in self._pages.of_kind(kind):
+        async for entry in self._pages.of_kind(kind, fresh=True):
             payload = parse(entry.payload) if witness.is_of_owner(entry) else None
             if _is_clear(kind, payload):
                 decisions.insert(0, OwnerDecision(entry.hlc, entry.op_id, payload))

@@ -14,10 +14,18 @@ from typing import Any, Final, Protocol, TypeVar
 from vox_mesh.errors import ConstraintFailed, KeyRefused, Overloaded, Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import COUNTER_LIMIT
-from vox_mesh.model.nodes.store_memory import ROLLED_BACK, Epoch, StoreMemory, StoreState, rollback_evidence
+from vox_mesh.model.nodes.store_memory import (
+    ROLLED_BACK,
+    Epoch,
+    StoreMemory,
+    StoreState,
+    is_other_database,
+    rollback_evidence,
+)
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity, planted_counters
 from vox_mesh.oplog.witness import StoreWitness
+from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, WriterId, new_key
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -73,8 +81,9 @@ class Rollback:
             return False  # this node remembers nothing
         for _ in range(_MAX_ATTEMPTS):
             state = await self._read_state(database, node_id, memory)
-            if not is_running and _is_other_database(memory, state):
+            if not is_running and is_other_database(memory, state):
                 _log.warning("database replaced by another one since the last start: node_id=%s", node_id)
+                await self._witness.set_aside()
                 return False
             if state.epoch.follows(memory.epoch):
                 _log.error(
@@ -154,15 +163,8 @@ class Rollback:
         for counter in (row["incarnation"], row["beats"]):
             if counter is not None and not (type(counter) is int and 0 <= counter < COUNTER_LIMIT):
                 raise planted_counters(node_id)
-        epoch = Epoch(row["epoch"], row["epoch_op"], row["origin"])
+        epoch = Epoch(whole_number(row["epoch"], "the epoch"), row["epoch_op"], row["origin"])
         return StoreState(row["incarnation"], row["beats"], row["last_id"], row["op_at_entry"], epoch)
-
-
-def _is_other_database(memory: StoreMemory, state: StoreState) -> bool:
-    """Return whether this is not the remembered database: its origin differs, or it is new."""
-    if state.epoch.origin:
-        return state.epoch.origin != memory.epoch.origin
-    return state.incarnation is None
 
 
 def _next_epoch(memory: StoreMemory, state: StoreState) -> int:

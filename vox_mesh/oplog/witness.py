@@ -7,13 +7,30 @@ import logging
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from vox_mesh.model.nodes.store_memory import Epoch, StoreMemory
+from vox_mesh.model.oplog.verification import RecordedHead
 
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 2**16
+_REPLACED: Final = ".replaced.json"
+
+
+class RememberedStore(NamedTuple):
+    """A node's memory of the database, and where it is kept."""
+
+    node_id: str
+    memory: StoreMemory
+    source: str
+
+    @property
+    def heads(self) -> list[RecordedHead]:
+        """Return the end of the node's chain that it remembers, if it does."""
+        if not self.memory.entry_id:
+            return []
+        return [RecordedHead(self.node_id, self.memory.seq, self.memory.hash, self.source)]
 
 
 class MemoryKeeper(Protocol):
@@ -24,6 +41,9 @@ class MemoryKeeper(Protocol):
 
     async def keep(self, memory: StoreMemory) -> None:
         """Store the memory."""
+
+    async def set_aside(self, memory: StoreMemory) -> None:
+        """Keep the memory of a database that was replaced by another one."""
 
 
 _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -56,6 +76,12 @@ class MemoryFile:
         except OSError as error:
             _log.warning("store memory not written: path=%s error=%s", self._path, error.strerror)
 
+    async def set_aside(self, memory: StoreMemory) -> None:
+        """Keep the memory next to the file, unless an earlier one is there: verifying reports it."""
+        path = replaced_path(self._path)
+        if not path.exists():
+            await MemoryFile(path).keep(memory)
+
     def _replace(self, text: bytes) -> None:
         draft = self._path.with_suffix(".new")
         descriptor = os.open(draft, _DRAFT, 0o600)
@@ -65,6 +91,11 @@ class MemoryFile:
         finally:
             os.close(descriptor)
         draft.replace(self._path)
+
+
+def replaced_path(path: Path) -> Path:
+    """Return the file of the memory of a database that was replaced, next to that of the present one."""
+    return path.with_name(path.stem + _REPLACED)
 
 
 class SharedPlace:
@@ -81,6 +112,9 @@ class SharedPlace:
     async def keep(self, memory: StoreMemory) -> None:
         """Store the memory."""
         self._memories[self._place] = memory
+
+    async def set_aside(self, memory: StoreMemory) -> None:
+        """Forget it: the backend ends with the process."""
 
 
 class StoreWitness:
@@ -120,6 +154,11 @@ class StoreWitness:
         self.seen = seen._replace(
             last_id=max(seen.last_id, entry_id), entry_id=entry_id, entry_op=op_id, seq=seq, hash=entry_hash
         )
+
+    async def set_aside(self) -> None:
+        """Keep the memory apart: the database is another one now."""
+        if self._keeper is not None and self.seen.entry_id:
+            await self._keeper.set_aside(self.memory)
 
     async def save(self) -> None:
         """Store the memory for the next process."""

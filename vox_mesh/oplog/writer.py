@@ -25,9 +25,11 @@ from vox_mesh.errors import (
     StaleIncarnation,
     refused,
 )
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
+from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock, Observer
@@ -35,7 +37,7 @@ from vox_mesh.nodes.identity import Identity, key_refused
 from vox_mesh.oplog.entries import End, EntryBuilder, EntryValues, entries_json
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
-from vox_mesh.store.rows import Row, Value
+from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
@@ -125,6 +127,17 @@ class OpLogWriter:
     def is_seal_due(self) -> bool:
         """Return whether there are verdicts that no seal covers."""
         return self._sealing.is_due
+
+    @property
+    def is_chain_open(self) -> bool:
+        """Return whether the chain is known to have an entry, by which others know this writer's key."""
+        return self._acknowledged is not None and self._acknowledged.seq > 0
+
+    def open_script(self) -> Script:
+        """Return the script of an op that does nothing but open the chain; it may wait in the spool."""
+        author = self.identity
+        payload = canonical({"key": author.key.public, "node": author.node_id})
+        return Script(op=Op(OPEN_CHAIN, payload, signed=True), appendable=True)
 
     # --- the write interceptor -------------------------------------------------------------------
 
@@ -401,7 +414,7 @@ class OpLogWriter:
             return
         rows = await database.ask(Statement(_NODES["current_process"], (*self._mesh, self.identity.node_id)))
         for row in rows:
-            now: int = row["incarnation"]
+            now = whole_number(row["incarnation"], "the incarnation")
             if row["has_joined"] or now % INCARNATIONS_RAISED_BY > self.incarnation % INCARNATIONS_RAISED_BY:
                 raise self._superseded_error(now)
 

@@ -305,8 +305,8 @@ class Budgets:
 def _parse_budget(row: Row) -> Budget:
     try:
         return Budget.of_document(orjson.loads(row["document"]))
-    except BadValue as error:  # a newer version may know more
-        _log.warning("budget not readable by this version: subject=%s error=%s", row["subject"], error.line)
+    except (BadValue, orjson.JSONDecodeError) as error:  # a newer version may know more
+        _log.warning("budget not readable by this version: subject=%.128s error=%s", row["subject"], error)
         return Budget()
 
 

@@ -53,7 +53,7 @@ class Health:
         """Whether this node is supposed to run jobs."""
 
         self.is_beginning = False
-        """Whether the worker is about to start."""
+        """Whether the node, or its worker, is about to start."""
 
         self.is_leaving = False
         """Whether the node is shutting down."""

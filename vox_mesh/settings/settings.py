@@ -20,6 +20,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
+from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
@@ -90,6 +91,12 @@ def _token(value: SecretStr) -> SecretStr:
     return value
 
 
+def _public_key(value: str) -> str:
+    if not is_public_key(value):
+        raise ValueError("must be ed25519:<64 hexadecimal digits>")
+    return value
+
+
 def _check_port(parts: SplitResult) -> None:
     try:
         _ = parts.port
@@ -100,6 +107,7 @@ def _check_port(parts: SplitResult) -> None:
 Name = Annotated[str, AfterValidator(_name)]
 ControlAddress = Annotated[str, AfterValidator(_control_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
+PublicKey = Annotated[str, AfterValidator(_public_key)]
 Token = Annotated[SecretStr, AfterValidator(_token)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
@@ -163,6 +171,7 @@ class Settings(BaseSettings):
     metrics_token: Token | None = Field(None, validation_alias="VOX_MESH_METRICS_TOKEN")
     rate_limit: int = Field(500, validation_alias="VOX_MESH_RATE_LIMIT", ge=1, le=1_000_000)
     open_limit: int = Field(100_000, validation_alias="VOX_MESH_OPEN_LIMIT", ge=1, le=1_000_000_000)
+    owner_key: PublicKey | None = Field(None, validation_alias="VOX_MESH_OWNER_KEY")
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
@@ -260,6 +269,7 @@ EXAMPLES: Final = {
     "VOX_MESH_METRICS_TOKEN": "a-third-output-of-vox-mesh-token-random",
     "VOX_MESH_RATE_LIMIT": "500",
     "VOX_MESH_OPEN_LIMIT": "100000",
+    "VOX_MESH_OWNER_KEY": "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7",
     "VOX_MESH_TICK": "5s",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, DatabaseFault
 
 Value = int | float | str | bytes | None
 """A column's value. A `bool` is stored as an integer."""
@@ -45,6 +45,16 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise BadValue("the text holds half of a surrogate pair and is not valid Unicode") from None
+
+
+def whole_number(value: Any, what: str) -> int:
+    """Return a number that was read. Raises `DatabaseFault` if the database holds something else there."""
+    if type(value) is not int:
+        raise DatabaseFault(
+            f"{what} must be a whole number, and the database holds {repr(value)[:40]}",
+            hint="it was changed past the mesh: restore a backup, or correct the row",
+        )
+    return value
 
 
 class Row(tuple[Value, ...]):

@@ -21,6 +21,7 @@ from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.nodes import kinds_of
 from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
@@ -315,7 +316,7 @@ async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
 
 
 def _verifier(mesh: MeshServices) -> Verifier:
-    return Verifier(mesh.oplog, mesh.artifacts)
+    return Verifier(mesh.oplog, mesh.artifacts, mesh.jobs.authorship)
 
 
 # --- jobs table and op log -----------------------------------------------------------------------------
@@ -342,10 +343,10 @@ class RebuildView:
 
 async def rebuild_roster(mesh: MeshServices, *, repair: bool = False) -> RebuildView:
     """Compare the jobs table with the op log, or with `repair` rebuild it from the log."""
-    rebuild = Rebuild(mesh.store)
+    rebuild = Rebuild(mesh.store, mesh.oplog)
     differences = await (rebuild.repair() if repair else rebuild.check())
     return RebuildView(
-        [DifferenceView.from_record(each) for each in differences],
-        [FindingView.from_record(each) for each in rebuild.findings],
+        await in_slices(DifferenceView.from_record(each) for each in differences),
+        await in_slices(FindingView.from_record(each) for each in rebuild.findings),
         repair,
     )

@@ -7,8 +7,9 @@ from typing import Final
 
 import orjson
 
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.oplog.roles import Coordinator, Owner
+from vox_mesh.oplog.roles import Coordinator
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
 

@@ -16,7 +16,7 @@ from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
-from vox_mesh.nodes.nodes import Node
+from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
@@ -230,7 +230,8 @@ class OverviewReader:
         return _make_overview(row, nodes, rhythm, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
-        found = [Node._make((*each, row["now_ms"])) for each in orjson.loads(row["nodes"])]
+        rows = filter(is_sound, orjson.loads(row["nodes"]))
+        found = [Node._make((*each, row["now_ms"])) for each in rows]
         roles_key = (row["roles"], {node.node_id: node.kinds for node in found})
         if self._roles[0] != roles_key:
             roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}

@@ -112,7 +112,7 @@ async def test_of_a_kind_changes_only_what_is_named_and_null_is_no_limit(served:
         ({"lease": "2d"}, "bad_value"),
         ({"rate": 1, "per": 0}, "bad_body"),
         ({"max_running": 0}, "bad_body"),
-        ({"max_running": 2**63}, "bad_body"),
+        ({"max_running": 2**62}, "bad_body"),
         ({"audited": None}, "bad_body"),
         ({"max_running": 1, "audited": "perhaps"}, "bad_body"),
     ],

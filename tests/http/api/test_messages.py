@@ -13,7 +13,7 @@ from tests.support.nodes.printing import printed
 from tests.support.nodes.serving import Served
 from vox_mesh import Message
 from vox_mesh.errors import TooLarge
-from vox_mesh.http.api import messages
+from vox_mesh.http.api import pages
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.store.script import new_key
 
@@ -177,7 +177,7 @@ async def test_where_messages_are_too_large_for_one_answer_pages_have_fewer(
     monkeypatch.setattr(MessageQueries, "_read", read_a_few)
     page = await served.get("/v1/messages", receiver=agent, limit=7)
     assert ([each["payload"] for each in page["items"]], page["next"]) == ([4, 3, 2, 1, 0], None)
-    monkeypatch.setattr(messages, "_PAGE_BYTES", 1)
+    monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 1)
     page = await served.get("/v1/messages", receiver=agent, limit=7)
     assert 0 < len(page["items"]) <= 2
     assert [each["payload"] for each in await served.all("/v1/messages", receiver=agent)] == [4, 3, 2, 1, 0]

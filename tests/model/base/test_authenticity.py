@@ -13,8 +13,9 @@ from tests.support.oplog.chains import Log, Said, key_named, problems, rechained
 from tests.support.running.examples import few
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.oplog.authorship import is_authentic
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
-from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, ChainWitness, Key, is_authentic, key_at
+from vox_mesh.model.oplog.verification import DESIGNATE, REKEY, ChainWitness, Key, key_at
 
 OWNER_KEY = key_named(OWNER).public
 # What verdicts say is vouched for by seals, and by nothing else.
@@ -64,7 +65,7 @@ def test_a_changed_field_makes_an_entry_no_ones(field: str) -> None:
     for index in range(3):
         chain = log.chain(OWNER)[:3]
         for value in like(getattr(chain[index], field)):
-            if value is None and field == "signature":
+            if field == "signature" and (value is None or index < 2):
                 continue  # that of a later one will do
             changed = [*chain]
             changed[index] = chain[index]._replace(**{field: value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,10 @@ from tests.support.store.disks import Disk
 from tests.support.store.disks import disk as disk
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Settings
+from vox_mesh import Mesh, Settings
+from vox_mesh.errors import MeshError
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.node import MeshNode
 from vox_mesh.nodes.key_file import new_key
 
 _WORK: Final = ("--handlers", "my_handlers:handlers")
@@ -127,6 +130,30 @@ async def test_a_token_that_was_revoked_is_reported_within_a_tick_and_it_goes_on
     await asyncio.to_thread(_restart, server, good)
     await node.until_ready()
     await _works(node)
+
+
+def _is_ready(node: MeshNode) -> bool:
+    return all(check.is_ok for check in node.health.checks())
+
+
+async def test_a_token_that_is_revoked_while_a_node_starts_does_not_end_it(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, check_ownerless = server._key, MeshNode._check_ownerless
+
+    async def revoked(node: MeshNode) -> bool:
+        assert not _is_ready(node)  # though it is registered, and answers
+        await asyncio.to_thread(_restart, server, SigningKey(new_key()))
+        return await check_ownerless(node)
+
+    monkeypatch.setattr(MeshNode, "_check_ownerless", revoked)
+    async with Mesh.open(node_settings(MESH_REPLICA, tmp_path, server, "ann")) as node:
+        monkeypatch.undo()
+        await asyncio.to_thread(_restart, server, good)
+        async with asyncio.timeout(60):
+            while not _is_ready(node) or not node._is_owned:
+                with suppress(MeshError):
+                    await node.run_once()
 
 
 def _restart(server: Server, key: SigningKey) -> None:

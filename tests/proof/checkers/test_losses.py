@@ -253,3 +253,20 @@ def test_eras_lie_between_rollbacks() -> None:
     assert losses.era_of(15.0, 20.0) == 1
     assert losses.span(1.0, float("inf")) == (0, 2)
     assert losses.bounds(1) == (15.0, 20.0)
+
+
+def test_a_log_behind_what_a_node_remembers_is_excused_only_around_a_rollback() -> None:
+    behind = "/None: the log was rolled back since the memory of node ada recorded: heartbeat 2 is below 3"
+
+    def verified(at: float, problem: str) -> list[str]:
+        return faults(
+            OPLOG_CHECKS,
+            "chains-whole",
+            BACK,
+            did("bob", "log.verify", (at, at + 0.1), {}, problems=[problem]),
+        )
+
+    assert verified(15.5, behind) == []
+    assert verified(9.0, behind)
+    assert verified(30.0, behind)
+    assert verified(15.5, "ada/2: the hash is wrong")

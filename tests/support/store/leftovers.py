@@ -41,7 +41,8 @@ async def assert_nothing_left(before: set[str]) -> None:
         await asyncio.to_thread(thread.join, _PATIENCE_S)
     for _ in range(_TURNS):
         await asyncio.sleep(0)
-    assert left_behind(before) == []
+    left = left_behind(before)
+    assert left == [], left
 
 
 def _other_tasks() -> set[asyncio.Task[object]]:

@@ -21,11 +21,12 @@ from vox_mesh.cli.support.output import (
     table,
 )
 from vox_mesh.cli.support.session import run_command
-from vox_mesh.errors import NotKnown
+from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
-from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 
 _LIMIT: Final = 20
@@ -158,42 +159,78 @@ def _in_words(record: Record) -> Record:
 @oplog.command()
 @click.option("--node", help="Author of the chain to verify.")
 @click.option("--from-file", "file", type=_FILE, help="File written by `vox-mesh oplog export`.")
+@click.option(
+    "--owner-key", metavar="ed25519:HEX", help="Public key of the owner.", show_default="VOX_MESH_OWNER_KEY"
+)
+@click.option("--since", type=_FILE, help="Earlier export: the log must continue it.")
 @json_option
-def verify(node: str | None, file: Path | None, as_json: bool) -> int:
+def verify(
+    node: str | None, file: Path | None, owner_key: str | None, since: Path | None, as_json: bool
+) -> int:
     """Verify every hash, number, link and signature.
 
-    Names the first broken entry of each chain. Ends with 0 if the log is intact, with 1 if not. --from-file
-    needs no database, no settings and no keys but those in the file: compare the owner's key with the one you
-    know.
+    Names the first broken entry of each chain, and completions of jobs that a route did not allow. Compares
+    the log with what the nodes of this home remember: it may have been rolled back, wiped or replaced. Ends
+    with 0 if the log is intact, with 1 if not. --from-file needs no database, no settings and no keys but
+    those in the file: pass the owner's key, as you know it, with --owner-key.
 
     \b
     Example:
-      vox-mesh oplog verify --from-file log.jsonl
+      vox-mesh oplog verify --from-file log.jsonl --since earlier.jsonl
     """
+    if owner_key is not None and not is_public_key(owner_key):
+        message = f"must be ed25519: and 64 hex digits, got {owner_key!r}"
+        raise click.BadParameter(message, param_hint="--owner-key")
+    earlier = None if since is None else _earlier(since, owner_key)
     if file is None:
-        chains, owner_key = run_command("oplog verify", lambda mesh: _verify(mesh, node))
+        result = run_command("oplog verify", lambda mesh: _verify(mesh, node, owner_key, earlier))
+        chains, known_key = result
     else:
-        header, chains = verify_export(file, node)
-        owner_key = None if header.owner is None else header.owner.public_key
+        heads = () if earlier is None else earlier.ends
+        header, chains, _ = verify_export(file, node, owner_key=owner_key, heads=heads)
+        known_key = None if header.owner is None else header.owner.public_key
     if node is not None and not chains:
         raise NotKnown(f"chain {node!r} not found", hint="run `vox-mesh oplog verify` to list all chains")
     if as_json:
         show_several([chain._asdict() for chain in chains], as_json=True)
     else:
-        show_lines(_report(chains, owner_key))
+        show_lines(_report(chains, known_key))
     return ExitCode.NO if any(chain.problem for chain in chains) else ExitCode.DONE
 
 
-async def _verify(mesh: Mesh, node: str | None) -> tuple[list[ChainReport], str | None]:
+def _earlier(since: Path, owner_key: str | None) -> ExportVerification:
+    """Return an earlier export, verified: only an intact one proves anything."""
+    earlier = verify_export(since, owner_key=owner_key)
+    for chain in earlier.chains:
+        if chain.problem is not None:
+            raise BadValue(
+                f"{since} is not intact: {chain.node_id}: {chain.problem}",
+                hint=f"run `vox-mesh oplog verify --from-file {since}`",
+            )
+    return earlier
+
+
+async def _verify(
+    mesh: Mesh, node: str | None, owner_key: str | None, earlier: ExportVerification | None
+) -> tuple[list[ChainReport], str | None]:
+    if owner_key is not None:
+        mesh.ownership.pin(owner_key)
+    if earlier is not None and earlier.header[:2] != mesh.store.mesh_id:
+        raise BadValue("the earlier export is of another mesh", hint="pass an export of this one")
+    chains = await mesh.oplog.verify(node, () if earlier is None else earlier.ends)
     owner = await mesh.roles.owner()
-    return await mesh.oplog.verify(node), None if owner is None else owner.public_key
+    return chains, None if owner is None else owner.public_key
 
 
-def _report(chains: list[ChainReport], owner_key: str | None) -> list[str]:
+def _report(reports: list[ChainReport], owner_key: str | None) -> list[str]:
     columns = ("node_id", "entries", "sealed_to", "anchored_to")
+    chains = [report for report in reports if report.node_id]
     lines = table([{name: getattr(chain, name) for name in columns} for chain in chains])
-    broken = [chain for chain in chains if chain.problem is not None]
+    broken = [report for report in reports if report.problem is not None]
     for chain in broken:
+        if not chain.node_id:
+            lines.append(f"broken: {chain.problem}")
+            continue
         where = "" if chain.seq is None else f", entry {chain.seq}"
         op = "" if chain.op_id is None else f" ({chain.op_id})"
         lines.append(f"broken: {chain.node_id}{where}{op}: {chain.problem}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -85,6 +86,7 @@ class NodeRun:
                 if self._work is not None:
                     await self._start_work(mesh, self._work)
                 opening = None
+                gc.freeze()  # else each full collection looks at all that was loaded, and holds the loop
                 self._report_ready(mesh)
                 await self._wait_for_end(mesh)
                 self._manager.notify_stopping()

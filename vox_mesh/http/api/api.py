@@ -18,8 +18,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Grant, Scope
+from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
+from vox_mesh.http.api.encoding import encoded
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
@@ -34,9 +36,9 @@ from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
 from vox_mesh.http.problems import Handler, Problem
-from vox_mesh.http.redaction import redacted
 from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +61,17 @@ _WRITE_TIMEOUT_S: Final = 10.0
 class Api:
     """Serves the operations on a mesh."""
 
-    def __init__(self, mesh: MeshServices, access: Access, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        mesh: MeshServices,
+        access: Access,
+        quotas: Quotas | None = None,
+        admission: Admission | None = None,
+    ) -> None:
         self._mesh = mesh
         self._access = access
         self._quotas = quotas
+        self._admission = admission or Admission()
         self._scope = RequestScope()
         self._document: bytes | None = None
 
@@ -91,14 +100,21 @@ class Api:
             values = {name: _check_name(adapters[name], request.match_info[name], name) for name in adapters}
             values |= await _parse_request(operation, request)
             await self._count(grant, operation, values.get("body"))
-            undo = None if operation.undo is None else partial(operation.undo, self._mesh)
-            work = operation.work(self._mesh, **values)
-            answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
-            if isinstance(answer, JsonLines):
-                return await send_stream(request, answer)
-            return _respond_with(request, answer, operation.status, is_redacted=grant.is_redacted)
+            async with self._admission.place(operation.load_of(values.values()), grant):
+                return await self._answer(request, operation, grant, values)
 
         return handle
+
+    async def _answer(
+        self, request: web.Request, operation: Operation, grant: Grant, values: Mapping[str, Any]
+    ) -> web.StreamResponse:
+        undo = None if operation.undo is None else partial(operation.undo, self._mesh)
+        work = operation.work(self._mesh, **values)
+        answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
+        if isinstance(answer, JsonLines):
+            return await send_stream(request, answer)
+        body = b"".join(await in_slices(encoded(answer, is_redacted=grant.is_redacted)))
+        return _respond(request, body, operation.status, _link_to_next(request, answer))
 
     async def _count(self, grant: Grant, operation: Operation, body: Any) -> None:
         """Count the request and its items. Raises 429 if there are too many."""
@@ -127,9 +143,10 @@ class Api:
         return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
-        self._access.check(request, Scope.READ)
-        if self._document is None:
-            self._document = orjson.dumps(document_of(OPERATIONS))
+        grant = self._access.check(request, Scope.READ)
+        async with self._admission.place(Load.READ, grant):
+            if self._document is None:
+                self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
         return _respond(request, self._document, HTTPStatus.OK)
 
 
@@ -205,15 +222,11 @@ def _bad_request(where: str, fault: str) -> Problem:
     )
 
 
-def _respond_with(
-    request: web.Request, answer: Any, status: HTTPStatus, *, is_redacted: bool
-) -> web.Response:
-    headers: dict[str, str] = {}
-    if request.method == "GET" and isinstance(answer, Page) and answer.next is not None:
-        query = urlencode({**request.query, "cursor": answer.next})
-        headers["Link"] = f'<{request.path}?{query}>; rel="next"'
-    body = orjson.dumps(redacted(answer) if is_redacted else answer)
-    return _respond(request, body, status, headers)
+def _link_to_next(request: web.Request, answer: Any) -> dict[str, str]:
+    if request.method != "GET" or not isinstance(answer, Page) or answer.next is None:
+        return {}
+    query = urlencode({**request.query, "cursor": answer.next})
+    return {"Link": f'<{request.path}?{query}>; rel="next"'}
 
 
 def _respond(
@@ -241,8 +254,8 @@ async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResp
         first = await anext(
             parts
         )  # an error before the first piece is still answered with a problem document
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             await _send(request, response, first, parts)
         except MeshError as error:
             _log.warning("answer aborted: %s", error.line)

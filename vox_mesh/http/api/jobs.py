@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import timeout
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -11,12 +12,14 @@ import orjson
 from pydantic import Field, WithJsonSchema
 
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
 from vox_mesh.http.problems import Problem
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import (
     CountView,
@@ -40,7 +43,10 @@ JobName = Annotated[str, Field(pattern="^([0-9a-f]{6,64}|[0-7][0-9A-Za-z]{25})$"
 """A job's id, at least its first 6 digits, or its ULID."""
 
 _WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
-_PIECES: Final = 200
+_DEBOUNCE_S: Final = 0.25
+"""How late a waiting read looks at a commit: each looks for itself, and there may be many."""
+
+_MAX_PIECES: Final = 64
 """The number of pieces of a job's log per page: each may have 16 KiB."""
 
 _READ_ALL_TIMEOUT_S: Final = 120.0
@@ -92,12 +98,24 @@ async def list_jobs(mesh: MeshServices, query: JobsQuery) -> Page[JobView]:
         "claimer": query.node,
     }
     queries = mesh.jobs.queries
-    found = await queries.listed(**wanted, before=query.number, limit=query.limit)
-    goes_on = False
-    if 0 < len(found) < query.limit:  # large jobs make a page shorter than its limit
-        goes_on = bool(await queries.listed(**wanted, before=found[-1].id, limit=1))
-    page = query.page(found, lambda job: job.id, goes_on=goes_on)
-    return Page([JobView.of(job) for job in page.items], page.next)
+    start = await queries.newest_position() + 1 if query.number is None else query.number
+    down_to = max(0, start - MAX_SCANNED)
+    listed = partial(queries.listed, **wanted, down_to=down_to)
+    found, goes_on = await read_page(
+        lambda before, limit: listed(before=before, limit=limit),
+        start,
+        query.limit,
+        lambda job: job.id,
+        _size_of,
+    )
+    if not goes_on and found:  # the server may answer with fewer than there are
+        goes_on = bool(await listed(before=found[-1].id, limit=1))
+    page = query.page(found, lambda job: job.id, goes_on=goes_on, scanned_to=down_to or None)
+    return Page(await in_slices(JobView.of(job) for job in page.items), page.next)
+
+
+def _size_of(job: Job) -> int:
+    return len(job.manifest) + len(job.output_artifacts)
 
 
 class CountsQuery(PageQuery):
@@ -121,23 +139,24 @@ class ReadyQuery(RequestModel):
 
 @JOBS.get("/v1/jobs/ready")
 async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView]:
-    """List the first ready jobs by priority, then age."""
-    return [JobView.of(job) for job in await ready_jobs(mesh, query.kind, query.limit)]
+    """List the first ready jobs by priority, then age; large ones make the list shorter."""
+    jobs = await read_first(partial(ready_jobs, mesh, query.kind), query.limit, _size_of)
+    return await in_slices(JobView.of(job) for job in jobs)
 
 
-@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show the dependencies of all open jobs."""
     return GraphView.of(await graph_of_open(mesh.jobs))
 
 
-@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def check_roster(mesh: MeshServices) -> RebuildView:
     """Replay the op log and compare it with the job tables."""
     return await rebuild_roster(mesh)
 
 
-@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Rewrite the job tables from the op log."""
     return await rebuild_roster(mesh, repair=True)
@@ -157,8 +176,13 @@ class WaitQuery(RequestModel):
 
     timeout: Wait = 30.0
 
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.timeout
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, waits=True)
+
+@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitQuery) -> JobView:
     """Wait until a job has ended, or for `timeout`; return its current state."""
     found = await mesh.jobs.find(job)
@@ -172,17 +196,23 @@ class LogsQuery(PageQuery):
 
     wait: Wait = 0.0
 
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.wait
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, waits=True)
+
+@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
     job_id, notes, after = found.job_id, mesh.jobs.notes, query.number or 0
-    limit = min(query.limit, _PIECES)
+    limit = min(query.limit, _MAX_PIECES)
     pieces = await notes.logged(job_id, after=after, limit=limit)
     if not pieces and query.wait and not found.has_ended:
         with suppress(TimeoutError):
-            async with timeout(query.wait), aclosing(notes.follow(job_id, after=after)) as coming:
+            coming = notes.follow(job_id, after=after, debounce_s=_DEBOUNCE_S)
+            async with timeout(query.wait), aclosing(coming):
                 async for _ in coming:
                     break
         found = await mesh.jobs.find(job_id)
@@ -192,7 +222,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
     return query.page(views, lambda piece: piece.n, goes_on=goes_on)
 
 
-@JOBS.get("/v1/jobs/{job}/graph")
+@JOBS.get("/v1/jobs/{job}/graph", load=Load.SCAN)
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show all predecessors and successors of a job."""
     return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
@@ -211,7 +241,7 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)
@@ -226,7 +256,7 @@ async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     return orjson.Fragment(bundle.text)
 
 
-@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S)
+@JOBS.get("/v1/jobs/{job}/verify", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def verify_job(mesh: MeshServices, job: JobName) -> ProofView:
     """Verify the proof of a job and its outputs."""
     return await verify_proof(mesh, job)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import compress
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.locks.path_guard import obstacles
+from vox_mesh.locks.path_guard import obstacles_in_steps
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.patterns import normalise
+from vox_mesh.model.locks.records import Holder
 from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.locks import HoldView, LockView
 
 LOCKS: Final = Operations("locks")
@@ -45,6 +51,11 @@ class AcquireRequest(RequestModel):
     def item_count(self) -> int:
         """The number of keys."""
         return len(self.keys)
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.wait
 
 
 class ReleaseRequest(RequestModel):
@@ -100,9 +111,17 @@ class SweptView:
 @LOCKS.get("/v1/locks")
 async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
     """List held locks; with a key, only the locks that block it."""
-    holders = await (mesh.locks.holders() if query.key is None else mesh.locks.in_the_way(query.key))
-    views = [HoldView.of(holder) for holder in holders]
-    return query.page_of(views, lambda view: f"{view.lock_key}\0{view.fence_token:020}\0{view.holder_agent}")
+    holders = await mesh.locks.holders()
+    if query.key is not None:
+        wanted = PatternIndex([normalise(query.key)])
+        blocks = await in_slices(bool(wanted.overlapping(each.lock_key)) for each in holders)
+        holders = list(compress(holders, blocks))
+    page = query.page_of(holders, _name_of)
+    return Page([HoldView.of(holder) for holder in page.items], page.next)
+
+
+def _name_of(holder: Holder) -> str:
+    return f"{holder.lock_key}\0{holder.fence_token:020}\0{holder.holder_agent}"
 
 
 async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
@@ -111,7 +130,11 @@ async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
 
 
 @LOCKS.post(
-    "/v1/locks", status=HTTPStatus.CREATED, takes_s=MAX_WAIT_S + CALL_S, waits=True, undo=_release_unclaimed
+    "/v1/locks",
+    status=HTTPStatus.CREATED,
+    takes_s=MAX_WAIT_S + CALL_S,
+    load=Load.LOCK_WAIT,
+    undo=_release_unclaimed,
 )
 async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
     """Acquire all keys under one fencing token, or none."""
@@ -137,11 +160,11 @@ async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
-@LOCKS.post("/v1/locks/check", scope=Scope.READ)
+@LOCKS.post("/v1/locks/check", scope=Scope.READ, load=Load.READ)
 async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
     """List the locks of other agents that cover these paths."""
-    found = obstacles(body.paths, await mesh.locks.holders(), body.agent)
-    return [ObstacleView(each.path, HoldView.of(each.holder)) for each in found]
+    found = await in_slices(obstacles_in_steps(body.paths, await mesh.locks.holders(), body.agent))
+    return [ObstacleView(each.path, HoldView.of(each.holder)) for some in found for each in some]
 
 
 @LOCKS.post("/v1/locks/sweep")

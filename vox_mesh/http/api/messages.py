@@ -11,24 +11,22 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from vox_mesh.errors import BadValue, MeshError, TooLarge
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.messages import MessageView
 
 MESSAGES: Final = Operations("messages")
 
-Read = Callable[[int | None, int], Awaitable[list[Message]]]
+Read = Callable[[int, int], Awaitable[list[Message]]]
 """Reads messages from a position on, up to a limit."""
-
-_AT_A_TIME: Final = 16
-_PAGE_BYTES: Final = 4 * 2**20
 
 
 class MessagesQuery(PageQuery):
@@ -96,39 +94,35 @@ async def list_messages(mesh: MeshServices, query: MessagesQuery) -> Page[Messag
     """List messages, newest first; dead letters with `state=dead`."""
     if query.state is MessageState.SPOOLED:
         raise BadValue("spooled messages can't be listed: they are on a node's disk", hint="see GET /v1/db")
+    queries = mesh.messages.queries
+    start = await queries.newest_position() + 1 if query.number is None else query.number
+    down_to = max(0, start - MAX_SCANNED)
     wanted = partial(
-        mesh.messages.queries.listed,
+        queries.listed,
         state=query.state,
         sender=query.sender,
         receiver=query.receiver,
         thread=query.thread,
+        down_to=down_to,
     )
-    return await _page(mesh, query, lambda position, limit: wanted(before=position, limit=limit))
+    return await _page(
+        mesh,
+        query,
+        start,
+        lambda before, limit: wanted(before=before, limit=limit),
+        scanned_to=down_to or None,
+    )
 
 
-async def _page(mesh: MeshServices, query: PageQuery, read: Read) -> Page[MessageView]:
-    """Return a page of messages; large ones are read in smaller batches and make it shorter."""
-    messages: list[Message] = []
-    most, size, position = _AT_A_TIME, 0, query.number
-    while len(messages) < query.limit and size < _PAGE_BYTES:
-        wanted = min(most, query.limit - len(messages))
-        try:
-            some = await read(position, wanted)
-        except TooLarge:
-            if most == 1:
-                raise
-            most //= 2
-            continue
-        messages += some
-        if len(some) < wanted:
-            return query.page([MessageView.of(mesh, each) for each in messages], _position)
-        position = messages[-1].position
-        size += sum(len(each.payload) for each in some)
-    return query.page([MessageView.of(mesh, each) for each in messages], _position, goes_on=True)
-
-
-def _position(view: MessageView) -> int:
-    return view.position
+async def _page(
+    mesh: MeshServices, query: PageQuery, start: int, read: Read, *, scanned_to: int | None = None
+) -> Page[MessageView]:
+    """Return a page of messages; large ones make it shorter."""
+    messages, goes_on = await read_page(
+        read, start, query.limit, lambda each: each.position, lambda each: len(each.payload)
+    )
+    views = await in_slices(MessageView.of(mesh, each) for each in messages)
+    return query.page(views, lambda view: view.position, goes_on=goes_on, scanned_to=scanned_to)
 
 
 @MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED, opens="messages")
@@ -145,8 +139,10 @@ async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageVie
 
 @MESSAGES.get("/v1/messages/overdue")
 async def list_overdue(mesh: MeshServices, query: LimitQuery) -> list[MessageView]:
-    """List overdue messages, longest overdue first."""
-    return [MessageView.of(mesh, each) for each in await mesh.messages.queries.overdue(limit=query.limit)]
+    """List overdue messages, longest overdue first; large ones make the list shorter."""
+    overdue = mesh.messages.queries.overdue
+    found = await read_first(lambda limit: overdue(limit=limit), query.limit, lambda each: len(each.payload))
+    return await in_slices(MessageView.of(mesh, each) for each in found)
 
 
 @MESSAGES.get("/v1/threads")
@@ -194,7 +190,9 @@ async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxQuery) ->
     """Show the messages of an agent without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.messages.queries.peek
-    return await _page(mesh, query, lambda position, limit: peek(names, after=position or 0, limit=limit))
+    return await _page(
+        mesh, query, query.number or 0, lambda after, limit: peek(names, after=after, limit=limit)
+    )
 
 
 async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:

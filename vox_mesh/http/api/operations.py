@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.runtime.services import MeshServices
 
@@ -25,6 +26,7 @@ Function = TypeVar("Function", bound=Work)
 Noun = Literal["jobs", "messages"]
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
+_IF_IT_DOES_NOT_WAIT: Final = {Load.WAIT: Load.READ, Load.LOCK_WAIT: Load.WRITE}
 CALL_S: Final = 30.0
 _MAX_S: Final = 365 * 86_400
 
@@ -38,6 +40,11 @@ class RequestModel(BaseModel):
     def item_count(self) -> int:
         """The number of items that it writes, for the rate of its credential."""
         return 1
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait for something to happen."""
+        return 0.0
 
 
 def _seconds(value: object) -> float:
@@ -108,8 +115,8 @@ class Operation:
     answer: Any
     status: HTTPStatus
     takes_s: float
-    waits: bool = False
-    """Whether it may take long only because it waits."""
+    load: Load
+    """What it costs the node."""
 
     undo: Undo | None = None
     """Called with an answer that the client is no longer there to receive."""
@@ -121,6 +128,16 @@ class Operation:
     def name(self) -> str:
         """Its name in the document."""
         return self.work.__name__
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may take long only because it waits."""
+        return self.load in _IF_IT_DOES_NOT_WAIT
+
+    def load_of(self, inputs: Iterable[Any]) -> Load:
+        """Return what a request with these inputs costs the node."""
+        waits = any(isinstance(each, RequestModel) and each.waits_s > 0 for each in inputs)
+        return self.load if waits else _IF_IT_DOES_NOT_WAIT.get(self.load, self.load)
 
     @property
     def summary(self) -> str:
@@ -141,10 +158,15 @@ class Operations:
         self.all: list[Operation] = []
 
     def get(
-        self, path: str, *, scope: Scope = Scope.READ, takes_s: float = CALL_S, waits: bool = False
+        self,
+        path: str,
+        *,
+        scope: Scope = Scope.READ,
+        takes_s: float = CALL_S,
+        load: Load = Load.READ,
     ) -> Callable[[Function], Function]:
         """Register an operation that reads; what can't be redacted needs more than a read token."""
-        return self._add("GET", path, scope, HTTPStatus.OK, takes_s, waits)
+        return self._add("GET", path, scope, HTTPStatus.OK, takes_s, load)
 
     def post(
         self,
@@ -153,12 +175,12 @@ class Operations:
         status: HTTPStatus = HTTPStatus.OK,
         scope: Scope = Scope.WRITE,
         takes_s: float = CALL_S,
-        waits: bool = False,
+        load: Load = Load.WRITE,
         undo: Undo | None = None,
         opens: Noun | None = None,
     ) -> Callable[[Function], Function]:
         """Register an operation that acts."""
-        return self._add("POST", path, scope, status, takes_s, waits, undo, opens)
+        return self._add("POST", path, scope, status, takes_s, load, undo, opens)
 
     def put(self, path: str) -> Callable[[Function], Function]:
         """Register an idempotent operation that sets a state."""
@@ -179,7 +201,7 @@ class Operations:
         scope: Scope,
         status: HTTPStatus,
         takes_s: float,
-        waits: bool = False,
+        load: Load = Load.WRITE,
         undo: Undo | None = None,
         opens: Noun | None = None,
     ) -> Callable[[Function], Function]:
@@ -192,7 +214,7 @@ class Operations:
             self.all.append(
                 Operation(
                     *(method, path, self.noun, scope, work, hints, query, body, answer, status),
-                    *(takes_s, waits, undo, opens),
+                    *(takes_s, load, undo, opens),
                 )
             )
             return work

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.access import Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_page
 from vox_mesh.oplog.export import Export
+from vox_mesh.oplog.pages import MAX_POSITION
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
 
 OPLOG: Final = Operations("oplog")
@@ -36,9 +40,19 @@ class ChainQuery(RequestModel):
 @OPLOG.get("/v1/oplog")
 async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
     """List entries in commit order."""
-    after = query.number if query.cursor is not None else query.after
-    found = await mesh.oplog.after(after or 0, query.limit, node_id=query.node, kind=query.kind)
-    return query.page([EntryView.of(mesh, entry) for entry in found], lambda view: view.id)
+    after = (query.number if query.cursor is not None else query.after) or 0
+    up_to = min(after + MAX_SCANNED, MAX_POSITION)
+    is_last = await mesh.oplog.last_id() <= up_to
+    entries = partial(mesh.oplog.after, node_id=query.node, kind=query.kind, up_to=up_to)
+    found, goes_on = await read_page(
+        entries,
+        after,
+        query.limit,
+        lambda entry: entry.id,
+        lambda entry: len(entry.payload),
+    )
+    views = await in_slices(EntryView.of(mesh, entry) for entry in found)
+    return query.page(views, lambda view: view.id, goes_on=goes_on, scanned_to=None if is_last else up_to)
 
 
 @OPLOG.get("/v1/oplog/waiting")
@@ -48,7 +62,7 @@ async def list_waiting(mesh: MeshServices, query: PageQuery) -> Page[OpStateView
     return query.page_of(views, lambda view: view.op_id)
 
 
-@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S)
+@OPLOG.get("/v1/oplog/verify", takes_s=_VERIFY_TIMEOUT_S, load=Load.SCAN)
 async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView]:
     """Verify every hash, number, link and signature; name the first broken entry of each chain."""
     reports = await mesh.oplog.verify(query.node)
@@ -57,7 +71,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     return [ChainView.from_record(report) for report in reports]
 
 
-@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE)
+@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE, load=Load.STREAM)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
     export = await Export.begin(mesh.oplog, *mesh.store.mesh_id)

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.metrics.collector import MAX_KINDS, HttpStats, Measured, MetricsCollector, ScrapeInputs
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
@@ -31,14 +32,23 @@ _READ_TIMEOUT_S: Final = 1.0
 class Metrics:
     """Serves the metrics of one node, and counts the requests of its service."""
 
-    def __init__(self, node: Measured, access: Access, *, is_ready: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        node: Measured,
+        access: Access,
+        *,
+        is_ready: Callable[[], bool] | None = None,
+        admission: Admission | None = None,
+    ) -> None:
         self._access = access
+        self._admission = admission or Admission()
         self._store = node.store
         self._clock = node.clock
         self._http = HttpStats()
         self._collector = MetricsCollector(node, self._http, is_ready)
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
+        self._scrape: asyncio.Task[bytes] | None = None
         ProcessCollector(registry=self._registry)
 
     def add_to(self, app: web.Application) -> None:
@@ -48,13 +58,22 @@ class Metrics:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
-        self._access.check(request, Scope.METRICS)
-        return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        grant = self._access.check(request, Scope.METRICS)
+        async with self._admission.place(Load.READ, grant):
+            return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:
-        """Return all metrics now. While the database is away, its metrics are omitted."""
+        """Return all metrics now; scrapes at the same time share one.
+
+        While the database is away, its metrics are omitted.
+        """
+        if self._scrape is None or self._scrape.done():
+            self._scrape = asyncio.create_task(self._collect(), name="vox-mesh-scrape")
+        return await asyncio.shield(self._scrape)
+
+    async def _collect(self) -> bytes:
         seen = ScrapeInputs(*await asyncio.gather(self._take_census(), self._read_spool()))
-        self._collector.seen = seen  # no await from here on: a concurrent scrape sets its own
+        self._collector.seen = seen
         return generate_latest(self._registry)
 
     async def _take_census(self) -> Census | None:

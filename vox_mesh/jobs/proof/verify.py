@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
@@ -33,13 +34,14 @@ class Verification(NamedTuple):
 class Verifier:
     """Checks proofs within a mesh, and exports them for checks outside of it."""
 
-    def __init__(self, oplog: OpLog, artifacts: Artifacts) -> None:
+    def __init__(self, oplog: OpLog, artifacts: Artifacts, authorship: JobAuthorship) -> None:
         self._oplog = oplog
+        self._authorship = authorship
         self._artifacts = artifacts
 
     async def check(self, job: Job) -> Verification:
         """Check the proof of a job, and return its faults and remarks."""
-        faults = _manifest_faults(job)
+        faults = _manifest_faults(job) or await self._schedule_faults(job)
         if not job.has_ended:
             return Verification([*faults, f"it is {job.state}: there is no proof before its end"], [])
         try:
@@ -51,6 +53,7 @@ class Verifier:
         if item is None:
             ended_by = f"{entry.kind} {entry.op_id} of {entry.node_id}"
             return Verification([*faults, f"there is no proof: it was ended by {ended_by}"], [])
+        faults += await self._route_faults(job, entry, item)
         given: Any = item.get("proof")
         if not has_keys(given, Proof._fields):
             return Verification([*faults, f"the op {entry.op_id} that completed it has no proof"], [])
@@ -60,6 +63,18 @@ class Verifier:
             return Verification([*faults, *wrong], [], proof)
         damaged, remarks = await self._outputs(proof)
         return Verification([*faults, *damaged], remarks, proof)
+
+    async def _schedule_faults(self, job: Job) -> list[str]:
+        if await self._authorship.is_scheduled(job):
+            return []
+        return [f"no op signed by {short(job.scheduled_by)} schedules it as the table of jobs has it"]
+
+    async def _route_faults(self, job: Job, entry: LogEntry, item: Mapping[str, Any]) -> list[str]:
+        token = item.get("claim_token")
+        routed_to = await self._oplog.routes.barred_from(job.kind, entry, job.job_id, token)
+        if routed_to is None:
+            return []
+        return [f"{entry.node_id} was not allowed to claim it: {job.kind} was routed to {routed_to}"]
 
     async def _entry_faults(self, entry: LogEntry) -> list[str]:
         faults = []
@@ -75,8 +90,7 @@ class Verifier:
     async def _proof_faults(
         self, job: Job, entry: LogEntry, item: Mapping[str, Any], proof: Proof
     ) -> list[str]:
-        keys = [key for key in await self._oplog.keys() if key.node_id == entry.node_id]
-        key = key_at(entry.seq, keys)
+        key = key_at(entry.seq, await self._oplog.trusted_keys(entry.node_id))
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
         faults += faults_of(proof, job_id=job.job_id, worker_key=key)
         if not faults:

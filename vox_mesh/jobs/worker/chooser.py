@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 import orjson
 
 from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation
+from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.records import EXEC, matches, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
-from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.roles import NO_ROUTES, Roles, Routing
 
 _MEMBERSHIP_S: Final = 0.5  # nodes change more slowly than jobs
 _STALE_MEMBERSHIP_S: Final = 0.05
@@ -55,13 +56,17 @@ class Chooser:
         self._seen_s = float("-inf")
         self._is_membership_stale = False
         self._routed: str | None = None
-        self._routes: dict[str, str] = {}
+        self.routing: Routing = NO_ROUTES
+        """The routes as they were last read."""
         self._now = Situation([], frozenset(), {}, {}, None)
         self._rankings: dict[str, Ranking] = {}
 
-    async def read_situation(self) -> list[str]:
-        """Read the current situation and return the kinds that have unfinished jobs."""
-        self._now = await self._queries.situation()
+    async def read_situation(self, history: ClaimHistory | None = None) -> list[str]:
+        """Read the current situation and return the kinds that have unfinished jobs.
+
+        `history` takes in the claims since the last time.
+        """
+        self._now = await self._queries.situation(history)
         if not self._known.issuperset(self._now.places):
             self.invalidate_membership()
         if self._is_membership_stale:
@@ -69,9 +74,14 @@ class Chooser:
             # A node that left with jobs invalidates the membership only once.
             self._known = self._known.union(self._now.places)
         if self._now.routed != self._routed:
-            self._routes, self._routed = await self._roles.routes(), self._now.routed
+            self.routing, self._routed = await self._roles.routing(), self._now.routed
         self._rankings = {}
         return self._now.kinds
+
+    @property
+    def rekeyed(self) -> str | None:
+        """Return the marker of the last key that the owner had accepted when the situation was read."""
+        return self._now.rekeyed
 
     async def refresh_membership(self) -> None:
         """Read the other nodes again if the last reading is too old."""
@@ -85,6 +95,10 @@ class Chooser:
     def invalidate_membership(self) -> None:
         """Read the other nodes again the next time, because an unknown one may claim jobs."""
         self._is_membership_stale = True
+
+    def invalidate_routes(self) -> None:
+        """Read the routes again the next time, because they have changed."""
+        self._routed = ""
 
     def _is_other(self, node: Node) -> bool:
         return node.node_id != self._own and node.state in _LIVE and node.capacity > 0
@@ -107,13 +121,15 @@ class Chooser:
         """Return whether this node may claim jobs of a kind, which may be paused or routed elsewhere."""
         if self.is_draining or self.rules_of(kind).is_paused:
             return False
-        pattern = most_specific(self._routes, kind)
-        return pattern is None or self._routes[pattern] == self._own
+        routes = self.routing.routes
+        pattern = most_specific(routes, kind)
+        return pattern is None or routes[pattern] == self._own
 
     def is_plain(self, kind: str) -> bool:
         """Return whether no route, concurrency limit or rate limit applies to a kind."""
         rules = self.rules_of(kind)
-        return self._now.routed is None and rules.max_running is None and rules.rate is None
+        is_routed = most_specific(self.routing.routes, kind) is not None
+        return not is_routed and rules.max_running is None and rules.rate is None
 
     def choose(self, jobs: Sequence[Claimable], capacity: int, free: int, *, is_deep: bool) -> ClaimChoice:
         """Choose up to `free` jobs to claim now. All jobs must be of kinds that are open to this node.
@@ -159,7 +175,8 @@ class Chooser:
         ranking = self._rankings.get(kind)
         if ranking is None:
             weights = {self._own: capacity}
-            if most_specific(self._routes, kind) is None:  # otherwise the kind is routed to this node alone
+            # A kind with a route that is open to this node is routed to it alone.
+            if most_specific(self.routing.routes, kind) is None:
                 weights |= {
                     node.node_id: node.capacity
                     for node in self._others
@@ -178,4 +195,9 @@ def _covers(kind: str, patterns: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _parse_patterns(text: str) -> tuple[str, ...]:
-    return tuple(orjson.loads(text))
+    """Return the patterns of kinds that a node announces; none if the row is not one that a node writes."""
+    try:
+        patterns = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return ()
+    return tuple(each for each in patterns if isinstance(each, str)) if isinstance(patterns, list) else ()

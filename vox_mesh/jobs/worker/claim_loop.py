@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.capacity import Capacity
@@ -75,6 +76,7 @@ class ClaimLoop:
         chooser: Chooser,
         claimer: JobClaimer,
         reconciler: ClaimReconciler,
+        authorship: JobAuthorship,
         executor: Executor,
         wake: asyncio.Event,
     ) -> None:
@@ -88,6 +90,7 @@ class ClaimLoop:
         self._chooser = chooser
         self._claimer = claimer
         self._reconciler = reconciler
+        self._authorship = authorship
         self._executor = executor
         self._wake = wake
 
@@ -145,7 +148,8 @@ class ClaimLoop:
         if not self._clock.can_author:
             return NextLook(_RETRY_DELAY_S)
         self._presence.consumed()
-        kinds = [kind for kind in await self._chooser.read_situation() if self._capacity.has_free(kind)]
+        situation = await self._chooser.read_situation(self._authorship.history)
+        kinds = [kind for kind in situation if self._capacity.has_free(kind)]
         if not kinds:
             await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
             return AFTER_CHANGE
@@ -162,12 +166,16 @@ class ClaimLoop:
         kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
         unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
+        window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
         ready = await self._queries.claimable(unthrottled, window, at_ms=at_ms, but_of=blocked.accounts)
+        is_deep = len(ready) == window
+        if self._authorship.doubted_count:
+            ready = [job for job in ready if not self._authorship.is_doubted(job.job_id, job.claim_token)]
         running = self._executor.running
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
         has_skipped = len(jobs) < len(ready) or len(unthrottled) < len(kinds)
-        return Survey(at_ms, kinds, jobs, len(ready) == window, has_skipped, blocked)
+        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, blocked)
 
     def _select(self, survey: Survey, free: int) -> ClaimChoice:
         """Choose the jobs that are this node's turn and fit into the free capacity of their handlers."""
@@ -176,10 +184,12 @@ class ClaimLoop:
         return choice._replace(take=self._capacity.within_limits(choice.take))
 
     async def _claim_and_start(self, chosen: Sequence[Claimable]) -> None:
-        """Claim the chosen jobs that are still claimable, and start each that was claimed."""
-        jobs = self._claimer.sound_jobs(await self._queries.still_claimable(chosen))
-        if len(jobs) < len(chosen):
+        """Claim the chosen jobs that are still claimable and authentic, and start each that was claimed."""
+        placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
+        if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
+        sound = {job.job_id for job in self._claimer.sound_jobs([each.job for each in placed])}
+        jobs = await self._authorship.genuine([each for each in placed if each.job.job_id in sound])
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}

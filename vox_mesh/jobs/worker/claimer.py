@@ -11,7 +11,7 @@ import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
-from vox_mesh.jobs.transitions import JobTransitions
+from vox_mesh.jobs.transitions import ROUTES_CHANGED, JobTransitions
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.model.base.recent import Recent
@@ -150,9 +150,9 @@ class JobClaimer:
         transitions = self._transitions
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         scripts = (
-            transitions.take(items, starts, lease_ms)
+            transitions.take(items, starts, lease_ms, self._chooser.routing)
             if short
-            else (transitions.claim(items, lease_ms), transitions.start(starts))
+            else (transitions.claim(items, lease_ms, self._chooser.routing), transitions.start(starts))
         )
         self.sent += 1
         try:
@@ -162,6 +162,9 @@ class JobClaimer:
         except BaseException:  # the outcome is unknown
             self._reconciler.request()
             raise
+        if isinstance(claim, Refused) and claim.reason == ROUTES_CHANGED:
+            self._chooser.invalidate_routes()
+            return []
         is_slow = self._monotonic() - sent > _SLOW_S
         if short and isinstance(claim, Refused) and (len(jobs) > 1 or is_slow):
             return None

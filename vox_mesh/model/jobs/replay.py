@@ -26,6 +26,7 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry
 
@@ -80,7 +81,10 @@ class _Op(NamedTuple):
 class JobReplay:
     """Replays the log entry by entry. An entry that is not allowed is a finding and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: RouteHistory) -> None:
+        """`routes` takes in the ops of the log that set routes, as they come."""
+        self._routes = routes
+        self._misrouted: dict[tuple[str, int], str] = {}
         self.jobs: dict[str, Row] = {}
         """The rows by job id, in the order of scheduling."""
         self.after: dict[str, dict[str, str]] = {}
@@ -108,6 +112,7 @@ class JobReplay:
             return
         if entry.kind == ROLLED_BACK:
             self._raise_tokens()
+        self._routes.hear(entry)
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
@@ -178,6 +183,7 @@ class JobReplay:
                 row.update(lease_until_ms=op.lease_until_ms, last_op=op.op_id)
             return
         for row, item in self._moved_rows(op, _is_next):
+            self._check_route(op, row, item)
             row.update(
                 state=JobState.CLAIMED.value,
                 claimer=op.node_id,
@@ -186,6 +192,13 @@ class JobReplay:
                 lease_until_ms=op.lease_until_ms,
                 last_op=op.op_id,
             )
+
+    def _check_route(self, op: _Op, row: Row, item: Item) -> None:
+        routed_to = self._routes.barred_from(row["kind"], op.node_id, op.entry_id)
+        if routed_to is not None:
+            what = f"{op.node_id} was not allowed to claim it: {row['kind']} was routed to {routed_to}"
+            self._misrouted[row["job_id"], item["claim_token"]] = what
+            self._report(op, row["job_id"], what)
 
     def _start(self, op: _Op) -> None:
         def can_start(row: Row, item: Item) -> bool:
@@ -202,6 +215,9 @@ class JobReplay:
             return is_end and row["state"] == JobState.RUNNING and _is_held(row, item, op.node_id)
 
         for row, item in self._moved_rows(op, can_end):
+            misrouted = self._misrouted.pop((row["job_id"], item["claim_token"]), None)
+            if misrouted is not None:
+                self._report(op, row["job_id"], misrouted)
             row.update(
                 state=item["state"],
                 failures=row["failures"] + (item["state"] == JobState.FAILED),

@@ -17,6 +17,9 @@ from vox_mesh.model.locks.patterns import FILE, is_pattern, overlap
 _SMALL_GROUP: Final = 8
 """Up to this many patterns are compared one by one."""
 
+_MAX_RUN: Final = 24
+"""The characters of a run that a pattern is filed under: so few lengths of pieces of a path are looked up."""
+
 _SLASH: Final = re.compile("/")
 _COMMON_RUNS: Final = frozenset({"", "/"})
 """Runs that are in every path."""
@@ -114,7 +117,8 @@ class _RunIndex:
     def _least_used(self, key: str) -> str:
         """Return the longest of its least used runs after the lead, or the empty one."""
         best, least = "", (0, 0)
-        for run in _wrap(key).replace("?", "*").split("*")[1:]:
+        for whole in _wrap(key).replace("?", "*").split("*")[1:]:
+            run = whole[-_MAX_RUN:] if whole[-1:] == "/" and whole[:1] != "/" else whole[:_MAX_RUN]
             if run not in _COMMON_RUNS:
                 use = (len(self._keys.get(run, ())), -len(run))
                 if not best or use < least:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _TOKEN_TIME_SHIFT: Final = 10  # as in `sql/locks.sql`
+_LAST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999."""
 
 
 @dataclass(slots=True)
@@ -62,8 +64,14 @@ class Holder(NamedTuple):
 
 
 def milliseconds_at(iso: str) -> int:
-    """Return the milliseconds since the epoch of a time as the database writes it."""
-    return round(datetime.fromisoformat(iso).timestamp() * 1_000)
+    """Return the milliseconds since the epoch of a time as the database writes it.
+
+    A text that is no time, which no node writes, counts as the last time there is.
+    """
+    try:
+        return round(datetime.fromisoformat(iso).timestamp() * 1_000)
+    except (ValueError, TypeError, OverflowError):
+        return _LAST_MS
 
 
 def iso_of(milliseconds: int) -> str:

@@ -83,6 +83,13 @@ class StoreState(NamedTuple):
     epoch: Epoch
 
 
+def is_other_database(memory: StoreMemory, state: StoreState) -> bool:
+    """Return whether this is not the remembered database: its origin differs, or it is new."""
+    if state.epoch.origin:
+        return state.epoch.origin != memory.epoch.origin
+    return state.incarnation is None
+
+
 def rollback_evidence(memory: StoreMemory, state: StoreState) -> str | None:
     """Return the evidence that the database was rolled back since it was remembered; `None` if there is none.
 

@@ -26,7 +26,7 @@ OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY})
 WITNESSES: Final = (ANCHOR, REKEY)
 """Kinds of op that state something about other chains."""
 
-_READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
+READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
 """Raised by reading an entry with invalid contents."""
 
 _SPECIAL: Final = frozenset({INITIALISE, SEAL})
@@ -42,37 +42,21 @@ class Key(NamedTuple):
     public_key: str
 
 
+class RecordedHead(NamedTuple):
+    """An entry that a chain had, as recorded outside of the log, with the source that says so."""
+
+    chain: str
+    seq: int
+    hash: str
+    source: str
+
+
 def key_at(seq: int, keys: Sequence[Key]) -> str | None:
     """Return the key in force at an entry, from the ordered keys of its chain."""
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
 
 
-def is_authentic(
-    entry: LogEntry, following: Sequence[LogEntry], keys: Sequence[Key], scope_id: str = ""
-) -> bool:
-    """Return whether the author signed the entry, or one that follows it in its chain.
-
-    `following` is the chain from that entry on.
-    """
-    if not following or following[0] != entry:
-        return False
-    prev = entry.prev
-    try:
-        for each in following:
-            if each.prev != prev or not _is_whole(each):
-                return False
-            if each.signature is not None:
-                key = key_at(entry.seq, keys)
-                if key is None or key != key_at(each.seq, keys):
-                    return False  # a later key can't vouch for earlier entries
-                return is_signed(signed_text(each.hash, scope_id), each.signature, key)
-            prev = each.hash
-    except _READ_ERRORS:
-        return False
-    return False
-
-
-def _is_whole(entry: LogEntry) -> bool:
+def is_whole(entry: LogEntry) -> bool:
     """Return whether the entry has its hash, and its JSON parts are canonical."""
     return entry.true_hash == entry.hash and is_canonical(entry.payload) and is_canonical(entry.causal_deps)
 
@@ -92,32 +76,45 @@ class ChainReport(NamedTuple):
 class ChainWitness:
     """What ops state about other chains: their heads, and the keys that the owner accepted."""
 
-    def __init__(self, owner_key: str | None, keys: Iterable[Key], scope_id: str = "") -> None:
+    def __init__(
+        self,
+        owner_key: str | None,
+        keys: Iterable[Key],
+        scope_id: str = "",
+        recorded_owner_key: str | None = None,
+    ) -> None:
+        """`recorded_owner_key`: that of the table `mesh_owner`; without one, no table is checked."""
         self.owner_key = owner_key
+        self.recorded_owner_key = owner_key if recorded_owner_key is None else recorded_owner_key
         self.scope_id = scope_id
         self.keys: dict[str, list[Key]] = defaultdict(list)
         for key in keys:
             self.keys[key.node_id].append(key)
         self.heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
-        self._accepted_keys: set[Key] = set()
+        self.accepted_keys: set[Key] = set()
+        """The keys that the owner accepted by a signed op."""
 
     def hear(self, entry: LogEntry) -> None:
         """Take in an op of one of the kinds `WITNESSES`."""
         if entry.accepted != 1:
             return
         try:
-            if not _is_whole(entry):
+            if not is_whole(entry):
                 return  # it was changed, which the check of its own chain reports
             payload: Any = parse(entry.payload)
             if entry.kind == ANCHOR:
                 for node_id, (seq, digest) in payload["heads"].items():
                     if type(seq) is int:
-                        self._record(node_id, seq, digest, f"{entry.op_id} of {entry.node_id}")
+                        self._record(node_id, seq, digest, f"anchor {entry.op_id} of {entry.node_id}")
             elif self.is_of_owner(entry):
                 for node_id, seq in payload["from"].items():
-                    self._accepted_keys.add(Key(node_id, seq, payload["key"]))
-        except _READ_ERRORS:
+                    self.accepted_keys.add(Key(node_id, seq, payload["key"]))
+        except READ_ERRORS:
             return
+
+    def hear_head(self, head: RecordedHead) -> None:
+        """Take in a head that was recorded outside of the log."""
+        self._record(*head)
 
     def _record(self, node_id: str, seq: int, digest: str, anchor: str) -> None:
         known, earlier = self.heads[node_id].setdefault(seq, (digest, anchor))
@@ -130,19 +127,40 @@ class ChainWitness:
             return False
         try:
             text = signed_text(entry.hash, self.scope_id)
-            return _is_whole(entry) and is_signed(text, entry.signature, self.owner_key)
-        except _READ_ERRORS:
+            return is_whole(entry) and is_signed(text, entry.signature, self.owner_key)
+        except READ_ERRORS:
             return False
 
     def find_unaccepted_key(self, node_id: str) -> Key | None:
         """Return a later key of the chain that the owner never accepted, or `None`."""
         later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
-        return next((key for key in later if key not in self._accepted_keys), None)
+        return next((key for key in later if key not in self.accepted_keys), None)
+
+    def find_planted_key(self, node_id: str) -> Key | None:
+        """Return a key, in force before the first entry, that is not the one in force there; or `None`.
+
+        Only a key that the owner accepted for the first entry may have replaced another.
+        """
+        keys = self.keys.get(node_id, ())
+        opening = key_at(1, keys)
+        if any(key.from_seq == 1 and key in self.accepted_keys for key in keys):
+            return None
+        early = (key for key in keys if key.from_seq <= 1)
+        return next((key for key in early if key.public_key != opening), None)
+
+    def find_foreign_key(self, node_id: str) -> Key | None:
+        """Return a key of the chain of a node's commands that is none of the node's own; or `None`."""
+        node, is_of_commands, _ = node_id.partition("/")
+        opening = key_at(1, self.keys.get(node, ()))
+        if not is_of_commands or opening is None:
+            return None
+        own = {opening, *(key.public_key for key in self.accepted_keys if key.node_id == node)}
+        return next((key for key in self.keys.get(node_id, ()) if key.public_key not in own), None)
 
     def may_be_empty(self, node_id: str) -> bool:
         """Return whether the chain's keys are known from other sources than its entries."""
         keys = self.keys.get(node_id, ())
-        return all(key.from_seq == 0 or key in self._accepted_keys for key in keys)
+        return all(key.from_seq == 0 or key in self.accepted_keys for key in keys)
 
 
 class _ChainCheck:
@@ -167,7 +185,7 @@ class _ChainCheck:
             return
         try:
             problem = self._problem(entry)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             problem = f"it holds something that no entry can hold: {error}"
         if problem is not None:
             self.fault = (problem, entry.seq, entry.op_id)
@@ -244,7 +262,8 @@ class _ChainCheck:
     def _bad_owner(self, entry: LogEntry) -> str | None:
         if entry.kind != INITIALISE or not entry.accepted:
             return None
-        is_recorded = parse(entry.payload)["key"] == self._witness.owner_key
+        key, witness = parse(entry.payload)["key"], self._witness
+        is_recorded = key == witness.owner_key == witness.recorded_owner_key
         return None if is_recorded else "another owner than this is recorded"
 
     def _bad_seal(self, entry: LogEntry) -> str | None:
@@ -260,7 +279,7 @@ class _ChainCheck:
     def _bad_head(self, entry: LogEntry) -> str | None:
         digest, anchor = self._heads[entry.seq]
         if digest != entry.hash:
-            return f"anchor {anchor} recorded another hash for it"
+            return f"{anchor} recorded another hash for it"
         self.anchored_to = entry.seq
         return None
 
@@ -275,7 +294,7 @@ class _ChainCheck:
         anchored = max(self._heads, default=0)
         if anchored > seq:
             _, anchor = self._heads[anchored]
-            return f"it ends here, but anchor {anchor} recorded entry {anchored}", seq, None
+            return f"it ends here, but {anchor} recorded entry {anchored}", seq, None
         if last is None:
             if self._witness.may_be_empty(self.node_id):
                 return None
@@ -284,6 +303,10 @@ class _ChainCheck:
             return "it ends with an entry that is not signed: what followed was cut off", seq, last.op_id
         if (key := self._witness.find_unaccepted_key(self.node_id)) is not None:
             return f"the owner never accepted the key {key.public_key}", key.from_seq, None
+        if (key := self._witness.find_foreign_key(self.node_id)) is not None:
+            return f"the key {key.public_key} is none of the node's", key.from_seq, None
+        if (key := self._witness.find_planted_key(self.node_id)) is not None:
+            return f"the key {key.public_key} was planted: it did not open the chain", key.from_seq, None
         return None
 
 

@@ -13,16 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vox_mesh.errors import (
-    BackupRefused,
-    DatabaseBusy,
-    DatabaseFault,
-    SchemaDiffers,
-    SchemaTooNew,
-)
+from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaDiffers, SchemaTooNew
 from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
-from vox_mesh.store.rows import Value
+from vox_mesh.store.rows import Value, whole_number
 from vox_mesh.store.schema.foreign import refuse_if_foreign
 from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.schema.shape import SchemaDifference, definitions_of, differences, expected, objects_at
@@ -152,7 +146,8 @@ async def versions_at(ask: Ask) -> tuple[int, int]:
             "a restore into this database was begun and is not finished",
             hint="run `vox-mesh db restore` with the same file again",
         )
-    return row["version"] or 0, row["oldest_code"] or 0
+    version, oldest = row["version"] or 0, row["oldest_code"] or 0
+    return whole_number(version, "the schema version"), whole_number(oldest, "the oldest version of the code")
 
 
 async def applied_at(ask: Ask) -> list[dict[str, Value]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import Any
 
 import orjson
@@ -146,7 +147,8 @@ def _plain(value: dict[str, Any]) -> Value:
         case "null":
             return None
         case "float":
-            return float(value["value"])
+            number = value["value"]  # the server sends null for an infinite one
+            return math.inf if number is None else float(number)
         case _:
             text: str = value["base64"]
             # The server omits the padding, which the decoder needs.

@@ -1,0 +1,63 @@
+"""HTTP over a bare socket: a client that costs little next to the server it measures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+_PIECE: Final = 2**18
+_PATIENCE_S: Final = 60.0
+
+
+class WireAnswer(NamedTuple):
+    """The status of an answer, and its body if it is kept."""
+
+    status: int
+    body: bytes
+
+
+class HttpWire:
+    """One connection to a service."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        self._address = parts.hostname or "", parts.port or 80
+        self._head = f" HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
+
+    async def __aenter__(self) -> Self:
+        async with asyncio.timeout(_PATIENCE_S):
+            self._reader, self._writer = await asyncio.open_connection(*self._address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.transport.abort()
+
+    def send(self, method: str, path: str, body: bytes = b"") -> None:
+        """Send a request, and wait for nothing."""
+        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+        self._writer.write(f"{method} {path}{self._head}{length}\r\n".encode() + body)
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> WireAnswer:
+        """Send a request, and read the whole answer."""
+        self.send(method, path, body)
+        async with asyncio.timeout(_PATIENCE_S):
+            status, length = await self._read_head()
+            if length is None:
+                raise ConnectionError("the answer is a stream")
+            return WireAnswer(status, await self._reader.readexactly(length))
+
+    async def listen(self, seconds: float) -> None:
+        """Read a stream for a while, as fast as it comes."""
+        try:
+            async with asyncio.timeout(seconds):
+                while await self._reader.read(_PIECE):
+                    pass
+        except TimeoutError:
+            return
+
+    async def _read_head(self) -> tuple[int, int | None]:
+        status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        length = headers.get("content-length")
+        return int(status.split()[1]), None if length is None else int(length)

@@ -1,0 +1,101 @@
+"""Bugs that believe what a hostile writer put into the database. The tests of attacks find them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug
+
+AUTHENTICITY_PLANTS: Final = (
+    PlantedBug(
+        "key-without-its-chain",
+        "a recorded key is believed though it did not open its chain",
+        (
+            Code(
+                "vox_mesh.oplog.trusted_keys:TrustedKeys._look_up",
+                "opening = opening_key(first, candidates, self._store.writer_id.scope_id)",
+                "opening = candidates[0] if candidates else None",
+            ),
+        ),
+        ("test_a_node_that_has_only_joined_cannot_be_spoken_for",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "owner-from-the-table",
+        "the owner is the one that the table names",
+        (
+            Code(
+                "vox_mesh.oplog.ownership:Ownership.owner",
+                "self._found = await self._find()",
+                "self._found = await self.recorded()",
+            ),
+        ),
+        ("test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "route-without-the-owner",
+        "a route is enforced though the owner did not sign it",
+        (
+            Code(
+                "vox_mesh.oplog.roles:Roles._decisions",
+                "parse(entry.payload) if witness.is_of_owner(entry) else None",
+                "parse(entry.payload)",
+            ),
+        ),
+        ("test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "job-without-an-op",
+        "a row of jobs is run though no signed op schedules it",
+        (
+            Code(
+                "vox_mesh.jobs.authorship:JobAuthorship._are_scheduled",
+                "return [is_known and has_own_manifest(job) for",
+                "return [has_own_manifest(job) for",
+            ),
+        ),
+        ("test_a_job_without_a_signed_op_is_not_run",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "job-put-back",
+        "an ended job is run again when its row was reset",
+        (
+            Code(
+                "vox_mesh.jobs.authorship:JobAuthorship._is_put_back",
+                "return claim is not None and claim > since and",
+                "return False and",
+            ),
+        ),
+        ("test_a_job_that_has_ended_is_not_run_again_when_its_row_was_put_back",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "cron-without-an-op",
+        "a cron is fired though its author did not sign the op",
+        (
+            Code(
+                "vox_mesh.jobs.cron_ops:CronOps._is_authentic",
+                "known = self._verified.get(entry.hash)",
+                "known = True",
+            ),
+        ),
+        ("test_a_cron_that_is_only_a_row_is_not_fired",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "memories-not-compared",
+        "the log is verified without what nodes remember of it",
+        (
+            Code(
+                "vox_mesh.oplog.oplog:OpLog.verify",
+                "self._past.compare(self._remembered())",
+                "self._past.compare(())",
+            ),
+        ),
+        ("test_chains_that_were_all_cut_back_are_found_by_what_their_nodes_remember",),
+        instrument=Instrument.ATTACKS,
+    ),
+)

@@ -1,0 +1,141 @@
+"""Admission control: how many requests of each sort run at a time, in total and of each credential.
+
+A request that finds no room waits in a bounded queue until a deadline, and is then refused. Each sort has a
+pool of its own, so requests of one sort never keep those of another one out. Of a credential, few run at a
+time, and credentials take turns: one that sends as much as it can does not keep the others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from vox_mesh.http.access import Grant
+from vox_mesh.http.problems import Problem
+from vox_mesh.store.slices import resting
+
+
+class Load(StrEnum):
+    """What a request costs the node."""
+
+    WRITE = "write"
+    """A write; the store queues these itself."""
+
+    READ = "read"
+    """A query with a bounded answer."""
+
+    SCAN = "scan"
+    """Reads and checks everything there is."""
+
+    STREAM = "stream"
+    """Sends everything there is, as fast as the client reads."""
+
+    EVENTS = "events"
+    """Listens to events until it leaves."""
+
+    WAIT = "wait"
+    """A read that waits for a change; one that does not wait is like any other."""
+
+    LOCK_WAIT = "lock_wait"
+    """Waits for a lock; one that does not wait is like any other write."""
+
+
+class PoolLimits(NamedTuple):
+    """The limits of a pool."""
+
+    total: int
+    each: int
+    """The requests of a credential; a read-only one has a quarter of it."""
+
+    queue: int = 0
+    """The requests of a credential that may wait for room."""
+
+    wait_s: float = 0.0
+    """How long they wait."""
+
+
+_REST_S: Final = 0.002
+_READ_ONLY_SHARE: Final = 4
+_LIMITS: Final = {
+    Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
+    Load.SCAN: PoolLimits(total=1, each=1, queue=4, wait_s=10.0),
+    Load.STREAM: PoolLimits(total=4, each=2),
+    Load.EVENTS: PoolLimits(total=64, each=48),
+    Load.WAIT: PoolLimits(total=256, each=192),
+    Load.LOCK_WAIT: PoolLimits(total=256, each=256),
+}
+
+
+class AdmissionPool:
+    """The running requests of one sort."""
+
+    def __init__(self, load: Load, limits: PoolLimits) -> None:
+        self._load = load
+        self._limits = limits
+        self._room = asyncio.Semaphore(limits.total)
+        self._rooms: dict[str, asyncio.Semaphore] = {}
+        self._queued: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def place(self, grant: Grant) -> AsyncIterator[None]:
+        """Take a place in the pool. Raise 503 if there is none in time."""
+        own = self._rooms.setdefault(grant.name, asyncio.Semaphore(self._share_of(grant)))
+        async with AsyncExitStack() as places:
+            if own.locked() or self._room.locked():
+                await self._queue_for(grant, own, places)
+            else:
+                await places.enter_async_context(own)
+                await places.enter_async_context(self._room)
+            yield
+
+    async def _queue_for(self, grant: Grant, own: asyncio.Semaphore, places: AsyncExitStack) -> None:
+        """Wait for a place. A credential's own place comes first: so one request of each is in line."""
+        queued = self._queued.get(grant.name, 0)
+        if queued >= self._limits.queue:
+            raise self._problem(grant)
+        self._queued[grant.name] = queued + 1
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                await places.enter_async_context(own)
+                await places.enter_async_context(self._room)
+        except TimeoutError:
+            raise self._problem(grant) from None
+        finally:
+            self._queued[grant.name] -= 1
+
+    def _share_of(self, grant: Grant) -> int:
+        return max(1, self._limits.each // _READ_ONLY_SHARE) if grant.is_redacted else self._limits.each
+
+    def _problem(self, grant: Grant) -> Problem:
+        detail = (
+            f"requests of this sort ({self._load}) must be at most {self._limits.total} at a time,"
+            f" and {self._share_of(grant)} of a {grant.name}"
+        )
+        return Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, "retry later, or at another node"
+        )
+
+
+class Admission:
+    """The pools of a service."""
+
+    def __init__(self) -> None:
+        self._pools = {load: AdmissionPool(load, limits) for load, limits in _LIMITS.items()}
+
+    @asynccontextmanager
+    async def place(self, load: Load, grant: Grant) -> AsyncIterator[None]:
+        """Take a place for a request with this load. Raise 503 if there is none in time."""
+        pool = self._pools.get(load)
+        if pool is None:
+            yield
+            return
+        async with pool.place(grant):
+            token = resting.set(_REST_S)
+            try:
+                yield
+            finally:
+                resting.reset(token)

@@ -1,0 +1,280 @@
+"""Authorship of jobs: a job is run only if the op that scheduled it is in the log, signed by its author.
+
+A row of `jobs` proves nothing. The ops of other processes are verified once, in runs of a chain with one
+signature for each; jobs that this process has scheduled are known already. A row that was put back to an
+earlier state is found by the claims in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.jobs.queries import Claimable, JobQueries, PlacedJob
+from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.jobs.claim_history import ClaimHistory, OpPlace, claimed_jobs, is_released_by
+from vox_mesh.model.jobs.records import ABORT, CLAIM, EXPIRE, SCHEDULE, YIELD, Job
+from vox_mesh.model.jobs.scheduled_job import (
+    Item,
+    ScheduledJob,
+    ScheduleKey,
+    has_own_manifest,
+    jobs_scheduled_by,
+)
+from vox_mesh.model.oplog.authorship import authentic_entries
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import Key
+from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_KNOWN: Final = 32_768
+_MAX_DOUBTED: Final = 4_096
+_DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
+_MAX_RUN: Final = 256
+_MIN_READ_AHEAD: Final = 8  # in a backlog, jobs of the next ops are claimed next
+_READ_AHEAD_BYTES: Final = 2**15
+_MAX_INLINE_BYTES: Final = 2**15 + 2**12  # about a millisecond; a longer run is verified in another thread
+_SEARCH_SLACK_MS: Final = 1_000
+_MAX_SEARCHED: Final = 20_000
+
+
+class _Position(NamedTuple):
+    """The place of an op in its chain."""
+
+    chain: str
+    seq: int
+
+
+class JobAuthorship:
+    """Tells jobs that their authors scheduled from rows that were merely written to the table."""
+
+    def __init__(
+        self,
+        store: Store,
+        queries: JobQueries,
+        trusted_keys: TrustedKeys,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._queries = queries
+        self._trusted_keys = trusted_keys
+        self._pages = Pages(store)
+        self._monotonic = monotonic
+        self._read_ahead = _MIN_READ_AHEAD
+        self._scheduled: dict[ScheduleKey, ScheduledJob] = {}
+        self._earlier: dict[ScheduleKey, ScheduledJob] = {}
+        self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
+        self._log_throttled = ThrottledLogger(_log, monotonic)
+        self.history = ClaimHistory()
+        """The claims in the log: read before the rows of jobs, which are never behind it."""
+        self.forged = 0
+        """How many rows were found that no authentic op has led to."""
+
+    def forget(self) -> None:
+        """Look again the next time: the database was rolled back, and may have lost ops."""
+        self._scheduled, self._earlier = {}, {}
+        self.history.forget()
+
+    def remember(self, items: Iterable[Item]) -> None:
+        """Remember jobs that this process has scheduled: its own ops need no verification."""
+        after = self.history.position or 0
+        self._learn(
+            {
+                (item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0, after)
+                for item in items
+            }
+        )
+
+    def _learn(self, jobs: Mapping[ScheduleKey, ScheduledJob]) -> None:
+        """Take in scheduled jobs; the oldest half is dropped when there are too many."""
+        if len(self._scheduled) >= _MAX_KNOWN:
+            self._scheduled, self._earlier = {}, self._scheduled
+        self._scheduled.update(jobs)
+
+    @property
+    def doubted_count(self) -> int:
+        """Return how many rows without an authentic op were found just now, up to a limit."""
+        while self._doubted_until and next(iter(self._doubted_until.values())) <= self._monotonic():
+            self._doubted_until.popitem(last=False)
+        return len(self._doubted_until)
+
+    def is_doubted(self, job_id: str, claim_token: int) -> bool:
+        """Return whether a row was found not to be authentic just now."""
+        return self._doubted_until.get((job_id, claim_token), 0.0) > self._monotonic()
+
+    async def still_claimable(self, chosen: Sequence[Claimable], rekeyed: str | None) -> list[PlacedJob]:
+        """Read the chosen jobs that are still claimable, with all that is needed to verify them.
+
+        A single one is verified from the same answer, if the keys of its author are known and no other was
+        accepted since, which `rekeyed` shows.
+        """
+        if len(chosen) > 1 or self._knows(chosen[0]):
+            return await self._queries.still_claimable(chosen)
+        found = await self._queries.claimable_with_op(chosen[0])
+        for _, _, entry in found:
+            if entry is not None and entry.signature is not None and entry.kind == SCHEDULE:
+                keys = self._trusted_keys.known(entry.node_id, rekeyed)
+                if keys is not None and len(entry.payload) <= _MAX_INLINE_BYTES:
+                    arguments = [entry], keys, self._store.writer_id.scope_id
+                    self._learn(jobs_scheduled_by(authentic_entries(*arguments)))
+        return found
+
+    def _knows(self, job: Claimable) -> bool:
+        key = (job.job_id, job.seed)
+        return key in self._scheduled or key in self._earlier
+
+    async def genuine(self, jobs: Sequence[PlacedJob]) -> list[Job]:
+        """Return the pending jobs that their authors scheduled, just as they are in the table."""
+        genuine: list[Job] = []
+        for placed, is_genuine in zip(jobs, await self._are_scheduled(jobs), strict=True):
+            if not is_genuine:
+                self._doubt(placed.job, "no op signed by its author schedules it")
+            elif await self._is_put_back(placed):
+                self._doubt(placed.job, "its row was put back since it was claimed")
+            else:
+                genuine.append(placed.job)
+        return genuine
+
+    async def is_scheduled(self, job: Job) -> bool:
+        """Return whether a job, in any state, was scheduled by its author."""
+        (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
+        return is_genuine
+
+    def _doubt(self, job: Job, reason: str) -> None:
+        self.forged += 1
+        self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + _DOUBT_S
+        self._log_throttled(
+            logging.ERROR,
+            "job not run, %s: job_id=%s kind=%s scheduled_by=%s",
+            *(reason, job.job_id, job.kind, job.scheduled_by),
+        )
+
+    # --- scheduled by its author -----------------------------------------------------------------
+
+    async def _are_scheduled(self, jobs: Sequence[PlacedJob]) -> list[bool]:
+        known = [self._is_known(job) for job, *_ in jobs]
+        if not all(known):
+            unknown = [placed for placed, is_known in zip(jobs, known, strict=True) if not is_known]
+            for chain, seqs in _by_chain(await self._positions(unknown)).items():
+                await self._verify(chain, seqs)
+            known = [is_known or self._is_known(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
+        return [is_known and has_own_manifest(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
+
+    def _is_known(self, job: Job) -> bool:
+        scheduled = self._scheduled_as(job)
+        return scheduled is not None and scheduled.is_row(job)
+
+    def _scheduled_as(self, job: Job) -> ScheduledJob | None:
+        key = (job.job_id, job.seed)
+        return self._scheduled.get(key) or self._earlier.get(key)
+
+    async def _positions(self, jobs: Sequence[PlacedJob]) -> set[_Position]:
+        """Return where the ops are that may have scheduled these jobs."""
+        positions: set[_Position] = set()
+        for job, place, _ in jobs:
+            if place is not None and place.kind == SCHEDULE:
+                positions.add(_Position(place.chain, place.seq))
+            else:  # it has changed since it was scheduled
+                positions.update(await self._search(job))
+        return positions
+
+    async def _search(self, job: Job) -> list[_Position]:
+        """Search the log from the job's creation on; the op was bound right after it."""
+        if type(job.created_ms) is not int:
+            return []
+        start = f"{max(0, job.created_ms - _SEARCH_SLACK_MS):013}"
+        rows = await self._read("schedule_of", start, _MAX_SEARCHED, job.scheduled_by, job.seed)
+        return [_Position(row["node_id"], row["seq"]) for row in rows]
+
+    async def _verify(self, chain: str, seqs: Sequence[int]) -> None:
+        """Take in the ops at these numbers of a chain, and those between them, if the author signed them."""
+        done = 0
+        for index, seq in enumerate(seqs):
+            if seq <= done:
+                continue
+            last = max(each for each in seqs[index:] if each < seq + _MAX_RUN)
+            limit = last - seq + self._read_ahead
+            run, mark = await self._pages.from_entry(chain, seq, through=last, limit=limit)
+            if not run or run[0].seq != seq:
+                continue
+            keys = self._trusted_keys.known(chain, mark)
+            if keys is None:
+                keys = await self._trusted_keys.of_chain(chain)
+            arguments = run, keys, self._store.writer_id.scope_id
+            if sum(len(entry.payload) for entry in run) <= _MAX_INLINE_BYTES:
+                done, jobs, self._read_ahead = _authentic_jobs(*arguments)
+            else:
+                done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
+            self._learn(jobs)
+
+    # --- not put back ----------------------------------------------------------------------------
+
+    async def _is_put_back(self, placed: PlacedJob) -> bool:
+        """Return whether the row of a pending job shows an earlier state than its last claim led to."""
+        job, place, _ = placed
+        scheduled = self._scheduled_as(job)
+        since = 0 if scheduled is None else scheduled.entry_id
+        if place is not None and place.kind in (YIELD, EXPIRE) and await self._is_released(job, place):
+            since = place.entry_id
+        if self.history.is_missing_since(since):
+            await self._queries.follow_back(self.history, since)
+        claim = self.history.last_claim(job.job_id)
+        return claim is not None and claim > since and await self._is_claimed_at(claim, job)
+
+    async def _is_released(self, job: Job, place: OpPlace) -> bool:
+        """Return whether the op at a place returned the job to the queue."""
+        entry = await self._entry(place.entry_id)
+        is_released = entry is not None and is_released_by(job, entry.kind, entry.payload)
+        return is_released and await self._is_authentic(entry)
+
+    async def _is_claimed_at(self, entry_id: int, job: Job) -> bool:
+        """Return whether the entry has claimed or aborted the job, and its author signed it."""
+        entry = await self._entry(entry_id)
+        is_claim = entry is not None and entry.kind in (CLAIM, ABORT)
+        return is_claim and job.job_id in claimed_jobs(*_contents(entry)) and await self._is_authentic(entry)
+
+    async def _is_authentic(self, entry: LogEntry | None) -> bool:
+        return entry is not None and entry.accepted == 1 and await self._trusted_keys.is_authentic(entry)
+
+    async def _entry(self, entry_id: int) -> LogEntry | None:
+        rows = await self._read("entry_at", entry_id)
+        return LogEntry._make(rows[0]) if rows else None
+
+    async def _read(self, name: str, *values: Any) -> Any:
+        return await self._store.read(SQL[name], (*self._store.mesh_id, *values))
+
+
+def _contents(entry: LogEntry | None) -> tuple[str, str | None]:
+    return ("", None) if entry is None else (entry.payload, entry.result)
+
+
+def _authentic_jobs(
+    run: Sequence[LogEntry], keys: Sequence[Key], scope_id: str
+) -> tuple[int, dict[ScheduleKey, ScheduledJob], int]:
+    """Verify a run. Return the number of its last authentic entry, the jobs scheduled up to it, and how many
+    entries to read ahead the next time.
+    """
+    authentic = authentic_entries(run, keys, scope_id)
+    last = authentic[-1].seq if authentic else 0
+    return last, jobs_scheduled_by(authentic), _read_ahead_of(authentic)
+
+
+def _read_ahead_of(run: Sequence[LogEntry]) -> int:
+    """Return how many entries to read ahead, so that they have about a given size."""
+    size = sum(len(entry.payload) for entry in run)
+    return min(max(_MIN_READ_AHEAD, _READ_AHEAD_BYTES * len(run) // (size + 1)), _MAX_RUN)
+
+
+def _by_chain(positions: Iterable[_Position]) -> dict[str, list[int]]:
+    """Return the numbers of each chain, in order."""
+    chains: dict[str, list[int]] = {}
+    for chain, seq in sorted(positions):
+        chains.setdefault(chain, []).append(seq)
+    return chains

@@ -1,0 +1,103 @@
+"""Cron ops: the crons that the log has. A row of `job_crons` proves nothing.
+
+A cron is added and removed by signed ops. Those from before there were such ops the owner adopts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.oplog.op_kinds import ADD_CRON, ADOPT_CRONS, REMOVE_CRON
+from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op
+from vox_mesh.store.store import Store
+
+CRONS_SIGNED: Final = 13
+"""The schema version whose code adds crons by signed ops."""
+
+_SQL: Final = named("crons")
+_MAX_VERIFIED: Final = 4_096
+_PAGE: Final = 200
+
+
+class CronDefinition(NamedTuple):
+    """What an op fixes about a cron: all but its times."""
+
+    expression: str
+    timezone: str
+    manifest: str
+    options: str
+
+
+def adding(name: str, definition: CronDefinition) -> Op:
+    """Return the op that adds a cron."""
+    return Op(ADD_CRON, canonical({"crons": {name: [*definition]}}), signed=True)
+
+
+def removing(name: str) -> Op:
+    """Return the op that removes a cron."""
+    return Op(REMOVE_CRON, canonical({"name": name}), signed=True)
+
+
+def adopting(crons: Mapping[str, CronDefinition]) -> Op:
+    """Return the op by which the owner adopts crons that no op has added."""
+    return Op(ADOPT_CRONS, canonical({"crons": {name: [*each] for name, each in crons.items()}}), signed=True)
+
+
+class CronOps:
+    """Replays the ops about crons; each is verified once."""
+
+    def __init__(self, store: Store, trusted_keys: TrustedKeys) -> None:
+        self._store = store
+        self._trusted_keys = trusted_keys
+        self._verified = Recent[str, bool](_MAX_VERIFIED)
+        self._mark: str | None = None
+        self.definitions: dict[str, CronDefinition] = {}
+        """The crons in force, by name, as they were last read."""
+        self.has_adopted = False
+        """Whether the owner has adopted the crons from before there were ops."""
+
+    async def refresh(self, *, fresh: bool = False) -> None:
+        """Read the ops again if there are others since the last time."""
+        mark = (await self._store.read(_SQL["mark"], self._store.mesh_id, fresh=fresh)).value
+        if mark == self._mark:
+            return
+        definitions: dict[str, CronDefinition] = {}
+        self.has_adopted, time = False, ""
+        while rows := await self._store.read(_SQL["ops"], (*self._store.mesh_id, time, _PAGE), fresh=fresh):
+            for entry in map(LogEntry._make, rows):
+                if await self._is_authentic(entry):
+                    self._apply(entry, definitions)
+            time = rows[-1]["hlc"]
+        self.definitions, self._mark = definitions, mark
+
+    def _apply(self, entry: LogEntry, definitions: dict[str, CronDefinition]) -> None:
+        try:
+            payload: Any = parse(entry.payload)
+            if entry.kind == REMOVE_CRON:
+                definitions.pop(payload["name"], None)
+                return
+            self.has_adopted = self.has_adopted or entry.kind == ADOPT_CRONS
+            definitions.update(_definitions(payload["crons"].items()))
+        except READ_ERRORS:
+            return
+
+    async def _is_authentic(self, entry: LogEntry) -> bool:
+        known = self._verified.get(entry.hash)
+        if known is None:
+            if entry.kind == ADOPT_CRONS:
+                known = await self._trusted_keys.is_of_owner(entry)
+            else:
+                known = await self._trusted_keys.is_authentic(entry)
+            self._verified[entry.hash] = known
+        return known
+
+
+def _definitions(crons: Iterable[tuple[str, Iterable[str]]]) -> dict[str, CronDefinition]:
+    return {name: CronDefinition._make(each) for name, each in crons}

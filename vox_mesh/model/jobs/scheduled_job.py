@@ -1,0 +1,67 @@
+"""Scheduled jobs: what the op that scheduled a job fixes about its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from vox_mesh.model.base.canonical import text_id
+from vox_mesh.model.jobs.records import SCHEDULE, Job
+from vox_mesh.model.oplog.chain import LogEntry
+
+Item = Mapping[str, Any]
+"""The entry of one job in an op."""
+
+
+class ScheduledJob(NamedTuple):
+    """The item by which an op scheduled a job, and the earliest time in ms at which it may be claimed."""
+
+    item: Item
+    earliest_ms: int
+    entry_id: int
+    """The entry of the op in the log, or an earlier one."""
+
+    def is_row(self, job: Job) -> bool:
+        """Return whether the row of a job, with this id and seed, follows from the item."""
+        get = self.item.get
+        return bool(
+            get("ulid") == job.ulid
+            and get("kind") == job.kind
+            and get("priority") == job.priority
+            and get("max_attempts") == job.max_attempts
+            and get("backoff_ms") == job.backoff_ms
+            and get("lease_ms") == job.lease_ms
+            and type(job.not_before_ms) is int
+            and job.not_before_ms >= self.earliest_ms
+        )
+
+
+def has_own_manifest(job: Job) -> bool:
+    """Return whether the id of a job is the hash of its manifest."""
+    return type(job.manifest) is str and text_id(job.manifest) == job.job_id
+
+
+ScheduleKey = tuple[str, str]
+"""The id of a job, and its seed: several ops may schedule one manifest, and only the first has an effect."""
+
+
+def jobs_scheduled_by(entries: Sequence[LogEntry]) -> dict[ScheduleKey, ScheduledJob]:
+    """Return the jobs that accepted entries schedule; an entry that can't be read schedules none."""
+    found: dict[ScheduleKey, ScheduledJob] = {}
+    for entry in entries:
+        if entry.kind == SCHEDULE and entry.accepted == 1:
+            try:
+                payload = orjson.loads(entry.payload)
+                at_ms = payload["at_ms"]
+                for item in payload["jobs"]:
+                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms, entry.id)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+    return found
+
+
+def _scheduled(item: dict[str, Any], at_ms: int, entry_id: int) -> ScheduledJob:
+    del item["manifest"]  # it is large, and the id is its hash
+    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0), entry_id)

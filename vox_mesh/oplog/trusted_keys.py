@@ -1,0 +1,152 @@
+"""Trusted keys: the keys of a chain that its own entries or the owner vouch for.
+
+A key counts if it made the first signature of its chain, or if the owner accepted it by a signed op. Rows of
+`node_keys` only say which keys to try, and heartbeats say nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.oplog.authorship import is_authentic, opening_key
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
+from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.store import Store
+
+_SQL: Final = named("oplog")
+_MAX_KNOWN: Final = 4_096
+_PAGE: Final = 64
+
+
+class _Beginnings(NamedTuple):
+    """How the chains of a node and of its commands begin, and the keys that are recorded for them."""
+
+    entries: dict[str, list[LogEntry]]
+    recorded: dict[str, list[str]]
+    mark: str | None
+    """Of the ops by which keys were accepted."""
+
+
+class TrustedKeys:
+    """Find the keys of chains. The key that opened a chain is looked up once, and then never replaced."""
+
+    def __init__(self, store: Store, ownership: Ownership) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._pages = Pages(store)
+        self._opening = Recent[str, str](_MAX_KNOWN)
+        self._accepted: dict[str, list[Key]] = {}
+        self._mark: str | None = None
+
+    def forget(self) -> None:
+        """Look again the next time: the database was rolled back, and may have lost chains."""
+        self._opening = Recent(_MAX_KNOWN)
+        self._accepted, self._mark = {}, None
+
+    async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
+        """Return all keys with which a node, or a command under its identity, may have signed.
+
+        It takes one query, unless the owner has accepted keys since the last one.
+        """
+        begun = await self._look_up(node_id, fresh)
+        chains = (node_id, node_id + COMMANDS)
+        found = {key.public_key for chain in chains for key in self._keys(chain)}
+        if not found and not begun.entries:
+            # An earlier version recorded a node's key without opening its chain: there is nothing else.
+            found = {key for chain in chains for key in begun.recorded.get(chain, ())}
+        return frozenset(found)
+
+    async def of_chain(self, chain: str) -> list[Key]:
+        """Return the keys of a chain, in the order in which they came into force."""
+        if chain in self._opening:
+            await self._learn_accepted((await self._store.read(_SQL["rekeyed"], self._store.mesh_id)).value)
+        else:
+            await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
+        return self._keys(chain)
+
+    def known(self, chain: str, mark: str | None) -> list[Key] | None:
+        """Return the keys of a chain without a query, if they are known.
+
+        `mark` is that of the ops by which keys were accepted (`rekeyed`), as it was read just now.
+        """
+        return self._keys(chain) if chain in self._opening and mark == self._mark else None
+
+    async def is_authentic(self, entry: LogEntry) -> bool:
+        """Return whether the author signed the entry, or one that follows it in the chain."""
+        run, mark = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
+        keys = self.known(entry.node_id, mark)
+        if keys is None:
+            keys = await self.of_chain(entry.node_id)
+        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+
+    async def is_of_owner(self, entry: LogEntry) -> bool:
+        """Return whether the owner of the mesh signed this very entry."""
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        return entry.accepted == 1 and witness.is_of_owner(entry)
+
+    def _keys(self, chain: str) -> list[Key]:
+        opening = self._opening.get(chain)
+        keys = [] if opening is None else [Key(chain, 1, opening)]
+        return keys + [key for key in self._accepted.get(chain, ()) if key.from_seq > 1 or opening is None]
+
+    # --- looking up ------------------------------------------------------------------------------
+
+    async def _look_up(self, node_id: str, fresh: bool) -> _Beginnings:
+        """Learn the keys that opened the chain of a node and that of its commands, and the accepted ones."""
+        begun = await self._read_beginnings(node_id, fresh)
+        await self._learn_accepted(begun.mark)
+        for chain in (node_id, node_id + COMMANDS):
+            first = begun.entries.get(chain)
+            if first is None or chain in self._opening:
+                continue
+            own = [key.public_key for key in self._keys(node_id)]
+            opening = opening_key(
+                first, [*begun.recorded.get(chain, ()), *own], self._store.writer_id.scope_id
+            )
+            # A command has its node's key: no other one opens its chain once the node has opened its own.
+            is_foreign = chain != node_id and bool(own) and opening not in own
+            if opening is not None and not is_foreign and await self._may_open(chain, opening):
+                self._opening[chain] = opening
+        return begun
+
+    async def _may_open(self, chain: str, key: str) -> bool:
+        """Return whether a key may open a chain: the owner keeps the key with which it opened its own.
+
+        With a pinned key, no chain counts before its owner has initialised the mesh: the log may be another.
+        """
+        owner = await self._ownership.owner()
+        if owner is None:
+            return self._ownership.pinned_key is None
+        return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
+
+    async def _read_beginnings(self, node_id: str, fresh: bool) -> _Beginnings:
+        values = (*self._store.mesh_id, node_id, node_id + COMMANDS)
+        rows = await self._store.read(_SQL["beginnings"], values, fresh=fresh)
+        entries: dict[str, list[LogEntry]] = {}
+        for row in rows:
+            if row["id"] is not None:
+                entry = LogEntry._make(tuple(row)[: len(LogEntry._fields)])
+                entries.setdefault(entry.node_id, []).append(entry)
+        recorded: dict[str, list[str]] = {}
+        for chain, key in orjson.loads(rows[0]["keys"]):
+            recorded.setdefault(chain, []).append(key)
+        return _Beginnings(entries, recorded, rows[0]["mark"])
+
+    async def _learn_accepted(self, mark: str | None) -> None:
+        """Read the keys that the owner accepted, if there is another such op since they were read."""
+        if mark == self._mark:
+            return
+        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        async for entry in self._pages.of_kind(REKEY, fresh=True):
+            witness.hear(entry)
+        accepted: dict[str, list[Key]] = {}
+        for key in sorted(witness.accepted_keys):
+            accepted.setdefault(key.node_id, []).append(key)
+        self._accepted, self._mark = accepted, mark
