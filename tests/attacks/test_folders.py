@@ -17,6 +17,7 @@ from tests.support.running.confined import IS_ROOT, OTHER_USER
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.runtime import home_check
+from vox_mesh.settings.discovery import locate_mesh
 
 _TOKEN: Final = "eyJ-the-token-of-the-user"
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can give files to another user")
@@ -245,3 +246,23 @@ def test_a_file_of_another_process_may_vanish_while_the_home_is_checked(
     monkeypatch.setattr(home_check, "is_link", vanish)
     home_check.refuse_unsafe_home(home, home / "local.db")
     assert not (home / "slots" / "journal").exists()
+
+
+@pytest.mark.parametrize("fault", ["link", "world", pytest.param("owner", marks=as_root)])
+def test_a_mesh_above_that_others_may_have_prepared_is_refused(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below, home = tmp_path / "a" / "b", tmp_path / "a" / ".vox"
+    below.mkdir(parents=True)
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    if fault == "link":
+        home.symlink_to(tmp_path / "theirs")
+    else:
+        home.mkdir(mode=0o700)
+    if fault == "owner":
+        os.chown(home, OTHER_USER, OTHER_USER)
+    elif fault == "world":
+        home.chmod(0o777)
+    monkeypatch.chdir(below)
+    with pytest.raises(BadSettings, match=r"symbolic link|other user|another user"):
+        locate_mesh()

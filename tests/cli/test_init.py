@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 from contextlib import ExitStack, closing
@@ -11,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vox
-from tests.support.running.confined import IS_ROOT, OTHER_USER
 from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
-from vox_mesh.errors import BadSettings
 from vox_mesh.settings.discovery import ABOVE, HERE, REPOSITORY, USER, locate_mesh
 
 
@@ -198,29 +195,6 @@ def test_the_search_ends_at_the_home_of_the_user_and_where_everyone_can_write(
     assert located(below, monkeypatch) == (tmp_path / "open/.vox", ABOVE)
     (tmp_path / "open").chmod(0o1777)
     assert located(below, monkeypatch) == user
-
-
-@pytest.mark.parametrize(
-    "fault",
-    ["link", "world", pytest.param("owner", marks=pytest.mark.skipif(not IS_ROOT, reason="needs root"))],
-)
-def test_a_mesh_above_that_others_may_have_prepared_is_refused(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    below, home = tmp_path / "a" / "b", tmp_path / "a" / ".vox"
-    below.mkdir(parents=True)
-    (tmp_path / "theirs").mkdir(mode=0o700)
-    if fault == "link":
-        home.symlink_to(tmp_path / "theirs")
-    else:
-        home.mkdir(mode=0o700)
-    if fault == "owner":
-        os.chown(home, OTHER_USER, OTHER_USER)
-    elif fault == "world":
-        home.chmod(0o777)
-    monkeypatch.chdir(below)
-    with pytest.raises(BadSettings, match=r"symbolic link|other user|another user"):
-        locate_mesh()
 
 
 def test_a_worktree_whose_repository_is_gone_gets_no_mesh_of_its_own(tmp_path: Path) -> None:
