@@ -107,9 +107,8 @@ class TrustedKeys:
             if first is None or chain in self._opening:
                 continue
             own = [key.public_key for key in self._keys(node_id)]
-            opening = opening_key(
-                first, [*begun.recorded.get(chain, ()), *own], self._store.writer_id.scope_id
-            )
+            candidates = [*begun.recorded.get(chain, ()), *own]
+            opening = opening_key(first, candidates, self._store.writer_id.scope_id)
             # A command has its node's key: no other one opens its chain once the node has opened its own.
             is_foreign = chain != node_id and bool(own) and opening not in own
             if opening is not None and not is_foreign and await self._may_open(chain, opening):
