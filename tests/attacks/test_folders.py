@@ -266,3 +266,17 @@ def test_a_mesh_above_that_others_may_have_prepared_is_refused(
     monkeypatch.chdir(below)
     with pytest.raises(BadSettings, match=r"symbolic link|other user|another user"):
         locate_mesh()
+
+
+def test_agents_in_two_worktrees_share_one_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two meshes would both grant the lock on a file, and no agent would notice."""
+    private = tmp_path / "main/.git/worktrees/linked"
+    private.mkdir(parents=True)
+    (private / "commondir").write_text("../..\n")
+    (tmp_path / "linked/src").mkdir(parents=True)
+    (tmp_path / "linked/.git").write_text(f"gitdir: {private}\n")
+    for folder in ("main", "linked", "linked/src"):
+        monkeypatch.chdir(tmp_path / folder)
+        settings = load_settings(enabled=True)
+        assert settings.home_dir.absolute() == tmp_path / "main/.vox"
+        assert settings.file_path.absolute() == tmp_path / "main/.vox/cache/db/local.db"

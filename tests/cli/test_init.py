@@ -122,6 +122,49 @@ def test_an_application_with_variables_of_turso_is_left_alone(tmp_path: Path) ->
     assert exported("db", "init", "--json").document["done"] == "created"  # asked for by name
 
 
+def test_a_foreign_database_in_wal_mode_gets_no_files_next_to_it(tmp_path: Path) -> None:
+    app = tmp_path / "app.db"
+    with closing(sqlite3.connect(app)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE customers (name TEXT)")
+        vox = commands(tmp_path / "app", VOX_MESH_ENABLED="1", VOX_DB_PATH=str(app))
+        assert "tables of another application" in vox("lock", "list").error  # open, with a log
+        beside = {each.name for each in tmp_path.glob("app.db*")}
+    assert beside == {"app.db", "app.db-wal", "app.db-shm"}
+    assert "tables of another application" in vox("lock", "list").error
+    assert {each.name for each in tmp_path.glob("app.db*")} == {"app.db"}
+
+
+def test_the_env_file_of_the_mesh_counts_in_subfolders_and_worktrees(
+    repository: Repository, tmp_path: Path
+) -> None:
+    main, linked = repository.folder, tmp_path / "linked"
+    git(main, "worktree", "add", "-q", str(linked))
+    root = commands(main)
+    assert root("init").code == 0
+    (main / ".env").write_text("VOX_DB_PATH=shared/mesh.db\nVOX_MESH_REPOSITORY_ID=website\n")
+    for folder in (main / "src", linked):
+        refused = commands(folder)("lock", "list")
+        hint = f"{main / '.env'} sets VOX_DB_PATH: not used, because you have not approved this file; "
+        assert (refused.code, f"{hint}read it, then run `vox-mesh trust` in {main}" in refused.error) == (
+            2,
+            True,
+        )
+    assert root("trust").code == 0
+    for folder in (main, main / "src", linked):
+        status = commands(folder)("db", "status", "--json").document
+        assert (Path(folder, status["address"]).resolve(), status["repository_id"]) == (
+            main / "shared/mesh.db",
+            "website",
+        )
+    assert {each["setting"]: each["from"] for each in status["settings"]}["VOX_DB_PATH"] == str(main / ".env")
+    # The file of the current folder comes first, and a variable before both.
+    (linked / ".env").write_text("VOX_MESH_REPOSITORY_ID=draft\n")
+    assert commands(linked)("db", "status", "--json").document["repository_id"] == "draft"
+    exported = commands(linked, VOX_MESH_REPOSITORY_ID="mine")
+    assert exported("db", "status", "--json").document["repository_id"] == "mine"
+
+
 def test_a_mesh_made_by_init_is_enabled_unless_a_variable_says_no(tmp_path: Path) -> None:
     vox = commands(tmp_path / "plain")
     assert vox("lock", "list").code == 2
