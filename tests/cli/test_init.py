@@ -129,8 +129,8 @@ def test_a_foreign_database_in_wal_mode_gets_no_files_next_to_it(tmp_path: Path)
         database.execute("CREATE TABLE customers (name TEXT)")
         vox = commands(tmp_path / "app", VOX_MESH_ENABLED="1", VOX_DB_PATH=str(app))
         assert "tables of another application" in vox("lock", "list").error  # open, with a log
-        beside = {each.name for each in tmp_path.glob("app.db*")}
-    assert beside == {"app.db", "app.db-wal", "app.db-shm"}
+        found = {each.name for each in tmp_path.glob("app.db*")}
+    assert found == {"app.db", "app.db-wal", "app.db-shm"}
     assert "tables of another application" in vox("lock", "list").error
     assert {each.name for each in tmp_path.glob("app.db*")} == {"app.db"}
 

@@ -28,8 +28,8 @@ async def refuse_if_foreign(ask: Ask) -> None:
 def refuse_foreign_file(path: Path) -> None:
     """Raise `ForeignDatabase` for the file of an application, without changing it.
 
-    A file that a mesh has opened before is left to `refuse_if_foreign`. One without a write-ahead log is read
-    as it is: SQLite would create files next to it even for a reader.
+    A file that a mesh has opened before is left to `refuse_if_foreign`. One without a log is opened
+    as immutable: SQLite would create files next to it even for a reader.
     """
     if turn_path(path).exists() or not path.is_file():
         return
