@@ -76,7 +76,7 @@ async def test_without_the_token_nothing_is_answered(served: ServedNode, operati
 
 @each_operation
 async def test_the_token_for_reading_is_good_for_that_only(served: ServedNode, operation: Operation) -> None:
-    if operation.scope is Scope.WRITE:
+    if operation.scope is not Scope.READ:
         answer = await served.ask(operation.method, path_of(operation), body_of(operation), token=READ_TOKEN)
         assert_problem(answer, HTTPStatus.FORBIDDEN, "read_only")
         return
