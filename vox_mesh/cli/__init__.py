@@ -23,17 +23,23 @@ def _hide_secrets() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    try:
+        code = _main()
+    except KeyboardInterrupt:  # while it was loading; later ones have a line of their own
+        code = _INTERRUPTED
+    raise SystemExit(code)
+
+
+def _main() -> int:
     handle_early_signals(sys.argv[1:])
     _hide_secrets()
     gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage
     if COMPLETE in os.environ:
         from vox_mesh.cli.completion import complete
 
-        raise SystemExit(complete())
-    try:
-        from vox_mesh.cli.app import run
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
+        return complete()
+    from vox_mesh.cli.app import run
+
     code = run(sys.argv[1:])
     gc.freeze()  # or the interpreter searches everything that was loaded for garbage as it exits
-    raise SystemExit(code)
+    return code

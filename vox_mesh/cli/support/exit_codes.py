@@ -9,7 +9,10 @@ from vox_mesh.errors import (
     AWAY,
     BadSettings,
     BadValue,
+    DatabaseNotOpened,
     MeshError,
+    SchemaTooNew,
+    Unauthorized,
     WrongBackend,
 )
 
@@ -34,7 +37,7 @@ class ExitCode(IntEnum):
 
 
 _BY_ERROR: Final = (
-    ((BadSettings, BadValue, WrongBackend), ExitCode.USAGE),
+    ((BadSettings, BadValue, WrongBackend, Unauthorized, SchemaTooNew, DatabaseNotOpened), ExitCode.USAGE),
     (AWAY, ExitCode.DATABASE_AWAY),
 )
 

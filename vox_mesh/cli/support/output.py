@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 import orjson
 
+from vox_mesh.cli.support.style import cut, fitting_widths, heading, state
+
 Record = Mapping[str, Any]
 """A record: values by name; names are the columns of the tables."""
 
@@ -53,24 +55,25 @@ def fields(record: Record, indent: str = "") -> list[str]:
         if isinstance(value, Mapping):
             lines += [f"{indent}{name}", *fields(value, indent + "  ")]
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            lines += [f"{indent}{name}", *(f"{indent}  {line}" for line in table(value))]
+            lines += [f"{indent}{name}", *(f"{indent}  {line}" for line in table(value, len(indent) + 2))]
         else:
             lines.append(f"{indent}{name:<{width}}  {_text(value)}")
     return lines
 
 
-def table(records: Sequence[Record]) -> list[str]:
-    """Format records as aligned columns below a heading."""
+def table(records: Sequence[Record], indent: int = 0) -> list[str]:
+    """Format records as aligned columns below a heading; on a terminal, they fit its width."""
     if not records:
         return ["none"]
     names = list(records[0])
     grid = [names]
     grid += [[_text(record[name]) for name in names] for record in records]
     widths = [max(len(line[column]) for line in grid) for column in range(len(names))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in grid
-    ]
+    widths = fitting_widths(names, widths, indent)
+    first, *rows = (
+        [cut(cell, width).ljust(width) for cell, width in zip(line, widths, strict=True)] for line in grid
+    )
+    return [heading("  ".join(first).rstrip()), *("  ".join(map(state, row)).rstrip() for row in rows)]
 
 
 def _text(value: Any) -> str:
