@@ -16,7 +16,7 @@ from vox_mesh.cli.summaries import SUMMARIES
 from vox_mesh.cli.support import output
 from vox_mesh.cli.support.error_report import ErrorReport, wants_json
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import BadDocument, MeshError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -25,6 +25,7 @@ NAME: Final = "vox-mesh"
 """The name of the program."""
 
 _OUTPUT: Final = 1
+_CORRECT: Final = "correct it and run the command again"
 
 _COMMANDS: Final = {
     "beat": "vox_mesh.cli.rhythm.beat:beat",
@@ -142,7 +143,7 @@ def _report(error: BaseException) -> ErrorReport:
         case click.ClickException():
             return ErrorReport(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE, "usage")
         case MeshError():
-            hint = error.hint or "run `vox-mesh doctor`"
+            hint = error.hint or (_CORRECT if isinstance(error, BadDocument) else "run `vox-mesh doctor`")
             code = exit_code_of(error)
             return ErrorReport(str(error), hint, code, error.code, error.retryable, is_listed=True)
         case OSError() if _is_of_output(error):

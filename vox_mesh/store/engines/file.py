@@ -240,12 +240,15 @@ def _open_error(path: Path, error: BaseException) -> BaseException:
     if _code(error) == sqlite3.SQLITE_NOTADB:
         return _not_a_database(path)
     if isinstance(error, OSError | sqlite3.Error):
-        if getattr(error, "errno", None) == errno.ENOSPC or _code(error) == sqlite3.SQLITE_FULL:
-            return DatabaseFault(f"{path} can't be opened: {error}", hint="free some disk space")
+        if getattr(error, "errno", None) == errno.ENOSPC or (_code(error) or 0) & 0xFF in _DISK_FAULTS:
+            return DatabaseFault(f"{path} can't be opened: {error}", hint="is the disk full? free some space")
         return DatabaseNotOpened(
             f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
         )
     return error
+
+
+_DISK_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def _code(error: BaseException) -> int | None:
