@@ -49,7 +49,7 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
     assert len(ended.out.splitlines()) <= 24
     for piece in (
         f"{vox.folder / '.vox'}, from the current folder",
-        "2 with locks or mail: ada, bob",
+        "2: ada (alive), bob (alive)",
         "1 held, 0 waiting",
         "1 pending",
         "1 unread, 1 for ada",
@@ -58,7 +58,8 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
     ):
         assert piece in ended.out, ended.out
     document = vox("status", "--json").document
-    assert (document["locks"], document["agents"]) == ({"held": 1, "waiting": 0}, ["ada", "bob"])
+    assert document["locks"] == {"held": 1, "waiting": 0}
+    assert [each["agent_id"] for each in document["agents"]] == ["ada", "bob"]
 
 
 def test_without_a_mesh_the_status_says_how_to_get_one(memory: VoxCommand) -> None:

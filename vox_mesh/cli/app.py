@@ -28,6 +28,7 @@ _OUTPUT: Final = 1
 _CORRECT: Final = "correct it and run the command again"
 
 _COMMANDS: Final = {
+    "agents": "vox_mesh.cli.node.agents:agents",
     "beat": "vox_mesh.cli.rhythm.beat:beat",
     "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",

@@ -78,12 +78,9 @@ def _problem(found: str, advice: str) -> Problem:
 def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     """Return the numbers and names of what is under way."""
     mail = [each for each in seen.messages if each.standing in ("unread", "overdue")]
-    names = {lock.holder_agent for lock in seen.locks} | {each.agent_id for each in seen.waiters}
-    names |= {waiter.agent_id for lock in seen.locks for waiter in lock.waiters}
-    names |= {name for each in mail for name in (each.sender_agent, each.receiver_agent)}
     return {
         "nodes": [node.node_id for node in seen.nodes if node.state not in _GONE],
-        "agents": sorted(filter(None, names)),
+        "agents": [{"agent_id": each.agent_id, "state": each.state} for each in seen.agents],
         "locks": {
             "held": len(seen.locks),
             "waiting": len(seen.waiters) + sum(len(lock.waiters) for lock in seen.locks),
@@ -134,8 +131,8 @@ def _lines(record: dict[str, Any], problems: list[Problem]) -> list[str]:
         inbox, jobs, locks = record["inbox"], record["jobs"], record["locks"]
         mine = "" if inbox["agent"] is None else f", {inbox['unread']} for {inbox['agent']}"
         shown |= {
-            "nodes": _counted(record["nodes"], "alive"),
-            "agents": _counted(record["agents"], "with locks or mail"),
+            "nodes": _counted(record["nodes"]),
+            "agents": _counted([f"{each['agent_id']} ({each['state']})" for each in record["agents"]]),
             "locks": f"{locks['held']} held, {locks['waiting']} waiting",
             "jobs": ", ".join(f"{count} {name}" for name, count in jobs.items() if count) or "none",
             "inbox": f"{inbox['unread_of_all']} unread{mine}",
@@ -149,8 +146,8 @@ def _lines(record: dict[str, Any], problems: list[Problem]) -> list[str]:
     return lines
 
 
-def _counted(names: list[str], what: str) -> str:
-    return f"{len(names)} {what}: {_names(names)}" if names else "none"
+def _counted(names: list[str]) -> str:
+    return f"{len(names)}: {_names(names)}" if names else "none"
 
 
 def _names(names: list[str]) -> str:
