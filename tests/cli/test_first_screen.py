@@ -110,8 +110,8 @@ def test_a_table_fits_the_terminal_and_never_cuts_an_identifier(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["job_id", "kind", "reason"]
-    assert fitting_widths(names, [26, 20, 90], 0) == [26, 20, 90]
+    assert fitting_widths(names, [26, 20, 90]) == [26, 20, 90]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
-    assert fitting_widths(names, [26, 20, 90], 0) == [26, 20, 30]
-    assert fitting_widths(names, [70, 20, 90], 0) == [70, 8, 8]
+    assert fitting_widths(names, [26, 20, 90]) == [26, 20, 30]
+    assert fitting_widths(names, [70, 20, 90]) == [70, 8, 8]

@@ -30,7 +30,7 @@ def show_several(records: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
         _print_json(records)
     else:
-        _print(table(records))
+        _print(table(records, fits=True))
 
 
 def show_next(record: Record) -> None:
@@ -55,21 +55,21 @@ def fields(record: Record, indent: str = "") -> list[str]:
         if isinstance(value, Mapping):
             lines += [f"{indent}{name}", *fields(value, indent + "  ")]
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            lines += [f"{indent}{name}", *(f"{indent}  {line}" for line in table(value, len(indent) + 2))]
+            lines += [f"{indent}{name}", *(f"{indent}  {line}" for line in table(value))]
         else:
             lines.append(f"{indent}{name:<{width}}  {_text(value)}")
     return lines
 
 
-def table(records: Sequence[Record], indent: int = 0) -> list[str]:
-    """Format records as aligned columns below a heading; on a terminal, they fit its width."""
+def table(records: Sequence[Record], *, fits: bool = False) -> list[str]:
+    """Format records as aligned columns below a heading; with `fits`, they are cut to a terminal's width."""
     if not records:
         return ["none"]
     names = list(records[0])
     grid = [names]
     grid += [[_text(record[name]) for name in names] for record in records]
     widths = [max(len(line[column]) for line in grid) for column in range(len(names))]
-    widths = fitting_widths(names, widths, indent)
+    widths = fitting_widths(names, widths) if fits else widths
     first, *rows = (
         [cut(cell, width).ljust(width) for cell, width in zip(line, widths, strict=True)] for line in grid
     )

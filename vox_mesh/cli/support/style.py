@@ -11,7 +11,7 @@ from typing import Final, TextIO
 import click
 
 _GOOD: Final = frozenset({"ok", "alive", "succeeded", "done"})
-_DOUBTFUL: Final = frozenset({"warn", "alert", "pending", "overdue", "left"})
+_DOUBTFUL: Final = frozenset({"warn", "alert", "pending", "overdue"})
 _BAD: Final = frozenset({"fail", "failed", "dead", "critical", "aborted", "refused"})
 _COLOURS: Final = {
     **dict.fromkeys(_GOOD, "green"),
@@ -46,12 +46,12 @@ def error_name(text: str) -> str:
     return click.style(text, fg="red", bold=True) if has_colours(sys.stderr) else text
 
 
-def fitting_widths(names: Sequence[str], widths: Sequence[int], indent: int) -> list[int]:
+def fitting_widths(names: Sequence[str], widths: Sequence[int]) -> list[int]:
     """Return the widths of columns that fit the terminal: the widest ones shrink, identifiers never do."""
     fitting = list(widths)
     if not sys.stdout.isatty():
         return fitting
-    room = shutil.get_terminal_size().columns - indent - _GAP * (len(widths) - 1)
+    room = shutil.get_terminal_size().columns - _GAP * (len(widths) - 1)
     shrinking = [at for at, name in enumerate(names) if name.split("_")[-1] not in _IDENTIFIERS]
     while (excess := sum(fitting) - room) > 0 and shrinking:
         widest = max(shrinking, key=lambda at: fitting[at])
