@@ -21,8 +21,21 @@ def _hide_secrets() -> None:
     take_variables(SECRET_VARIABLES)
 
 
+def _ask_node() -> None:
+    """Exit with the code of the command, if a running node's command server runs it."""
+    if sys.platform == "linux":
+        from vox_mesh.cli.command_server.client import run_at_node
+
+        if (code := run_at_node(sys.argv[1:])) is not None:
+            raise SystemExit(code)
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
+    try:
+        _ask_node()
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
     handle_early_signals(sys.argv[1:])
     _hide_secrets()
     gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage

@@ -14,6 +14,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PLAIN_FIELDS: Final = frozenset(
     {
         *("enabled", "node_id", "http", "scope_id", "repository_id", "agent_id", "log_format", "tick"),
+        "command_server",
         *("message_retention", "worker_concurrency", "db_driver", "db_replica", "db_max_stale_ms"),
         *("db_circuit_breaker", "db_deadline", "db_request_timeout", "spool_max_bytes"),
     }

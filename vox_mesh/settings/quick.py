@@ -140,6 +140,7 @@ FIELDS: Final = {
     "open_limit": QuickField("VOX_MESH_OPEN_LIMIT", 100_000, _integer(1, 1_000_000_000)),
     "owner_key": QuickField("VOX_MESH_OWNER_KEY", None, _public_key),
     "tick": QuickField("VOX_MESH_TICK", 5.0, _seconds(0.05, 3_600)),
+    "command_server": QuickField("VOX_MESH_COMMAND_SERVER", True, _boolean),
     "home_dir": QuickField("VOX_MESH_HOME", Path(".vox"), Path),
     "agent_id": QuickField("VOX_AGENT_ID", None, _text_up_to(128)),
     "log_format": QuickField("VOX_LOG_FORMAT", "text", _format),

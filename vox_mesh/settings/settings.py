@@ -151,6 +151,7 @@ class Settings(BaseSettings):
     open_limit: int = Field(100_000, validation_alias="VOX_MESH_OPEN_LIMIT", ge=1, le=1_000_000_000)
     owner_key: PublicKey | None = Field(None, validation_alias="VOX_MESH_OWNER_KEY")
     tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
+    command_server: bool = Field(True, validation_alias="VOX_MESH_COMMAND_SERVER")
     home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
     agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
     log_format: Literal["text", "json"] = Field("text", validation_alias="VOX_LOG_FORMAT")
@@ -250,6 +251,7 @@ EXAMPLES: Final = {
     "VOX_MESH_OPEN_LIMIT": "100000",
     "VOX_MESH_OWNER_KEY": "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7",
     "VOX_MESH_TICK": "5s",
+    "VOX_MESH_COMMAND_SERVER": "0",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",
     "VOX_LOG_FORMAT": "json",

@@ -1,0 +1,68 @@
+"""The commands that a node's command server runs, with the options of each that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+_FORWARDED: Final = {
+    "conflicts list": "--open --table --json",
+    "conflicts show": "--json",
+    "cron list": "--json",
+    "guard check": "--agent --json",
+    "job dead": "--kind --limit --json",
+    "job list": "--state --kind --node --counts --limit --json",
+    "job ready": "--kind --limit --json",
+    "job show": "--json",
+    "kind list": "--json",
+    "lock acquire": "--agent --ttl --until --wait --shared --json",
+    "lock list": "--agent --json",
+    "lock release": "--agent --all --token --json",
+    "lock renew": "--agent --token --ttl --json",
+    "messages ack": "--claim --json",
+    "messages dead": "--limit --before --json",
+    "messages list": "--state --from --to --thread --limit --before --json",
+    "messages nack": "--claim --retry-in --reason --json",
+    "messages overdue": "--limit --json",
+    "messages show": "--json",
+    "nodes": "--stale-ms --all --json",
+    "roles show": "--json",
+    "route list": "--json",
+    "send": "--type --priority --thread --correlation --reply-to --ttl --ack-within --wait-ack"
+    " --max-attempts --key --from --text --json",
+    "worker list": "--json",
+}
+"""None of them reads stdin or a file that its arguments name, writes a file, starts a program that the
+caller chooses, or needs the owner's key: a caller in a sandbox gains nothing by asking the node. `git`, which
+`guard check` starts, is the node's own."""
+
+COMMANDS: Final = frozenset(_FORWARDED)
+"""The names of the forwarded commands."""
+
+OPTIONS: Final = {name: frozenset(options.split()) for name, options in _FORWARDED.items()}
+"""The options of each with which it is forwarded."""
+
+
+def forwarded_name(arguments: Sequence[str]) -> str | None:
+    """Return the name of the command, or `None` if the command server must not run it.
+
+    An option that is not known here, a lone `-` and `--` are reasons: only an ordinary process runs these.
+    """
+    name = " ".join(arguments[:2])
+    words = arguments[2:]
+    if name not in OPTIONS:
+        name, words = "".join(arguments[:1]), arguments[1:]
+    options = OPTIONS.get(name)
+    if options is None:
+        return None
+    given = {word.partition("=")[0] for word in words if word.startswith("-")}
+    if not given <= options or (
+        name == "nodes" and any(not _is_value(words, at) for at in range(len(words)))
+    ):
+        return None
+    return name
+
+
+def _is_value(words: Sequence[str], at: int) -> bool:
+    """Return whether a word is an option or may be its value: a group's other words are its commands."""
+    return words[at].startswith("-") or (at > 0 and words[at - 1] == "--stale-ms")
