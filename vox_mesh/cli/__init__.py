@@ -5,13 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import Final
 
 from vox_mesh.cli.support import COMPLETE
-from vox_mesh.cli.support.early_signals import handle_early_signals
+
+TYPE_CHECKING = False  # that of `typing`, which is slow to import
+if TYPE_CHECKING:
+    from typing import Final
 
 _GC_THRESHOLD: Final = 20_000
 _INTERRUPTED: Final = 130
+
+
+def _handle_early_signals() -> None:
+    from vox_mesh.cli.support.early_signals import handle_early_signals  # slow to import
+
+    handle_early_signals(sys.argv[1:])
 
 
 def _hide_secrets() -> None:
@@ -36,7 +44,7 @@ def main() -> None:
         _ask_node()
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    handle_early_signals(sys.argv[1:])
+    _handle_early_signals()
     _hide_secrets()
     gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage
     if COMPLETE in os.environ:

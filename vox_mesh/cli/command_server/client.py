@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
-from collections.abc import Iterator, Sequence
-from typing import Final
 
 from vox_mesh.cli.command_server.forwarded import forwarded_name
 from vox_mesh.cli.command_server.request import (
@@ -24,6 +22,11 @@ from vox_mesh.cli.command_server.request import (
     installation,
     is_sent,
 )
+
+TYPE_CHECKING = False  # that of `typing`, which is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Final
 
 SWITCH: Final = "VOX_MESH_COMMAND_SERVER"
 """The variable that turns the command server off."""

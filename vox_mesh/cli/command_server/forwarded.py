@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+TYPE_CHECKING = False  # that of `typing`, which is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
 
 _FORWARDED: Final = {
     "conflicts list": "--open --table --json",
@@ -36,8 +38,11 @@ _FORWARDED: Final = {
 caller chooses, or needs the owner's key: a caller in a sandbox gains nothing by asking the node. `git`, which
 `guard check` starts, is the node's own."""
 
-COMMANDS: Final = frozenset(_FORWARDED)
-"""The names of the forwarded commands."""
+_GROUP: Final = "nodes"
+"""The command that is also a group."""
+
+_VALUE_OF: Final = "--stale-ms"
+"""The one option of it that takes a value."""
 
 OPTIONS: Final = {name: frozenset(options.split()) for name, options in _FORWARDED.items()}
 """The options of each with which it is forwarded."""
@@ -56,13 +61,12 @@ def forwarded_name(arguments: Sequence[str]) -> str | None:
     if options is None:
         return None
     given = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if not given <= options or (
-        name == "nodes" and any(not _is_value(words, at) for at in range(len(words)))
-    ):
+    if not given <= options or (name == _GROUP and not _has_options_only(words)):
         return None
     return name
 
 
-def _is_value(words: Sequence[str], at: int) -> bool:
-    """Return whether a word is an option or may be its value: a group's other words are its commands."""
-    return words[at].startswith("-") or (at > 0 and words[at - 1] == "--stale-ms")
+def _has_options_only(words: Sequence[str]) -> bool:
+    """Return whether there is no command of the group among the words."""
+    before = ("", *words)
+    return all(word.startswith("-") or before[at] == _VALUE_OF for at, word in enumerate(words))

@@ -24,7 +24,7 @@ _STOP_S: Final = 1.0
 
 
 class CommandServerProcess:
-    """Keeps the command server of a node running, until cancelled. Without one, commands run by themselves."""
+    """Keeps the command server of a node running until cancelled. Without one, commands run by themselves."""
 
     def __init__(self, settings: Settings, slot_name: str) -> None:
         home = settings.home_dir.resolve()

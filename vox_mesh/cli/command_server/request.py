@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
 
 import vox_mesh
+
+TYPE_CHECKING = False  # that of `typing`, which is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Final
 
 SOCKET: Final = "commands.sock"
 """The name of the socket in the folder of a node's slot."""
@@ -39,16 +42,23 @@ class BadRequest(Exception):
     """Bytes that no caller of this version sends."""
 
 
-class CommandRequest(NamedTuple):
+class CommandRequest:
     """A command: its words, the variables that decide its settings, and what else its process inherits."""
 
-    installation: str
-    errors: str
-    """How stdout encodes what UTF-8 can't."""
-
-    umask: int
-    arguments: Sequence[str]
-    variables: Mapping[str, str]
+    def __init__(
+        self,
+        installation: str,
+        errors: str,
+        umask: int,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+    ) -> None:
+        """`errors` says how stdout encodes what UTF-8 can't."""
+        self.installation = installation
+        self.errors = errors
+        self.umask = umask
+        self.arguments = arguments
+        self.variables = variables
 
     def encode(self) -> bytes:
         """Return the bytes to send, after their length."""

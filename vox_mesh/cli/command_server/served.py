@@ -1,4 +1,4 @@
-"""A command in a process that the command server has forked: it becomes what the caller would have started."""
+"""A command in a forked process of the command server: it becomes the process that the caller would start."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -167,7 +168,7 @@ class ServedCommand:
 
     def _log_to_node(self) -> None:
         """Log calls to the log of the node, which is this process's stderr until it is the caller's."""
-        node = open(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        node = open(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115, PTH123
         _log.handlers = [log_handler(node, self._served.log_format)]
         _log.propagate = False
         _log.setLevel(logging.INFO)
@@ -180,7 +181,5 @@ class ServedCommand:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
