@@ -74,7 +74,7 @@ class VoxCommand:
             for name in ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME")
             if name in os.environ
         }
-        return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
+        return kept | {"PYTHONPATH": str(_ROOT), "VOX_MESH_COMMAND_SERVER": "0"} | self.variables
 
     def launch(self, *arguments: str) -> Process:
         """Start a command."""

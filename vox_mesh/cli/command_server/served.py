@@ -30,6 +30,7 @@ from vox_mesh.cli.command_server.request import (
 )
 from vox_mesh.cli.support.logs import log_handler
 from vox_mesh.errors import MeshError
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime.open_store import target_of
 from vox_mesh.settings import load_settings
 from vox_mesh.settings.quick import quick_settings
@@ -145,8 +146,10 @@ class ServedCommand:
         """Return whether the caller's settings name the mesh of this node; only then it may be served."""
         try:
             settings = quick_settings() or load_settings()
+            if not settings.command_server or settings.backend is Backend.MEMORY:
+                return False
             is_home = settings.home_dir.resolve() == self._served.home
-            return settings.command_server and is_home and target_of(settings) == self._served.target
+            return is_home and target_of(settings) == self._served.target
         except (MeshError, OSError):  # the command reports it
             return False
 

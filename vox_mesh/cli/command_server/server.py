@@ -57,23 +57,24 @@ class CommandServer:
         self._listening = listening
         self._served = served
         self._running: set[int] = set()
-        self._wakeup, self._signalled = socket.socketpair()
 
     def run(self) -> None:
         """Serve until the node ends or SIGTERM."""
-        for each in (self._wakeup, self._signalled):
+        wakeup, signalled = socket.socketpair()
+        for each in (wakeup, signalled):
             each.setblocking(False)
-        signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        waiting = (_NODE, self._listening.fileno(), wakeup.fileno())
         while True:
-            ready, _, _ = select.select([_NODE, self._listening, self._wakeup], [], [])
+            ready, _, _ = select.select(waiting, [], [])
             if _NODE in ready:
                 return
-            if self._wakeup in ready:
-                self._wakeup.recv(4_096)
+            if wakeup.fileno() in ready:
+                wakeup.recv(4_096)
                 self._reap()
-            if self._listening in ready:
-                self._accept()
+            if self._listening.fileno() in ready:
+                self.accept()
 
     def _reap(self) -> None:
         while self._running:
@@ -87,7 +88,8 @@ class CommandServer:
             if os.WIFSIGNALED(status):
                 _log.warning("command ended by a signal: pid=%d signal=%d", pid, os.WTERMSIG(status))
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Fork a process for the next caller, if it is of this user and not one too many."""
         try:
             caller, _ = self._listening.accept()
         except OSError:  # the caller has gone
@@ -113,8 +115,7 @@ class CommandServer:
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for each in (self._listening, self._wakeup, self._signalled):
-                each.close()
+            self._listening.close()  # else callers would still find it after the end of the server
             code = ServedCommand(caller, self._served).run()
         except BaseException:
             _log.exception("command failed to start")
