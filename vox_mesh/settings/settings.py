@@ -251,7 +251,7 @@ EXAMPLES: Final = {
     "VOX_MESH_OPEN_LIMIT": "100000",
     "VOX_MESH_OWNER_KEY": "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7",
     "VOX_MESH_TICK": "5s",
-    "VOX_MESH_COMMAND_SERVER": "0",
+    "VOX_MESH_COMMAND_SERVER": "1",
     "VOX_MESH_HOME": ".vox",
     "VOX_AGENT_ID": "planner",
     "VOX_LOG_FORMAT": "json",
