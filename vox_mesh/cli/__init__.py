@@ -12,7 +12,9 @@ TYPE_CHECKING = False  # that of `typing`, which is slow to import
 if TYPE_CHECKING:
     from typing import Final
 
-_GC_THRESHOLD: Final = 20_000
+_GC_THRESHOLD: Final = 200_000
+"""Higher than the number of objects that a short command creates."""
+
 _INTERRUPTED: Final = 130
 
 

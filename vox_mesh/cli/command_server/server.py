@@ -30,7 +30,12 @@ _PRELOADED: Final = (
     *("vox_mesh.cli.app", "vox_mesh.cli.database.conflicts", "vox_mesh.cli.jobs.crons"),
     *("vox_mesh.cli.jobs.job", "vox_mesh.cli.jobs.kinds", "vox_mesh.cli.jobs.worker"),
     *("vox_mesh.cli.locks.guard", "vox_mesh.cli.locks.lock", "vox_mesh.cli.messages.messages"),
-    *("vox_mesh.cli.messages.send", "vox_mesh.cli.node.nodes", "vox_mesh.settings.settings"),
+    *(
+        "vox_mesh.cli.messages.send",
+        "vox_mesh.cli.node.nodes",
+        "vox_mesh.cli.node.roles",
+        "vox_mesh.settings.settings",
+    ),
     *("vox_mesh.settings.trust", "vox_mesh.locks.locks", "vox_mesh.messages.messages"),
     *("vox_mesh.jobs.jobs", "vox_mesh.jobs.crons", "vox_mesh.jobs.kinds", "vox_mesh.occ.conflicts"),
     *("vox_mesh.nodes.key_file", "vox_mesh.oplog.oplog", "vox_mesh.oplog.past", "vox_mesh.oplog.roles"),

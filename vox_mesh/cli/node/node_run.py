@@ -33,6 +33,9 @@ _WORKER: Final = "worker"
 _THREADS_S: Final = 1.0
 """How long threads may run after everything else has ended."""
 
+_GC_THRESHOLD: Final = 20_000
+"""Lower than that of commands: garbage of a node must not pile up."""
+
 _MICROSECONDS: Final = 1_000_000
 _KEEPALIVES: Final = 3
 """Keepalives per watchdog timeout of the service manager."""
@@ -87,6 +90,7 @@ class NodeRun:
                 if self._work is not None:
                     await self._start_work(mesh, self._work)
                 opening = None
+                gc.set_threshold(_GC_THRESHOLD)
                 gc.freeze()  # else each full collection looks at all that was loaded, and holds the loop
                 self._report_ready(mesh)
                 self._start_command_server(mesh)

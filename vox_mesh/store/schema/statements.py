@@ -54,7 +54,7 @@ def split(text: str) -> list[str]:
     pending = ""
     for line in text.splitlines(keepends=True):
         pending += line
-        if sqlite3.complete_statement(pending):
+        if ";" in line and sqlite3.complete_statement(pending):
             statements.append(pending)
             pending = ""
     if bare(pending):
