@@ -10,7 +10,7 @@ import os
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
 
-from vox_mesh.cli.command_server.forwarded import forwarded_name
+from vox_mesh.cli.command_server.forwarded import GUARD, forwarded_name
 from vox_mesh.cli.command_server.request import (
     ENDED,
     GO,
@@ -41,7 +41,6 @@ _READY_S: Final = 2.0
 
 _ON: Final = ("", "1", "true", "yes")
 _UNUSUAL: Final = ("LD_PRELOAD", "VOX_DEBUG", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONASYNCIODEBUG")
-_GUARD: Final = "guard check"
 _GIT: Final = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_CEILING", "GIT_DISCOVERY", "GIT_CONFIG"),
     *("GIT_INDEX", "GIT_OBJECT", "GIT_EXEC", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_IMPLICIT"),
@@ -76,7 +75,7 @@ def _is_unusual(name: str) -> bool:
     """Return whether only a process of its own can be sure to give the same output."""
     if os.environ.get(SWITCH, "") not in _ON or any(os.environ.get(each) for each in _UNUSUAL):
         return True
-    if name == _GUARD and any(each.startswith(_GIT) for each in os.environ):
+    if name == GUARD and any(each.startswith(_GIT) for each in os.environ):
         return True
     streams = (sys.stdout, sys.stderr)
     is_utf_8 = all(each is not None and each.encoding.lower() == "utf-8" for each in streams)

@@ -38,6 +38,9 @@ _FORWARDED: Final = {
 caller chooses, or needs the owner's key: a caller in a sandbox gains nothing by asking the node. `git`, which
 `guard check` starts, is the node's own."""
 
+GUARD: Final = "guard check"
+"""The command that asks git."""
+
 _GROUP: Final = "nodes"
 """The command that is also a group."""
 

@@ -32,9 +32,12 @@ REFUSED: Final = b"n"
 
 _PROTOCOL: Final = "1"
 _END: Final = b"\0"
-_PREFIXES: Final = ("VOX_", "TURSO_", "XDG_")
+_PREFIXES: Final = ("VOX_", "TURSO_", "XDG_", "LC_")
 _NAMES: Final = frozenset(
-    ("COLUMNS", "CREDENTIALS_DIRECTORY", "HOME", "LINES", "NO_COLOR", "TERM", "TRACEPARENT", "TZ")
+    (
+        *("COLUMNS", "CREDENTIALS_DIRECTORY", "HOME", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "TERM"),
+        *("TRACEPARENT", "TZ"),
+    )
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vox_mesh.cli.app import run
-from vox_mesh.cli.command_server.forwarded import forwarded_name
+from vox_mesh.cli.command_server.forwarded import GUARD, forwarded_name
 from vox_mesh.cli.command_server.request import (
     DESCRIPTORS,
     ENDED,
@@ -112,8 +113,10 @@ class ServedCommand:
         return CommandRequest.decode(data[LENGTH_BYTES:]), descriptors
 
     def _is_served(self, request: CommandRequest) -> bool:
-        is_same = request.installation == self._served.installation
-        return is_same and request.errors in _ERRORS and forwarded_name(request.arguments) is not None
+        name = forwarded_name(request.arguments)
+        if request.installation != self._served.installation or request.errors not in _ERRORS:
+            return False
+        return name is not None and (name != GUARD or shutil.which("git") is not None)
 
     def _become(self, request: CommandRequest, descriptors: list[int]) -> None:
         """Take over the caller's folder, variables and output."""

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,7 @@ _MAX_RUNNING: Final = 32
 """Commands at a time; further callers run theirs themselves."""
 
 _BACKLOG: Final = 64
+_PAUSE_S: Final = 0.05
 _NODE: Final = 0
 """The descriptor of the pipe from the node."""
 
@@ -97,7 +99,9 @@ class CommandServer:
         """Fork a process for the next caller, if it is of this user and not one too many."""
         try:
             caller, _ = self._listening.accept()
-        except OSError:  # the caller has gone
+        except OSError as error:  # the caller has gone, or there are too many open files
+            _log.warning("caller not accepted: %s", error.strerror)
+            time.sleep(_PAUSE_S)
             return
         with caller:
             user = user_of(caller)
@@ -107,7 +111,11 @@ class CommandServer:
             if len(self._running) >= _MAX_RUNNING:
                 _log.warning("too many commands, the caller runs its own: limit=%d", _MAX_RUNNING)
                 return
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # of memory or of processes
+                _log.warning("no process for a command, the caller runs its own: %s", error.strerror)
+                return
             if pid == 0:
                 self._serve(caller)
             self._running.add(pid)
@@ -145,7 +153,7 @@ def main(home: str, slot_folder: str, target: str, log_format: str) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a collection in a child would copy all pages
-    local = LocalSocket(Path(slot_folder), SOCKET)
+    local = LocalSocket(Path(slot_folder), SOCKET, without="commands run by themselves")
     listening = local.listen(_BACKLOG)
     if listening is None:
         return
