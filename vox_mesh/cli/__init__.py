@@ -10,7 +10,7 @@ from vox_mesh.cli.support import COMPLETE
 
 TYPE_CHECKING = False  # that of `typing`, which is slow to import
 if TYPE_CHECKING:
-    from typing import Final
+    from typing import Final, NoReturn
 
 _GC_THRESHOLD: Final = 200_000
 """Higher than the number of objects that a short command creates."""
@@ -57,6 +57,19 @@ def main() -> None:
         from vox_mesh.cli.app import run
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    code = run(sys.argv[1:])
+    _exit(run(sys.argv[1:]))
+
+
+def _exit(code: int) -> NoReturn:
+    """Exit at once if no other thread is left: the interpreter would first take down all it has loaded."""
+    import threading  # loaded by every command
+
     gc.freeze()  # or the interpreter searches everything that was loaded for garbage as it exits
+    if threading.active_count() == 1 and not sys.flags.interactive:
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed
+            raise SystemExit(code) from None
+        os._exit(code)
     raise SystemExit(code)
