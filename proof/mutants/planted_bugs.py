@@ -6,6 +6,7 @@ from typing import Final
 
 from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
+from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
@@ -32,6 +33,7 @@ PLANTS: Final = {
         HOSTILE_PLANTS,
         READ_PLANTS,
         COMMAND_PLANTS,
+        DISCOVERY_PLANTS,
     )
     for plant in plants
 }
