@@ -14,7 +14,7 @@ import click
 import pytest
 
 from tests.cli.conftest import Ended, VoxCommand
-from tests.support.running.repositories import GIT_SETTINGS, new_repository
+from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
 from tools.forked import Process
 from vox_mesh.cli.app import app
 from vox_mesh.cli.command_server.forwarded import OPTIONS, forwarded_name
@@ -42,6 +42,7 @@ _COMMANDS: Final = (
     "send bob grüße-🎺 --from ann --json",
     "send * hello --from ann",
     "send bob hello --from ann --priority 9",
+    "agents --json",
     "nodes",
     "nodes --json",
     "nodes --stale-ms=x",
@@ -151,10 +152,17 @@ def test_the_agent_and_the_folder_are_those_of_the_caller(node: NodeWithServer) 
     bob = node.vox.having(VOX_AGENT_ID="bob")
     assert node.served("lock", "acquire", "task:y", "--json", vox=bob).document["holder_agent"] == "bob"
     (node.vox.folder / "sub").mkdir()
-    below = VoxCommand(node.vox.folder / "sub", **node.vox.variables, VOX_MESH_HOME="../.vox")
-    below = below.having(VOX_DB_PATH="../.vox/cache/db/local.db")
+    below = VoxCommand(node.vox.folder / "sub", **node.vox.variables)
     assert node.served("guard", "check", "../held.txt", "--agent", "bob", vox=below).code == 1
     assert node.served("guard", "check", "held.txt", "--agent", "bob", vox=below).code == 0
+
+
+def test_commands_in_a_linked_worktree_are_served_by_the_node_of_the_repository(node: NodeWithServer) -> None:
+    repository = Repository(node.vox.folder, node.vox.environment)
+    repository.settle("a.txt")
+    repository.git("worktree", "add", "--quiet", "../tree")
+    tree = VoxCommand(node.vox.folder.parent / "tree", **node.vox.variables)
+    assert node.served("guard", "check", "held.txt", "--agent", "bob", vox=tree).code == 1
 
 
 def test_commands_go_on_when_the_node_is_killed(tmp_path: Path) -> None:
@@ -170,6 +178,7 @@ def test_commands_go_on_when_the_node_is_killed(tmp_path: Path) -> None:
     "arguments",
     [
         *("", "up", "lock", "lock run task:x -- true", "nodes watch", "nodes --json watch", "nodes rekey x"),
+        "agents --limit 3 watch",
         *("send bob -", "send bob -- x", "guard check --staged", "guard check --settings-in=x a.txt"),
         *("lock list --watch", "lock acquire task:x --help", "db status", "job schedule --file x"),
     ],

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 _FORWARDED: Final = {
+    "agents": "--all --limit --json",
+    "agents show": "--json",
     "conflicts list": "--open --table --json",
     "conflicts show": "--json",
     "cron list": "--json",
@@ -41,11 +43,8 @@ caller chooses, or needs the owner's key: a caller in a sandbox gains nothing by
 GUARD: Final = "guard check"
 """The command that asks git."""
 
-_GROUP: Final = "nodes"
-"""The command that is also a group."""
-
-_VALUE_OF: Final = "--stale-ms"
-"""The one option of it that takes a value."""
+_GROUPS: Final = {"agents": ("--limit",), "nodes": ("--stale-ms",)}
+"""The commands that are also groups, with their options that take a value."""
 
 OPTIONS: Final = {name: frozenset(options.split()) for name, options in _FORWARDED.items()}
 """The options of each with which it is forwarded."""
@@ -64,12 +63,14 @@ def forwarded_name(arguments: Sequence[str]) -> str | None:
     if options is None:
         return None
     given = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if not given <= options or (name == _GROUP and not _has_options_only(words)):
+    if not given <= options or not _has_options_only(words, _GROUPS.get(name)):
         return None
     return name
 
 
-def _has_options_only(words: Sequence[str]) -> bool:
-    """Return whether there is no command of the group among the words."""
+def _has_options_only(words: Sequence[str], with_value: Sequence[str] | None) -> bool:
+    """Return whether there is no command of the group among the words; what is no group has none."""
     before = ("", *words)
-    return all(word.startswith("-") or before[at] == _VALUE_OF for at, word in enumerate(words))
+    return with_value is None or all(
+        word.startswith("-") or before[at] in with_value for at, word in enumerate(words)
+    )

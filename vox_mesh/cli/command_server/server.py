@@ -28,7 +28,12 @@ from vox_mesh.http.local_socket import LocalSocket
 _log = logging.getLogger("vox_mesh.command_server")  # this module is `__main__`
 
 _PRELOADED: Final = (
-    *("vox_mesh.cli.app", "vox_mesh.cli.database.conflicts", "vox_mesh.cli.jobs.crons"),
+    *(
+        "vox_mesh.cli.app",
+        "vox_mesh.cli.node.agents",
+        "vox_mesh.cli.database.conflicts",
+        "vox_mesh.cli.jobs.crons",
+    ),
     *("vox_mesh.cli.jobs.job", "vox_mesh.cli.jobs.kinds", "vox_mesh.cli.jobs.worker"),
     *("vox_mesh.cli.locks.guard", "vox_mesh.cli.locks.lock", "vox_mesh.cli.messages.messages"),
     *(
