@@ -156,7 +156,7 @@ def in_order(history: History) -> Iterator[str | int]:
     moves = list(final_rows(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
-        is_parallel = move["is_ordered"] == 0
+        is_parallel = move.get("is_ordered") == 0
         one = move["message_uuid"] if is_parallel else move["sender_agent"]  # in parallel: a pair of its own
         letters = pairs.setdefault((one, move["receiver_agent"]), {})
         letter = letters.get(move["message_uuid"])
