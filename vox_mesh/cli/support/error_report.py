@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,6 +41,8 @@ class ErrorReport(NamedTuple):
         return f"{error_name(f'{program}:')} {printable(line)}"
 
     def _document(self) -> str:
+        import json  # imported late, as few commands fail
+
         document = {
             "code": self.code,
             "message": " ".join(self.message.split()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Final, TextIO
@@ -51,6 +50,8 @@ def fitting_widths(names: Sequence[str], widths: Sequence[int]) -> list[int]:
     fitting = list(widths)
     if not sys.stdout.isatty():
         return fitting
+    import shutil  # slow to import
+
     room = shutil.get_terminal_size().columns - _GAP * (len(widths) - 1)
     shrinking = [at for at, name in enumerate(names) if name.split("_")[-1] not in _IDENTIFIERS]
     while (excess := sum(fitting) - room) > 0 and shrinking:
