@@ -84,7 +84,7 @@ class _Commands(output.CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; a name that there is not is answered with the nearest one."""
-        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+        if not (args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing):
             raise click.UsageError(f"no such command '{args[0]}'{_suggestion(args[0])}", ctx)
         return super().resolve_command(ctx, args)
 
