@@ -11,7 +11,7 @@ from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
 from vox_mesh.model.jobs.workflow_run import (
-    WorkflowRun,
+    NewRun,
     bind,
     bindings_of,
     name_in_workflow,
@@ -38,7 +38,7 @@ class RunSummary(NamedTuple):
     ended_ms: int | None
 
 
-class Run(NamedTuple):
+class WorkflowRun(NamedTuple):
     """A run and its jobs, in the order of the file."""
 
     summary: RunSummary
@@ -61,7 +61,7 @@ class Workflows:
         params: Mapping[str, str] | None = None,
         *,
         folder: str | None = None,
-    ) -> Run:
+    ) -> WorkflowRun:
         """Start a new run of a workflow. Commands without `cwd` run in `folder`, or in empty folders.
 
         Raises `BadWorkflow` with all faults, and `BadValue` for unknown or missing parameters.
@@ -70,15 +70,15 @@ class Workflows:
 
     async def run_text(
         self, text: str | bytes, name: str, params: Mapping[str, str], *, folder: str | None = None
-    ) -> Run:
+    ) -> WorkflowRun:
         """Start a new run of a workflow in YAML or JSON; `name` is that of its file."""
         return await self._start(parse_workflow(text, name, params, new_run_id(new_key()), folder))
 
-    async def _start(self, run: WorkflowRun) -> Run:
+    async def _start(self, run: NewRun) -> WorkflowRun:
         await self._jobs.schedule_all(run.manifests)
         return await self.find(run.run_id)
 
-    async def find(self, run_id: str) -> Run:
+    async def find(self, run_id: str) -> WorkflowRun:
         """Return a run, read from the database. Raises `NotKnown` if there is none."""
         if not is_ulid(run_id):
             raise BadValue(
@@ -87,7 +87,7 @@ class Workflows:
         jobs = await self._jobs.queries.of_run(*ulids_of_run(run_id))
         if not jobs:
             raise NotKnown(f"there is no run {run_id}", hint="run `vox-mesh workflow list`")
-        return Run(_summary(run_id, jobs), jobs)
+        return WorkflowRun(_summary(run_id, jobs), jobs)
 
     async def listed(self, limit: int = 100) -> list[RunSummary]:
         """Return the newest runs among the jobs that were scheduled last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vox_mesh.jobs.workflows import Run, RunSummary
+from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
 from vox_mesh.views.record_view import RecordView
 
 
@@ -31,7 +31,7 @@ class WholeRunView(RunView):
     items: list[RunJobView]
 
     @classmethod
-    def of(cls, run: Run) -> WholeRunView:
+    def of(cls, run: WorkflowRun) -> WholeRunView:
         """Return the view of a run."""
         items = [
             RunJobView(name, job.job_id, job.kind, job.state, job.reason) for name, job in run.named().items()

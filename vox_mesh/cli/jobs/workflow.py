@@ -22,7 +22,7 @@ from vox_mesh.cli.support.output import (
 )
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadWorkflow
-from vox_mesh.jobs.workflows import Run
+from vox_mesh.jobs.workflows import WorkflowRun
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.views.workflows import RunView, WholeRunView
@@ -52,7 +52,7 @@ def run(file: str, params: tuple[str, ...], isolated: bool, waits: bool, as_json
     folder = None if isolated else current_folder()
     text, name = read_file(file)
 
-    async def work(mesh: Mesh) -> Run:
+    async def work(mesh: Mesh) -> WorkflowRun:
         started = await mesh.workflows.run_text(text, name, given, folder=folder)
         if not waits:
             return started
@@ -107,7 +107,7 @@ def list_(limit: int, as_json: bool) -> None:
     show_several(views if as_json else [_line(each) for each in views], as_json=as_json)
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: WorkflowRun, *, as_json: bool) -> None:
     view = WholeRunView.of(run)
     if as_json:
         show_one({**vars(view), "items": [vars(each) for each in view.items]}, as_json=True)

@@ -15,7 +15,7 @@ from vox_mesh.errors import BadValue, BadWorkflow
 from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, Path
 from vox_mesh.model.documents.validation import named, shortened, shown
 from vox_mesh.model.jobs.manifest import Manifest, When, read_manifest
-from vox_mesh.model.jobs.workflow_run import Binding, JobLabel, WorkflowRun
+from vox_mesh.model.jobs.workflow_run import Binding, JobLabel, NewRun
 
 MAX_JOBS: Final = 500
 
@@ -36,7 +36,7 @@ Params = Mapping[str, Any]
 
 def parse_workflow(
     text: str | bytes, name: str, params: Mapping[str, str], run_id: str, folder: str | None
-) -> WorkflowRun:
+) -> NewRun:
     """Return a run of the workflow in a text, with the manifests of its jobs.
 
     Commands without `cwd` run in `folder`. Raises `BadWorkflow` with all faults and their lines, and
@@ -52,14 +52,14 @@ def parse_workflow(
     return _build(documents[0], PurePath(name).stem, params, run_id, folder)
 
 
-def workflow_of(value: Any, params: Mapping[str, str], run_id: str, folder: str | None = None) -> WorkflowRun:
+def workflow_of(value: Any, params: Mapping[str, str], run_id: str, folder: str | None = None) -> NewRun:
     """Return a run of a workflow that is given as a value. Raises as `parse_workflow` does."""
     return _build(Document("workflow", value, (), Lines(1)), "workflow", params, run_id, folder)
 
 
 def _build(
     document: Document, name: str, given: Mapping[str, str], run_id: str, folder: str | None
-) -> WorkflowRun:
+) -> NewRun:
     faults = list(document.faults)
     reader = _Reader(document, run_id, folder)
     value = document.value
@@ -79,7 +79,7 @@ def _build(
     faults += reader.faults
     if faults:
         raise _bad(document, faults)
-    return WorkflowRun(run_id, str(title), manifests)
+    return NewRun(run_id, str(title), manifests)
 
 
 def _bad(document: Document, faults: Sequence[DocumentFault]) -> BadWorkflow:

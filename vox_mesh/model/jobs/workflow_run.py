@@ -40,7 +40,7 @@ def ulids_of_run(run_id: str) -> tuple[str, str]:
     return f"{run_id[:_PREFIX]}001", f"{run_id[:_PREFIX]}ZZZ"
 
 
-class WorkflowRun(NamedTuple):
+class NewRun(NamedTuple):
     """A run to be scheduled."""
 
     run_id: str
