@@ -544,9 +544,10 @@ SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7)
 SELECT RECORD FROM jobs INDEXED BY jobs_by_ulid WHERE OF_MESH AND ulid BETWEEN ?3 AND ?4 ORDER BY ulid
 
 -- name: runs
--- The newest ?4 runs of workflows among the newest ?3 jobs.
+-- The newest ?4 runs of workflows among the newest ?3 jobs of the database.
 WITH newest AS MATERIALIZED (
-    SELECT state, created_ms, ended_ms, manifest FROM jobs NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT ?3
+    SELECT state, created_ms, ended_ms, manifest FROM jobs NOT INDEXED
+    WHERE id > (SELECT max(id) FROM jobs) - ?3 AND OF_MESH
 ), labelled AS MATERIALIZED (
     SELECT state, created_ms, ended_ms, manifest -> '$.inputs[0].workflow' AS label FROM newest
     WHERE instr(manifest, '"workflow":{') > 0 AND json_valid(manifest)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, BadWorkflow
@@ -49,7 +48,7 @@ def parse_workflow(
         raise BadWorkflow([str(DocumentFault(name, 1, (), "there is no workflow in it"))])
     if len(documents) > 1:
         raise BadWorkflow([str(documents[1].fault((), "there is more than one workflow in it"))])
-    return _build(documents[0], PurePath(name).stem, params, run_id, folder)
+    return _build(documents[0], name.rpartition("/")[2].partition(".")[0] or name, params, run_id, folder)
 
 
 def workflow_of(value: Any, params: Mapping[str, str], run_id: str, folder: str | None = None) -> NewRun:
@@ -352,5 +351,5 @@ def _code_places(fields: Mapping[str, Any]) -> frozenset[Path]:
         elif is_interpreter and word.startswith("-"):
             places.append(path)
         takes_code = is_interpreter and _CODE_OPTION.fullmatch(word) is not None
-        is_interpreter = is_interpreter or _INTERPRETERS.fullmatch(PurePath(word).name) is not None
+        is_interpreter = is_interpreter or _INTERPRETERS.fullmatch(word.rpartition("/")[2]) is not None
     return frozenset(places)
