@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "inbox": "vox_mesh.cli.messages.inbox:inbox",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
     "job": "vox_mesh.cli.jobs.job:job",
+    "join": "vox_mesh.cli.database.join:join",
     "lock": "vox_mesh.cli.locks.lock:lock",
     "messages": "vox_mesh.cli.messages.messages:messages",
     "nodes": "vox_mesh.cli.node.nodes:nodes",

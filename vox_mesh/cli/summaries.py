@@ -16,6 +16,7 @@ SUMMARIES: Final = {
     "inbox": "Show, claim or acknowledge the messages of an agent",
     "kind": "Pause, limit and audit kinds of job",
     "job": "Schedule, inspect, wait for, abort and verify jobs",
+    "join": "Join the mesh on a shared database server",
     "lock": "Acquire, renew, release, list and break locks",
     "messages": "List, show, acknowledge, reject and retry messages",
     "nodes": "List the live nodes",
