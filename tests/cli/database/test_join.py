@@ -26,6 +26,8 @@ def test_after_it_commands_use_the_server(memory: VoxCommand, server: Server) ->
     assert joined.document["live_nodes"] == 0
     assert memory("nodes", "--json").document == []
     assert memory("db", "status", "--json").document["address"] == server.url
+    checks = memory("doctor", "--json").document
+    assert "VOX_DB_TOKEN_FILE" not in str(checks)
 
 
 def test_what_it_writes_is_private_and_holds_the_token_in_one_place(
