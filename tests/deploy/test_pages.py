@@ -13,8 +13,6 @@ from tests.deploy.files import ROOT
 
 _NAMES: Final = ("losses.md", "operations.md", "three-machines.md", "turso-cloud.md")
 _PAGES: Final = [ROOT / "docs" / "guides" / name for name in _NAMES]
-    ROOT / "docs" / "guides" / name for name in ("operations.md", "three-machines.md", "turso-cloud.md")
-]
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
