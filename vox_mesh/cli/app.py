@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "doctor": "vox_mesh.cli.doctor.doctor:doctor",
     "guard": "vox_mesh.cli.locks.guard:guard",
     "inbox": "vox_mesh.cli.messages.inbox:inbox",
+    "init": "vox_mesh.cli.init:init",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
     "job": "vox_mesh.cli.jobs.job:job",
     "join": "vox_mesh.cli.database.join:join",
@@ -91,7 +92,7 @@ def app() -> None:
 
     \b
     Example:
-      VOX_MESH_ENABLED=1 vox-mesh db init
+      vox-mesh init
     """
 
 

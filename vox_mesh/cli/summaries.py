@@ -14,6 +14,7 @@ SUMMARIES: Final = {
     "doctor": "Check settings, database and nodes, and give advice",
     "guard": "Reject commits of paths that another agent holds",
     "inbox": "Show, claim or acknowledge the messages of an agent",
+    "init": "Create the mesh of this repository or folder",
     "kind": "Pause, limit and audit kinds of job",
     "job": "Schedule, inspect, wait for, abort and verify jobs",
     "join": "Join the mesh on a shared database server",

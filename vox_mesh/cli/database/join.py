@@ -14,14 +14,14 @@ from vox_mesh.cli.support.output import json_option, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import BadSettings
 from vox_mesh.mesh import Mesh
+from vox_mesh.runtime.home_check import make_home
 from vox_mesh.settings import Settings, load_settings
+from vox_mesh.settings.discovery import FOLDER
 from vox_mesh.settings.env_writer import set_variables, write_private
-from vox_mesh.settings.names import ENV_FILE
+from vox_mesh.settings.fields import ENV_FILE
 from vox_mesh.settings.secrets import read_secret
 from vox_mesh.settings.trust import read_env_file
-from vox_mesh.store.files import make_private
 
-_FOLDER: Final = ".vox"
 _TOKEN_NAME: Final = "db-token"  # noqa: S105 - the name of a file
 _STDIN: Final = Path("/dev/stdin")
 _URL: Final = "VOX_DB_URL"
@@ -55,7 +55,7 @@ def join(url: str, token_file: Path | None, replace: bool, allow_plaintext: bool
     env_file = folder / ENV_FILE
     _refuse_another(env_file, url, replace=replace)
     token = _token(token_file)
-    given = {"enabled": True, "db_url": url, "db_token": token, "home_dir": folder / _FOLDER}
+    given = {"enabled": True, "db_url": url, "db_token": token, "home_dir": folder / FOLDER}
     if allow_plaintext:
         given["db_allow_plaintext"] = True
     settings = load_settings(**given)
@@ -71,7 +71,7 @@ def join(url: str, token_file: Path | None, replace: bool, allow_plaintext: bool
 def _folder(settings: Settings) -> Path:
     """Return the folder whose settings are written: that of the mesh, or the current one."""
     home = settings.home_dir
-    return home.absolute().parent if home.name == _FOLDER else Path.cwd()
+    return home.absolute().parent if home.name == FOLDER else Path.cwd()
 
 
 def _refuse_another(env_file: Path, url: str, *, replace: bool) -> None:
@@ -104,14 +104,14 @@ async def _count_nodes(mesh: Mesh) -> int:
 
 
 def _write(folder: Path, url: str, token: str, *, allow_plaintext: bool) -> Path:
-    home = folder / _FOLDER
-    make_private(home)
+    home = folder / FOLDER
+    make_home(home)
     path = home / _TOKEN_NAME
     write_private(path, f"{token}\n")
     values: dict[str, Any] = {
         "VOX_MESH_ENABLED": "1",
         _URL: url,
-        f"{_SECRET}_FILE": f"{_FOLDER}/{_TOKEN_NAME}",
+        f"{_SECRET}_FILE": f"{FOLDER}/{_TOKEN_NAME}",
     }
     if allow_plaintext:
         values[_PLAINTEXT] = "1"
