@@ -76,7 +76,7 @@ def seconds_of(name: str, value: Duration) -> float:
 
 
 def _seconds(value: object) -> float | None:
-    """Return the seconds of a duration, a number exactly as it is; `None` if it is not a duration."""
+    """Return the seconds of a duration, a number unchanged; `None` if it is not a duration."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if not isinstance(value, str | timedelta):
