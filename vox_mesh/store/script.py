@@ -24,7 +24,6 @@ Keys = Callable[[], str]
 """Generates unique ULIDs."""
 
 
-
 def _random_bits(bits: int) -> int:
     return int.from_bytes(os.urandom(bits // 8), "big")
 

@@ -60,8 +60,8 @@ class UlidSource:
         self._now_ms = now_ms
         self._chance = chance
         self._last_ms = -1
-        self._minutes = -1
-        self._minutes_letters = ""  # the letters of all but the last 20 bits of the time
+        self._coarse_time = -1  # all but the last 20 bits of the time
+        self._coarse_letters = ""
         self._head = ""  # all letters but those of the count
         self._count = 0
 
@@ -80,13 +80,13 @@ class UlidSource:
         )
 
     def _begin(self, milliseconds: int) -> None:
-        if milliseconds >> 20 != self._minutes:
-            self._minutes = milliseconds >> 20
-            self._minutes_letters = encode(milliseconds, 0)[:6]
+        if milliseconds >> 20 != self._coarse_time:
+            self._coarse_time = milliseconds >> 20
+            self._coarse_letters = encode(milliseconds, 0)[:6]
         self._last_ms = milliseconds
         chance = self._chance(_TAIL_BITS)
         self._head = (
-            f"{self._minutes_letters}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
+            f"{self._coarse_letters}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
             f"{_PAIRS[chance >> 70]}{_PAIRS[chance >> 60 & 1023]}"
             f"{_PAIRS[chance >> 50 & 1023]}{_PAIRS[chance >> 40 & 1023]}"
         )

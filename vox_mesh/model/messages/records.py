@@ -124,6 +124,10 @@ class Message(NamedTuple):
         """Return the thread that a reply to it belongs to."""
         return self.thread_id or self.message_uuid
 
+    def with_signature(self, signature: str) -> Message:
+        """Return the message as its sender signs it, before it is stored."""
+        return Message(*self[:WRITTEN], signature)
+
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
         return orjson.dumps([_SIGNED_KIND, scope_id, repository_id, *self[:WRITTEN]])
