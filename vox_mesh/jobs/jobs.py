@@ -195,11 +195,11 @@ class Jobs:
             "seed": self._random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
-            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
+            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff is None else manifest.backoff_ms,
         }
-        if manifest.lease_ms is not None:
-            item["lease_ms"] = manifest.lease_ms
-        if manifest.run_at_ms is not None:
+        if manifest.lease is not None and (lease_ms := manifest.lease_ms) is not None:
+            item["lease_ms"] = lease_ms
+        if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
             item["after"] = [_to_predecessor(each) for each in manifest.after]
