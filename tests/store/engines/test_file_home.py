@@ -16,8 +16,9 @@ from tests.support.store.tables import make_table
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
-from vox_mesh.errors import DatabaseFault, WrongBackend
+from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongBackend
 from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.thread import HeadStart
 
 HOLD_WRITE_LOCK = """
 import sqlite3, sys
@@ -180,6 +181,55 @@ async def test_the_loop_goes_on_while_another_process_holds_the_database(
             assert (await store.read(f"SELECT count(*) FROM {table}")).value == 0
         await writing
         assert (await store.read(f"SELECT count(*) FROM {table}")).value == scripts
+
+
+@pytest.mark.parametrize(("scripts", "is_ahead"), [(64, True), (1, False)])
+async def test_only_what_is_written_for_many_has_a_head_start(
+    scripts: int, is_ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = _watched(monkeypatch)
+    async with await open_store(FILE.settings(tmp_path, None)) as store:
+        table = await make_table(store)
+        insert = Statement(f"INSERT INTO {table} (a) VALUES ('x')")
+        await store.write_all([Script(insert) for _ in range(scripts)])
+    assert given == [True] * is_ahead
+
+
+async def test_the_head_start_is_over_when_another_has_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = FILE.settings(tmp_path, None)
+    given = _watched(monkeypatch)
+    async with await open_store(settings) as store:
+        table = await make_table(store)
+        inserts = [Script(Statement(f"INSERT INTO {table} (a) VALUES ('x')")) for _ in range(64)]
+        with program(HOLD_TURN, settings.db_path) as (held, _):
+            assert held == "held"
+            writing = asyncio.create_task(store.write_all(inserts))
+            await _ticks_until(writing, 1)
+            assert given == [True], "though the turn is held, the loop did not stand still for long"
+        await writing
+
+
+async def test_the_head_start_is_over_when_a_request_fails_before_its_last_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = _watched(monkeypatch)
+    async with await open_store(FILE.settings(tmp_path, None)) as store:
+        table = await make_table(store, "id INTEGER PRIMARY KEY")
+        both = (Statement(f"INSERT INTO {table} (id) VALUES (1)"), Statement(f"UPDATE {table} SET id = id"))
+        same = [Script(*both) for _ in range(64)]
+        verdicts = await store.write_all(same)
+        assert sum(isinstance(verdict, ConstraintFailed) for verdict in verdicts) == 63
+    assert given == [True]
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each head start, whether the thread was off at its end; it may take as long as it likes."""
+    given: list[bool] = []
+    wait = HeadStart.wait
+    monkeypatch.setattr(HeadStart, "wait", lambda start, _: given.append(wait(start, 30.0)))
+    return given
 
 
 async def test_contending_stores_never_see_a_locked_database(tmp_path: Path) -> None:

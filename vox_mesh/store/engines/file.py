@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.engines import sqlite
 from vox_mesh.store.engines.reader import QUICK_S, LoopTurn, Reader, TooLong
-from vox_mesh.store.engines.thread import SerialThread
+from vox_mesh.store.engines.thread import HeadStart, SerialThread
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.files import make_private
 from vox_mesh.store.replica.paths import mark_of
@@ -30,6 +30,8 @@ from vox_mesh.store.script import Statement
 _REPLICA_NAME: Final = re.compile(r".+\.replica-[^/]+")
 _BUSY_TIMEOUT_S: Final = 5.0
 _OPEN_TIMEOUT_S: Final = 10.0
+_MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
+_MAX_HEAD_START_S: Final = 0.001
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _DATA_VERSION: Final = Statement("PRAGMA data_version")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
@@ -74,6 +76,14 @@ class Turn:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take_if_free(self) -> bool:
+        """Take the turn if it is free. Return whether it was taken; entering it afterwards works as usual."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def __enter__(self) -> None:
         """Wait for the turn."""
@@ -140,15 +150,29 @@ class FileEngine:
 
     def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction when it is this process's turn."""
-        return self._writer.do(partial(self._write, batch))
+        if batch.scripts < _MIN_HEAD_START_SCRIPTS:
+            return self._writer.do(partial(self._write, batch))
+        start = HeadStart()
+        writing = self._writer.do(partial(self._write_with_head_start, batch, start))
+        start.wait(_MAX_HEAD_START_S)
+        return writing
 
-    def _write(self, batch: Batch) -> BatchResult:
+    def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
         with self._turn:
             if self._writer.is_given_up:  # cancelled while it waited for the turn: it must not be applied
                 raise asyncio.CancelledError
-            result = sqlite.walk(self._writing, batch)
+            result = sqlite.walk(self._writing, batch, before_last)
         self.wal.check_if_due(self._writing)
         return result
+
+    def _write_with_head_start(self, batch: Batch, start: HeadStart) -> BatchResult:
+        """Run the batch, and release the loop at the last statement, which usually takes longest."""
+        try:
+            if not self._turn.take_if_free():
+                start.release()
+            return self._write(batch, before_last=start.release)
+        finally:
+            start.release()
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query: in the loop's thread if it is fast, else in the reading thread."""

@@ -28,8 +28,14 @@ def connect(path: str, *, busy_timeout_s: float = 0.0) -> sqlite3.Connection:
     )
 
 
-def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
-    """Run the steps whose conditions hold, as a server would."""
+def walk(
+    connection: sqlite3.Connection, batch: Batch, before_last: Callable[[], None] | None = None
+) -> BatchResult:
+    """Run the steps whose conditions hold, as a server would.
+
+    `before_last` is called before the last step ahead of the end of the transaction.
+    """
+    last = len(batch.steps) - 3
     verdicts: list[StepVerdict] = []
     results: list[StepResult] = []
     cursor = connection.cursor()
@@ -41,6 +47,8 @@ def walk(connection: sqlite3.Connection, batch: Batch) -> BatchResult:
             verdicts.append(None)
             results.append(None)
             continue
+        if before_last is not None and len(results) == last:
+            before_last()
         try:
             execute(sql, params)
             if wants_rows or cursor.description is not None:  # fetch all rows: a later one may still fail
