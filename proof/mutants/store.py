@@ -35,11 +35,10 @@ STORE_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.store.write.sender:Sender._attempt",
-                "            in_flight.fault = fault\n            if",
-                "            in_flight.fault = fault\n"
-                "            return [Outcome(each.key) for write in in_flight.writes for each in "
-                "write.scripts]\n"
-                "            if",
+                "        in_flight.fault = fault\n        if",
+                "        in_flight.fault = fault\n"
+                "        return [Outcome(each.key) for each in in_flight.scripts]\n"
+                "        if",
             ),
         ),
         ("effect-none-lost", "chains-complete", "counters-linearizable", "no-lost-update"),

@@ -124,9 +124,9 @@ class Message(NamedTuple):
         """Return the thread that a reply to it belongs to."""
         return self.thread_id or self.message_uuid
 
-    def with_signature(self, signature: str) -> Self:
+    def with_signature(self, signature: str) -> Message:
         """Return the message with this signature; faster than by the name of the field."""
-        return self._make((*self[:WRITTEN], signature, *self[WRITTEN + 1 :]))
+        return Message._make((*self[:WRITTEN], signature, *self[WRITTEN + 1 :]))
 
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
