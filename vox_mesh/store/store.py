@@ -135,8 +135,7 @@ class Store(RenamedAttributes):
 
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
         """Apply the script atomically and exactly once, or raise the error that prevented it."""
-        if self._closed:
-            raise _closed_error()
+        self._refuse_if_closed()
         if script.op is not None and not self._keeps_log:
             raise _no_log_error()
         (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
@@ -457,7 +456,7 @@ class Store(RenamedAttributes):
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise _closed_error()
+            raise StoreClosed("the store is closed")
 
     async def close(self) -> None:
         """Finish writes in flight and release all resources, even if cancelled. May be called twice."""
@@ -488,10 +487,6 @@ class Store(RenamedAttributes):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _closed_error() -> StoreClosed:
-    return StoreClosed("the store is closed")
 
 
 def _no_log_error() -> BadValue:
