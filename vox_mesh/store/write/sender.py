@@ -183,7 +183,7 @@ class Sender:
         return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
 
     def _rollback_chance(self, scripts: int) -> float:
-        """Return the chance that one of so many scripts fails, by the share that failed lately."""
+        """Return the chance that one of this number of scripts fails, by the share that failed lately."""
         return 1.0 - (1.0 - self._failing_share) ** scripts
 
     def _optimistic_batch(
