@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "init": "vox_mesh.cli.init:init",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
     "job": "vox_mesh.cli.jobs.job:job",
+    "join": "vox_mesh.cli.database.join:join",
     "lock": "vox_mesh.cli.locks.lock:lock",
     "messages": "vox_mesh.cli.messages.messages:messages",
     "nodes": "vox_mesh.cli.node.nodes:nodes",
@@ -55,6 +56,7 @@ _COMMANDS: Final = {
     "ucxl": "vox_mesh.cli.rhythm.beat:ucxl",
     "up": "vox_mesh.cli.node.node_run:up",
     "worker": "vox_mesh.cli.jobs.worker:worker",
+    "workflow": "vox_mesh.cli.jobs.workflow:workflow",
 }
 
 

@@ -18,6 +18,7 @@ SUMMARIES: Final = {
     "init": "Create the mesh of this repository or folder",
     "kind": "Pause, limit and audit kinds of job",
     "job": "Schedule, inspect, wait for, abort and verify jobs",
+    "join": "Join the mesh on a shared database server",
     "lock": "Acquire, renew, release, list and break locks",
     "messages": "List, show, acknowledge, reject and retry messages",
     "nodes": "List the live nodes",
@@ -34,4 +35,5 @@ SUMMARIES: Final = {
     "ucxl": "Resolve the times in UCXL addresses",
     "up": "Run a node of the mesh until SIGINT or SIGTERM",
     "worker": "Run, list and drain workers",
+    "workflow": "Run files of jobs that depend on each other",
 }

@@ -37,6 +37,7 @@ __all__ = [
     "handler_manifest",
     "manifests_at",
     "parse_manifests",
+    "read_manifest",
     "sort_by_dependency",
 ]
 
@@ -274,7 +275,7 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
     faults: list[DocumentFault] = []
     documents = read_documents(text, name)
     for document in documents:
-        manifest, found = _read(document)
+        manifest, found = read_manifest(document)
         if found:
             faults += sorted(found, key=lambda fault: fault.line)
         elif manifest is not None:
@@ -291,7 +292,7 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
     manifests: list[Manifest] = []
     faults: list[str] = []
     for place, value in values.items():
-        manifest, found = _read(Document("", value, (), Lines(1)))
+        manifest, found = read_manifest(Document("", value, (), Lines(1)))
         if manifest is not None:
             manifests.append(manifest)
         faults += [f"{field_text((*place, *fault.path))}: {fault.wrong}" for fault in found]
@@ -300,7 +301,7 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
     return manifests
 
 
-def _read(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
+def read_manifest(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
     """Return the manifest of a document, and its faults, at most one per field."""
     fields = document.value
     if not isinstance(fields, dict):
