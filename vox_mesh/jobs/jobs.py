@@ -23,6 +23,7 @@ from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -199,11 +200,11 @@ class Jobs:
             "seed": self._random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.attempts,
-            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
+            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff is None else manifest.backoff_ms,
         }
-        if manifest.lease_ms is not None:
-            item["lease_ms"] = manifest.lease_ms
-        if manifest.run_at_ms is not None:
+        if manifest.lease is not None and (lease_ms := manifest.lease_ms) is not None:
+            item["lease_ms"] = lease_ms
+        if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
             item["after"] = [_to_predecessor(each) for each in manifest.after]
@@ -311,9 +312,9 @@ class Jobs:
                 if job.has_ended:
                     return
 
-    async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
+    async def wait(self, reference: Reference, *, timeout: Duration | None = None) -> Job:
         """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else seconds_of("timeout", timeout)):
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:

@@ -152,7 +152,12 @@ class Manifest(BaseModel):
 
         A lease in time is not part of the core; a lease until the end of a phase or bar is.
         """
-        core = {name: value for name, value in self._given().items() if name in _CORE_FIELDS}
+        fields = self.__dict__
+        core = {
+            name: fields[name]
+            for name in self.__pydantic_fields_set__ & _CORE_FIELDS
+            if fields[name] is not None or name == "payload"
+        }
         if self.command is not None:
             core.pop("kind", None)
             core["command"] = list(self.command)
@@ -172,7 +177,7 @@ class Manifest(BaseModel):
 
     def resolved_core(self) -> dict[str, Any]:
         """Return the core. Raises `BadManifest` while a reference in `after` is unresolved."""
-        if self.unresolved:
+        if self.after and self.unresolved:
             raise BadManifest([f"after: {self.unresolved[0]} is not resolved to a job id"])
         return self.core()
 
