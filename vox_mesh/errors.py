@@ -13,6 +13,7 @@ from vox_mesh.base_errors import BadPolicy as BadPolicy
 from vox_mesh.base_errors import BadScore as BadScore
 from vox_mesh.base_errors import BadSettings as BadSettings
 from vox_mesh.base_errors import BadValue as BadValue
+from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotJson as NotJson
 
@@ -193,6 +194,12 @@ class DatabaseFault(MeshError):
     """The database itself failed (disk full, I/O error, damaged file)."""
 
     code = "database_fault"
+
+
+class DatabaseNotOpened(DatabaseFault):
+    """The database file can't be opened or created, such as in a folder that can't be written."""
+
+    code = "database_not_opened"
 
 
 class Unauthorized(MeshError):

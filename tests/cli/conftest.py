@@ -45,6 +45,9 @@ class Ended:
         assert self.out == "", self
         assert self.err.endswith("\n"), self
         assert self.err.count("\n") == 1, self
+        if self.err.startswith("{"):  # with --json
+            document = json.loads(self.err)
+            return f"vox-mesh: {document['message']}; {document['hint']} [{document['code']}]\n"
         assert self.err.startswith("vox-mesh: "), self
         assert "; " in self.err, self
         return self.err
@@ -83,8 +86,11 @@ class VoxCommand:
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
 
     def launch(self, *arguments: str) -> Process:
-        """Start a command."""
-        return Process(Program(arguments, self.environment, module="vox_mesh.cli", folder=str(self.folder)))
+        """Start a command. A node has no command server unless the variables ask for one."""
+        seen = self.environment
+        if arguments[:1] in (("up",), ("worker",)):
+            seen = {"VOX_MESH_COMMAND_SERVER": "0", **seen}
+        return Process(Program(arguments, seen, module="vox_mesh.cli", folder=str(self.folder)))
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.store import Store
 
 _STATES: Final = frozenset(JobState)
@@ -254,16 +255,25 @@ class JobQueries:
         before = _MAX_POSITION if before is None else before
         return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
 
+    async def of_run(self, first: str, last: str) -> list[Job]:
+        """Return the jobs whose ULIDs are between these, read from the database."""
+        values = (*self._store.mesh_id, first, last)
+        return [Job._make(row) for row in await self._store.read(SQL["of_run"], values, fresh=True)]
+
+    async def runs(self, scanned: int, limit: int) -> list[Row]:
+        """Return the newest runs of workflows among the newest jobs."""
+        return [*await self._store.read(SQL["runs"], (*self._store.mesh_id, scanned, limit))]
+
     async def newest_position(self) -> int:
         """Return the position of the job that was scheduled last, in any mesh of the database."""
         return (await self._store.read(SQL["newest"])).value or 0
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """Return the number of jobs by kind and state."""
+        """Return the number of jobs by kind and state; a state without jobs is not listed, and reads as 0."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
             if row["state"] in _STATES and type(row["jobs"]) is int:
-                counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
+                counts.setdefault(row["kind"], Counter())[row["state"]] = row["jobs"]
         return counts
 
     async def count_open(self, _: int) -> int:

@@ -41,6 +41,7 @@ from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -140,14 +141,15 @@ class Messages:
         thread: str | None = None,
         correlation: str | None = None,
         reply_to: str | None = None,
-        ttl: float | None = None,
-        ack_within: float | None = None,
+        ttl: Duration | None = None,
+        ack_within: Duration | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         traceparent: str | None = None,
         key: str | None = None,
         route: Route = Auto,
         timeout: float | None = None,
         statements: MakeStatements | None = None,
+        ordered: bool = False,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
@@ -155,6 +157,9 @@ class Messages:
         `ttl` seconds from now. If it is not acknowledged within `ack_within` seconds, its sender is notified.
         Messages sent with the same `key` (a ULID) and content are one message. The `statements` take effect
         with it, or neither does; such a message is not spooled while the database is unreachable.
+
+        Messages to an agent are received in order. Messages to a role are received in parallel, unless they
+        are `ordered`: then the next one of the sender comes when the last was settled.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -169,7 +174,7 @@ class Messages:
         own = self._writer.identity  # loaded first: the clock ticks in its name
         if traceparent is not None:
             checked_trace(traceparent)
-        with self._sender.signing.sending(), tracing.sending(traceparent, to) as carried:
+        with self._sender.signing, tracing.sending(traceparent, to) as carried:
             unsigned = Message(
                 message_uuid=new_key() if key is None else checked_id(key),
                 sender_agent=sender,
@@ -187,6 +192,7 @@ class Messages:
                 sender_node=own.node_id,
                 sender_incarnation=self._writer.incarnation,
                 traceparent=traceparent or carried,
+                is_ordered=int(ordered or not to.startswith(ROLE)),
             )
             return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
 
@@ -226,10 +232,10 @@ class Messages:
         """Return the given agent, or the default agent of this process."""
         return checked_agent(agent or self._agent or self._writer.identity.node_id)
 
-    async def wait_for_ack(self, message: Message, timeout: float) -> bool:
+    async def wait_for_ack(self, message: Message, timeout: Duration) -> bool:
         """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds_of("timeout", timeout)):
                 async for _ in self._store.changes():
                     found = await self.queries.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
@@ -243,7 +249,7 @@ class Messages:
         agent: str | None = None,
         *,
         roles: Sequence[str] = (),
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
         at_once: int = MAX_CLAIMED,
     ) -> AsyncGenerator[Message, None]:
         """Yield the messages for an agent and its roles as they come; each must be acknowledged.
@@ -312,7 +318,7 @@ class Messages:
         *,
         roles: Sequence[str] = (),
         limit: int = MAX_CLAIMED,
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
     ) -> list[Message]:
         """Claim the messages that are ready now, each sender's in order; each must be acknowledged.
 
@@ -332,7 +338,7 @@ class Messages:
         *,
         roles: Sequence[str] = (),
         limit: int = MAX_CLAIMED,
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
     ) -> list[Message]:
         """Claim ready messages as `inbox` does, without consulting the local copy of the database."""
         names = self._names(agent, roles)
@@ -373,15 +379,16 @@ class Messages:
         return await self._settlement.ack(messages)
 
     async def nack(
-        self, message: Message, *, retry_in: float | None = None, reason: str | None = None
+        self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
     ) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time.
 
         Later messages of its sender wait for it. After its last attempt it becomes a dead letter.
         """
-        await self._settlement.nack(message, retry_in, reason)
+        retry_s = None if retry_in is None else seconds_of("retry_in", retry_in)
+        await self._settlement.nack(message, retry_s, reason)
 
-    async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
+    async def renew(self, message: Message, *, lease: Duration = LEASE_S) -> None:
         """Renew the lease of a message."""
         await self._settlement.renew(message, checked_lease(lease))
 
@@ -450,9 +457,10 @@ class Messages:
         return await self.wait_for_ack(message, timeout)
 
 
-def _time_after(name: str, seconds: float | None, now_ms: int) -> int | None:
-    if seconds is None:
+def _time_after(name: str, duration: Duration | None, now_ms: int) -> int | None:
+    if duration is None:
         return None
+    seconds = seconds_of(name, duration)
     if not 0 < seconds <= MAX_TTL_S:
         raise BadValue(f"{name} must be more than 0 and at most {MAX_TTL_S:g} seconds, got {seconds}")
     return now_ms + round(seconds * 1_000)

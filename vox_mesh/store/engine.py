@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineFacts(NamedTuple):
     """How the database is reached."""
 
     driver: str
@@ -45,7 +43,7 @@ class Engine(Protocol):
     max_scripts: int
     """The number of scripts above which a larger batch gains nothing."""
 
-    async def run(self, batch: Batch) -> BatchResult:
+    def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction. If cancelled before it began, it has no effect."""
 
     async def query(self, statement: Statement) -> Rows:

@@ -7,10 +7,9 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.base.backends import Backend
@@ -46,8 +45,7 @@ _PING_TIMEOUT_S: Final = 2.0
 _WATCH_READ_TIMEOUT_S: Final = 3.0  # a watch reports an unreachable database within 5 s
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
+class StoreStatus(NamedTuple):
     """State of the store, for `db status` and monitoring. Without `engine`, the database does not answer."""
 
     backend: Backend
@@ -138,8 +136,8 @@ class Store(RenamedAttributes):
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
         """Apply the script atomically and exactly once, or raise the error that prevented it."""
         self._refuse_if_closed()
-        if script.op is not None:
-            self._refuse_without_log()
+        if script.op is not None and not self._keeps_log:
+            raise _no_log_error()
         (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
@@ -153,18 +151,14 @@ class Store(RenamedAttributes):
         self._refuse_if_closed()
         if not scripts:
             return []
-        if any(script.op is not None for script in scripts):
-            self._refuse_without_log()
+        if not self._keeps_log and any(script.op is not None for script in scripts):
+            raise _no_log_error()
         if sum(script.weight for script in scripts) > MAX_SCRIPT_BYTES:
             raise BadValue(
                 f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
                 hint="write them in parts",
             )
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
-
-    def _refuse_without_log(self) -> None:
-        if not self._keeps_log:
-            raise BadValue("this store keeps no log", hint="open it with Mesh.open")
 
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
@@ -493,6 +487,10 @@ class Store(RenamedAttributes):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _no_log_error() -> BadValue:
+    return BadValue("this store keeps no log", hint="open it with Mesh.open")
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

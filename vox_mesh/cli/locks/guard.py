@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
-from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
+from vox_mesh.cli.support.exit_codes import NOT_LET_IN, ExitCode, exit_code_of
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import start_quickly, start_shared
 from vox_mesh.errors import BadSettings, MeshError
@@ -89,7 +89,7 @@ def check(
         try:
             found = asyncio.run(_find_obstacles(settings, checked, agent))
         except MeshError as error:
-            if exit_code_of(error) is ExitCode.USAGE:
+            if exit_code_of(error) is ExitCode.USAGE and not isinstance(error, NOT_LET_IN):
                 raise
             # Other errors must not look like "a path is held".
             if mode is Mode.LENIENT:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongBackend
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, DatabaseNotOpened, WrongBackend
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.engines import sqlite
@@ -147,14 +149,14 @@ class FileEngine:
             raise _open_error(path, error) from None
         return cls(path, writer, *opened[0])
 
-    async def run(self, batch: Batch) -> BatchResult:
+    def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction when it is this process's turn."""
         if batch.scripts < _MIN_HEAD_START_SCRIPTS:
-            return await self._writer.do(lambda: self._write(batch))
+            return self._writer.do(partial(self._write, batch))
         start = HeadStart()
-        writing = self._writer.do(lambda: self._write_with_head_start(batch, start))
+        writing = self._writer.do(partial(self._write_with_head_start, batch, start))
         start.wait(_MAX_HEAD_START_S)
-        return await writing
+        return writing
 
     def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
         with self._turn:
@@ -236,13 +238,24 @@ def _open_error(path: Path, error: BaseException) -> BaseException:
             f"another process has kept {path} from being opened for {_OPEN_TIMEOUT_S:g} s",
             hint="is a process that writes to it stopped or hanging?",
         )
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+    if _code(error) == sqlite3.SQLITE_NOTADB:
         return _not_a_database(path)
     if isinstance(error, OSError | sqlite3.Error):
-        return DatabaseFault(
+        if getattr(error, "errno", None) == errno.ENOSPC or (_code(error) or 0) & 0xFF in _DISK_FAULTS:
+            return DatabaseFault(f"{path} can't be opened: {error}", hint="is the disk full? free some space")
+        return DatabaseNotOpened(
             f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
         )
     return error
+
+
+_DISK_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def _code(error: BaseException) -> int | None:
+    """Return SQLite's code of an error, if it has one."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code
 
 
 def turn_path(path: Path) -> Path:
