@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import vox_mesh.cli
-from vox_mesh.errors import BadSettings, BadValue, MeshError
+from vox_mesh.cli.locks.paths import path_in
+from vox_mesh.errors import BadSettings, MeshError
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,8 @@ class WorkTree:
         return [_name(path) for path in differing.split(b"\0") if path]
 
     def path_of(self, given: str) -> str:
-        """Return a path of the current folder relative to the root; that of a folder ends with `/`.
-
-        Symbolic links are resolved except for the last name: git treats a link as a file.
-        """
-        path = Path.cwd() / given
-        path = path.resolve() if path.name in ("", "..") else path.parent.resolve() / path.name
-        root = self.root.resolve()
-        if not given or not path.is_relative_to(root):
-            raise BadValue(
-                f"path must be in the repository at {root}, got {given!r}", hint="pass a path in it"
-            )
-        inside = _name(os.fsencode(path.relative_to(root)))
-        return f"{inside}/" if path.is_dir() and not path.is_symlink() else inside
+        """Return a path of the current folder relative to the root; that of a folder ends with `/`."""
+        return path_in(self.root, given)
 
 
 def _name(path: bytes) -> str:
