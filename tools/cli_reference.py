@@ -1,4 +1,4 @@
-"""Generate docs/cli.md, the reference of all commands, from the commands themselves.
+"""Generate docs/reference/cli.md, the reference of all commands, from the commands themselves.
 
 `python -m tools.cli_reference` writes it; with `--check` it only says whether the page is up to date.
 """
@@ -18,7 +18,7 @@ import click
 
 from vox_mesh.cli.app import NAME, app
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
 _JSON: Final = "as_json"
 _EXAMPLE: Final = re.compile(r"^Examples?:\n((?:[ ]{2}.*(?:\n|$))+)", re.MULTILINE)
@@ -149,7 +149,7 @@ def main() -> int:
     if not parser.parse_args().check:
         PAGE.write_text(text)
     elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/cli.md is out of date: run `python -m tools.cli_reference`")
+        print("docs/reference/cli.md is out of date: run `python -m tools.cli_reference`")
         return 1
     return 0
 
