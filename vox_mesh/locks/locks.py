@@ -10,6 +10,7 @@ from typing import Final
 
 from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
+from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
 from vox_mesh.locks.scripts import (
@@ -37,14 +38,15 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
 _NO_LONGER_HELD: Final = "no_longer_held"
+_MAX_REACQUISITIONS: Final = 3
 _LIST_HINT: Final = "run `vox-mesh lock list` to see the locks that are held"
 
 
 class Locks:
     """Acquire, renew, release and list locks, for the agents of one process.
 
-    A holder is a node and an agent; the fencing token proves that a lock is held. Locks are not re-entrant: a
-    holder that asks for its key again waits, or is refused, like any other.
+    A holder is a node and an agent; the fencing token proves that a lock is held. `acquire` and `hold` are
+    not re-entrant: a holder that asks for its key again waits, or is refused, like any other.
     """
 
     def __init__(
@@ -67,6 +69,9 @@ class Locks:
         self._holders = LockHolders(store, monotonic)
         self._acquirer = LockAcquirer(store, clock, self._holders, monotonic)
         self._held = HeldLocks(store, self._release_after_hold, monotonic)
+        self._of_agents = AgentLocks(
+            self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), self.release, monotonic
+        )
         self._on_granted = on_granted
         self.waited = Histogram(QUICK_S)
         """How long granted requests waited, in seconds."""
@@ -95,6 +100,38 @@ class Locks:
         self.waited.observe(self._monotonic() - asked_at)
         self._on_granted(lock.fence_token)
         return lock
+
+    async def acquire_or_renew(
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None = None,
+        ttl: float | None = None,
+        wait: float = 0.0,
+        shared: bool = False,
+    ) -> Lock:
+        """Acquire the keys; if this agent already holds all of them in this mode, renew its lock instead.
+
+        A renewed lock keeps its token and all of its keys, and has `is_renewed`. Only for agents that do one
+        thing at a time: all tasks and processes that use one agent's name on this node hold the same lock,
+        and the first release ends it for all of them.
+        """
+        request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
+        refuse_mesh_keys(request.keys)
+        for _ in range(_MAX_REACQUISITIONS):
+            # A second shared lock would be granted, not refused.
+            if shared and (lock := await self._of_agents.renew_if_held(request)) is not None:
+                return lock
+            try:
+                return await self.acquire(request.keys, agent=agent, ttl=ttl, shared=shared)
+            except LockHeld as refused:
+                if not any(map(LockOwner.of(request).owns, refused.holders)):
+                    if wait <= 0:
+                        raise
+                    break
+            if (lock := await self._of_agents.renew_if_held(request)) is not None:
+                return lock
+        return await self.acquire(request.keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
 
     async def acquire_own(self, name: str, ttl: float) -> Lock:
         """Acquire a lock of the mesh itself, which no agent can have, without waiting."""
@@ -225,6 +262,15 @@ class Locks:
         if not await self.release(lock):
             raise _not_held(key, fence_token)
         return lock
+
+    async def release_held(self, keys: str | Sequence[str] | None = None, *, agent: str) -> list[Lock]:
+        """Release the locks that an agent of this node holds on these keys, or all of its locks.
+
+        Raises `NotKnown` if it holds none of the keys. Returns the released locks, each with all of its keys.
+        """
+        wanted = None if keys is None else normal_keys(keys)
+        refuse_mesh_keys(wanted or ())
+        return await self._of_agents.release(LockOwner(self._node(), agent), wanted)
 
     async def _find_held(self, key: str, fence_token: int) -> Lock:
         refuse_mesh_keys(normal_keys(key))

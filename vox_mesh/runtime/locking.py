@@ -23,10 +23,17 @@ async def acquire_lock(
     until: str | None,
     wait: float,
     shared: bool,
+    or_renew: bool = False,
 ) -> Lock:
-    """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds."""
+    """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds.
+
+    `or_renew`: if the agent holds them already, its lock is renewed.
+    """
     if until is None:
-        return await mesh.locks.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        acquire = mesh.locks.acquire_or_renew if or_renew else mesh.locks.acquire
+        return await acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+    if or_renew:
+        raise BadValue("or_renew and until must not both be given", hint="pass or_renew or until")
     locks = await _beat_locks(mesh, ttl)
     return await locks.acquire(keys, until, agent=agent, wait=wait, shared=shared)
 

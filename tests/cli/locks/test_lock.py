@@ -40,7 +40,9 @@ def shown(process: Process) -> Any:
 
 def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: VoxCommand) -> None:
     held = coder("lock", "acquire", _KEY, "--json").document
-    assert [*held] == ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
+    names = ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
+    assert [*held] == [*names, "is_renewed"]
+    assert not held.pop("is_renewed")
     assert (held["lock_key"], held["holder_agent"], held["is_shared"]) == (_KEY, "coder", False)
     token = str(held["fence_token"])
 
@@ -58,12 +60,43 @@ def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: VoxCo
     assert renewed["expires_at"] > held["expires_at"]
     assert coder("lock", "renew", _KEY, "--token", token).code == 0
     (listed,) = coder("lock", "list", "--json").document
-    assert listed["left_ms"] <= 30_000  # for its usual time, not for as long as it was held
+    assert listed["left_ms"] <= 600_000  # for its usual time, not for as long as it was held
 
     assert coder("lock", "release", _KEY, "--token", token).code == 0
     assert coder("lock", "release", _KEY, "--token", token).code == 1
     again = coder("lock", "acquire", _KEY, "--json").document
     assert again["fence_token"] > held["fence_token"]
+
+
+def test_a_lock_that_the_agent_holds_is_renewed_and_released_without_its_token(coder: VoxCommand) -> None:
+    held = coder("lock", "acquire", _KEY, "--json").document
+    again = coder("lock", "acquire", _KEY, "--ttl", "20m", "--json").document
+    assert (again["fence_token"], again["is_renewed"]) == (held["fence_token"], True)
+    assert again["expires_at"] > held["expires_at"]
+    fresh = coder("lock", "acquire", _KEY, "--fresh")
+    assert (fresh.code, f"your own lock on {_KEY} is in the way" in fresh.error) == (1, True)
+    assert coder("lock", "run", _KEY, "--", "true").code == 1, "it would release the lock at its end"
+    other = coder("lock", "release", _KEY, "--agent", "tester")
+    assert (other.code, f"{_KEY} is not held by tester on {held['holder_node']}" in other.error) == (1, True)
+    coder("lock", "acquire", "task:1", "--agent", "tester")
+    coder("lock", "acquire", "task:2", "task:3")
+    mine = coder("lock", "list", "--agent", "coder", "--json").document
+    assert [each["lock_key"] for each in mine] == [_KEY, "task:2", "task:3"]
+    assert coder("lock", "release", _KEY, "--json").document["fence_token"] == held["fence_token"]
+    (released,) = coder("lock", "release", "--all", "--json").document
+    assert released["lock_keys"] == ["task:2", "task:3"]
+    assert coder("lock", "release", "--all", "--json").document == []
+    assert [each["holder_agent"] for each in coder("lock", "list", "--json").document] == ["tester"]
+
+
+def test_files_are_locked_for_ten_minutes_unless_that_is_said(coder: VoxCommand) -> None:
+    coder("lock", "acquire", _KEY)
+    coder("lock", "acquire", "task:1")
+    coder("lock", "acquire", "task:2", "--ttl", "1m")
+    left = {each["lock_key"]: each["left_ms"] for each in coder("lock", "list", "--json").document}
+    assert 500_000 < left[_KEY] <= 600_000
+    assert 240_000 < left["task:1"] <= 300_000
+    assert left["task:2"] <= 60_000
 
 
 def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: VoxCommand) -> None:
@@ -156,7 +189,9 @@ def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: VoxCommand) ->
         ("lock acquire task:k --ttl soon", "'soon' is not a duration"),
         ("lock run task:k", "after `--`"),
         ("lock run -- touch started", "KEY"),
-        ("lock release task:k", "--token"),
+        ("lock release", "KEY or --all"),
+        ("lock release task:k --all", "KEY or --all"),
+        ("lock release task:k --token 1 --agent a", "--token can't be combined"),
         ("lock break task:k", "--reason"),
     ],
 )
@@ -170,6 +205,7 @@ def test_wrong_usage_ends_with_2_and_says_why(
     ("command", "fault"),
     [
         ("lock run task:k -- touch started", "VOX_AGENT_ID"),
+        ("lock release task:k", "pass --token N, or --agent NAME"),
         ("lock acquire task:k --agent a --ttl 30d", "ttl must be seconds"),
         ("lock acquire file:/etc/passwd --agent a", "path of a key must be relative"),
     ],

@@ -62,7 +62,7 @@ def _unknown_prefix(text: str, prefix: str, rest: str) -> BadValue:
         right = _near(name, rest) or f"{TASK + text.strip()!r}, or {FILE + text.strip()!r} for a path"
     return BadValue(
         f"key must begin with {FILE} or {TASK}, got {text!r}",
-        hint=f"write {right}; --literal takes any other key as it is",
+        hint=f"write {right}; --literal takes any other key",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Final
@@ -12,7 +13,7 @@ import click
 
 from vox_mesh.cli.locks.lock_run import run
 from vox_mesh.cli.locks.paths import keys_of, literal_option
-from vox_mesh.cli.support.options import LockOptions, lock_options, ttl_option
+from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
@@ -24,11 +25,12 @@ from vox_mesh.cli.support.output import (
     table,
 )
 from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
-from vox_mesh.errors import LockHeld
+from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.model.locks.patterns import FILE
+from vox_mesh.model.locks.records import Holder
 from vox_mesh.runtime.locking import acquire_lock
-from vox_mesh.views.locks import HoldView, LockView
+from vox_mesh.views.locks import AcquiredView, HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -38,6 +40,10 @@ _TOKEN: Final = click.option(
     required=True,
     help="Fencing token of the lock.",
 )
+_FILE_TTL_S: Final = 600.0
+"""The default lease of files: agents think for minutes. Python renews, and has a shorter one."""
+
+_TTL: Final = "10m for files, 5m for other keys"
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
@@ -50,7 +56,8 @@ def lock() -> None:
 
 @lock.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@lock_options
+@lock_options(_TTL)
+@click.option("--fresh", is_flag=True, help="Refuse to renew a lock that the agent holds already.")
 @literal_option
 @json_option
 def acquire(
@@ -60,6 +67,7 @@ def acquire(
     until: str | None,
     wait: float,
     shared: bool,
+    fresh: bool,
     literal: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +76,10 @@ def acquire(
     A KEY is a path of the current folder, file: and a path from the root of the repository, or task: and any
     name. A folder stands for everything in it: src/ is file:src/**.
 
-    If a key is held, it ends with 1 and names the holders; with --json the holders are the document.
+    A lock that the agent holds already is renewed and keeps its token. Processes that use one agent's name on
+    one node are one agent. --fresh and --until always acquire a new lock.
+
+    If another agent holds a key, it ends with 1 and names the holders; with --json they are the document.
 
     \b
     Example:
@@ -76,20 +87,28 @@ def acquire(
     """
     settings = start_quickly("lock acquire")
     keys = keys_of(keys, settings, literal=literal)
-    arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
+    options = LockOptions(keys, agent, ttl, wait, shared, until)
+    arguments = options.arguments(settings) | {"or_renew": not fresh and until is None}
+    if until is None:
+        arguments["ttl"] = _ttl_of(keys, ttl)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
     except LockHeld as refused:
         if as_json:
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
-    _show_lock(held, as_json=as_json)
+    _show_lock(AcquiredView.of(held), as_json=as_json)
+
+
+def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
+    """Return the lease of a lock; `None` is the default of its keys in Python."""
+    return _FILE_TTL_S if ttl is None and any(key.startswith(FILE) for key in keys) else ttl
 
 
 @lock.command()
 @_KEY
 @_TOKEN
-@ttl_option
+@ttl_option(_TTL)
 @literal_option
 @json_option
 def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool) -> None:
@@ -103,45 +122,71 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool)
     """
     settings = start_quickly("lock renew")
     (key,) = keys_of([key], settings, literal=literal)
-    renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=ttl))
-    _show_lock(asyncio.run(renewal), as_json=as_json)
+    lease = _ttl_of([key], ttl)
+    renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
+    _show_lock(LockView.of(asyncio.run(renewal)), as_json=as_json)
 
 
 @lock.command()
-@_KEY
-@_TOKEN
+@click.argument("key", required=False)
+@click.option("--token", type=click.IntRange(min=1), metavar="N", help="Fencing token of the lock.")
+@click.option("--agent", help="Agent that holds the lock, if no token is given.", show_default="VOX_AGENT_ID")
+@click.option("--all", "releases_all", is_flag=True, help="Release all locks of the agent on this node.")
 @literal_option
 @json_option
-def release(key: str, token: int, literal: bool, as_json: bool) -> None:
+def release(
+    key: str | None, token: int | None, agent: str | None, releases_all: bool, literal: bool, as_json: bool
+) -> None:
     """Release a lock and all of its keys.
 
-    With a wrong token nothing changes.
+    The lock is named by its token, or else it is the agent's own, acquired on this node. With a wrong token
+    nothing changes. --all releases every lock of the agent; with --json they are an array.
 
     \b
-    Example:
+    Examples:
+      vox-mesh lock release file:src/lib.rs --agent coder
       vox-mesh lock release file:src/lib.rs --token 7
+      vox-mesh lock release --all --agent coder
     """
+    if (key is None) != releases_all:
+        raise click.UsageError("pass KEY or --all, and not both")
+    if token is not None and (agent is not None or releases_all):
+        raise click.UsageError("--token can't be combined with --agent or --all")
     settings = start_quickly("lock release")
-    (key,) = keys_of([key], settings, literal=literal)
-    releasing = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(key, token))
-    _show_lock(asyncio.run(releasing), as_json=as_json)
+    keys = None if key is None else keys_of([key], settings, literal=literal)
+    if keys is not None and token is not None:
+        one = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(keys[0], token))
+        _show_lock(LockView.of(asyncio.run(one)), as_json=as_json)
+        return
+    owner = acting_agent(agent, settings, "--token N, or --agent")
+    released = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.release_held(keys, agent=owner)))
+    if releases_all:
+        show_several([_record(LockView.of(each), as_json=as_json) for each in released], as_json=as_json)
+    elif released:
+        _show_lock(LockView.of(released[0]), as_json=as_json)
+    else:
+        raise NotKnown(f"{key} was not released: its lease has just ended", hint="nothing is left to do")
 
 
-def _show_lock(held: Lock, *, as_json: bool) -> None:
-    keys: Record = {"lock_key": held.keys[0]}
-    if len(held.keys) > 1:
-        keys = {"lock_keys": held.keys if as_json else ", ".join(held.keys)}
-    about = {name: value for name, value in vars(LockView.of(held)).items() if name != "lock_keys"}
-    show_one({**keys, **about}, as_json=as_json)
+def _show_lock(view: LockView, *, as_json: bool) -> None:
+    show_one(_record(view, as_json=as_json), as_json=as_json)
+
+
+def _record(view: LockView, *, as_json: bool) -> Record:
+    keys: Record = {"lock_key": view.lock_keys[0]}
+    if len(view.lock_keys) > 1:
+        keys = {"lock_keys": view.lock_keys if as_json else ", ".join(view.lock_keys)}
+    return {**keys, **{name: value for name, value in vars(view).items() if name != "lock_keys"}}
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 @lock.command(name="list")
+@click.option("--agent", help="Only the locks of this agent, on any node.")
 @click.option("--watch", "goes_on", is_flag=True, help="Then show each change until Ctrl-C.")
 @json_option
-def list_(goes_on: bool, as_json: bool) -> None:
+def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
     """List the held locks, their holders and waiters.
 
     With --watch a terminal shows the whole list after every change; otherwise, and with --json, each lock
@@ -152,10 +197,14 @@ def list_(goes_on: bool, as_json: bool) -> None:
       vox-mesh lock list --watch
     """
     if goes_on:
-        run_command("lock list", lambda mesh: _watch(mesh, as_json))
+        run_command("lock list", lambda mesh: _watch(mesh, agent, as_json))
     else:
-        found = run_command("lock list", lambda mesh: mesh.locks.holders())
+        found = _of_agent(run_command("lock list", lambda mesh: mesh.locks.holders()), agent)
         show_several([vars(HoldView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
+
+
+def _of_agent(holders: list[Holder], agent: str | None) -> list[Holder]:
+    return [each for each in holders if agent in (None, each.holder_agent)]
 
 
 def _line(holder: Holder) -> Record:
@@ -172,11 +221,12 @@ def _line(holder: Holder) -> Record:
     }
 
 
-async def _watch(mesh: Mesh, as_json: bool) -> None:
+async def _watch(mesh: Mesh, agent: str | None, as_json: bool) -> None:
     is_drawn = sys.stdout.isatty() and not as_json
     seen: dict[tuple[str, int], Holder] = {}
     async with aclosing(mesh.locks.watch()) as changes:
-        async for found in changes:
+        async for everyones in changes:
+            found = _of_agent(everyones, agent)
             if is_drawn:
                 click.clear()
                 show_lines(table([_line(holder) for holder in found]))

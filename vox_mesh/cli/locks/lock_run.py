@@ -31,7 +31,7 @@ _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 
 @click.command(cls=TrailingCommand)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY... -- COMMAND...")
-@lock_options
+@lock_options("30s for files, 5m for other keys")
 @literal_option
 def run(
     keys: tuple[str, ...],

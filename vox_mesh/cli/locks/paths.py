@@ -20,7 +20,7 @@ _EVERYTHING: Final = "**"
 _ROOT_FOLDER: Final = "./"
 
 literal_option: Final = click.option(
-    "--literal", is_flag=True, help="Take each KEY as it is written, as in Python."
+    "--literal", is_flag=True, help="Take each KEY literally, as Python does."
 )
 
 
