@@ -39,6 +39,7 @@ stderr; an error is one line with its cause and a hint. Durations are written `5
 | 1 | a negative answer: not acquired, not found, refused, broken |
 | 2 | wrong usage or settings |
 | 3 | the database is unreachable, or the circuit is open |
+| 4 | nothing new: `job schedule --once` found the same job, and it was not run again |
 | 130, 141 | interrupted; the reader of the output has exited |
 
 `vox-mesh lock run` ends with the exit code of the command it runs, with 126 or 127 if that can't be run, and

@@ -235,6 +235,12 @@ class WrongBackend(MeshError):
     code = "wrong_home"
 
 
+class ForeignDatabase(WrongBackend):
+    """The database holds tables of another application, and no mesh."""
+
+    code = "foreign_database"
+
+
 class SpoolFull(MeshError):
     """The database is unreachable and the spool is full: the write was not stored."""
 

@@ -23,7 +23,7 @@ from tools.sqld import Server
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md")])
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$)")
+_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$|[0-9a-f]{8,64}$)")
 _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
 _QUOTED: Final = re.compile(r"'[^']*'")
 _EXAMPLE: Final = Path("tour.py")

@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "doctor": "vox_mesh.cli.doctor.doctor:doctor",
     "guard": "vox_mesh.cli.locks.guard:guard",
     "inbox": "vox_mesh.cli.messages.inbox:inbox",
+    "init": "vox_mesh.cli.init:init",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
     "job": "vox_mesh.cli.jobs.job:job",
     "lock": "vox_mesh.cli.locks.lock:lock",
@@ -46,6 +47,7 @@ _COMMANDS: Final = {
     "route": "vox_mesh.cli.node.nodes:route",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
+    "server": "vox_mesh.cli.database.server:server",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
     "trust": "vox_mesh.cli.trust:trust",
@@ -89,7 +91,7 @@ def app() -> None:
 
     \b
     Example:
-      VOX_MESH_ENABLED=1 vox-mesh db init
+      vox-mesh init
     """
 
 

@@ -13,6 +13,7 @@ import click
 
 from vox_mesh.cli.locks.lock_run import run
 from vox_mesh.cli.locks.paths import keys_of, literal_option
+from vox_mesh.cli.support.mesh_report import print_mesh, verbose_option
 from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
     CommandGroup,
@@ -59,6 +60,7 @@ def lock() -> None:
 @lock_options(_TTL)
 @click.option("--fresh", is_flag=True, help="Refuse to renew a lock that the agent holds already.")
 @literal_option
+@verbose_option
 @json_option
 def acquire(
     keys: tuple[str, ...],
@@ -69,6 +71,7 @@ def acquire(
     shared: bool,
     fresh: bool,
     literal: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Acquire all keys under one fencing token, or none.
@@ -86,6 +89,8 @@ def acquire(
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
     settings = start_quickly("lock acquire")
+    if verbose:
+        print_mesh(settings)
     keys = keys_of(keys, settings, literal=literal)
     options = LockOptions(keys, agent, ttl, wait, shared, until)
     arguments = options.arguments(settings) | {"or_renew": not fresh and until is None}
