@@ -1,7 +1,8 @@
 -- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
--- ?1: scope, ?2: repository, ?3: the maximum of rows of each sort, ?4: the lock key of the rhythm's leader. A
--- column of rows is a JSON array of arrays, and long texts are cut.
+-- ?1: scope, ?2: repository, ?3 to ?11: as in `agents.sql`, ?12: the maximum of rows of each sort, ?13: the lock key of
+-- the rhythm's leader. A column of rows is a JSON array of arrays, and long texts are cut. `NEWEST_AGENTS` stands for the
+-- statement `newest` of `agents.sql`; its records are in hex, since any text of theirs may be invalid.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -15,7 +16,7 @@ SELECT json_group_array(json_array(
 FROM (
     SELECT * FROM mesh_heartbeats
     WHERE OF_MESH AND typeof(last_seen_ms) = 'integer' AND typeof(tick_ms) = 'integer'
-    ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?3)
+    ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS
@@ -44,16 +45,16 @@ SELECT json_group_array(json_array(
     substr(n.message, 1, 200)))
 FROM (
     SELECT * FROM (
-        SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?3)
+        SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_gone_wrong
-        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'failed' ORDER BY id DESC LIMIT ?3)
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'failed' ORDER BY id DESC LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_gone_wrong
-        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'aborted' ORDER BY id DESC LIMIT ?3)
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'aborted' ORDER BY id DESC LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_open
-        WHERE OF_MESH AND ended_ms IS NULL AND state = 'pending' ORDER BY id LIMIT ?3)
+        WHERE OF_MESH AND ended_ms IS NULL AND state = 'pending' ORDER BY id LIMIT ?12)
 ) AS chosen
 CROSS JOIN jobs AS j ON j.id = chosen.id
 LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_id = j.job_id
@@ -62,11 +63,11 @@ LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_i
 -- part: LOCKS
 SELECT json_group_array(json_array(
     lock_key, fence_token, holder_node, holder_agent, is_shared, acquired_at, expires_at))
-FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?3)
+FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?12)
 
 -- part: WAITERS
 SELECT json_group_array(json_array(lock_key, holder_node, holder_agent, is_shared, waits_since))
-FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?3)
+FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?12)
 
 -- part: MAIL
 -- The number of unread, claimed, overdue and dead messages.
@@ -86,22 +87,22 @@ FROM a2a_messages WHERE id IN (
     SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_awaited
         WHERE OF_MESH AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= NOW_MS AND ended_ms IS NULL
-        ORDER BY ack_by_ms LIMIT ?3)
+        ORDER BY ack_by_ms LIMIT ?12)
     UNION SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_ended
-        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' ORDER BY ended_ms DESC LIMIT ?3)
+        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' ORDER BY ended_ms DESC LIMIT ?12)
     UNION SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_open
-        WHERE OF_MESH AND ended_ms IS NULL ORDER BY id LIMIT ?3))
+        WHERE OF_MESH AND ended_ms IS NULL ORDER BY id LIMIT ?12))
 
 -- part: CONFLICTS
 SELECT json_group_array(json_array(
     conflict_id, table_name, substr(row_key, 1, 200), left_node, left_agent, right_node, deferred_to, created_at))
-FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?3)
+FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?12)
 
 -- part: LEADER
 SELECT holder_node FROM distributed_locks
-WHERE OF_MESH AND lock_key = ?4 AND request_id <> '' AND expires_at > NOW_ISO
+WHERE OF_MESH AND lock_key = ?13 AND request_id <> '' AND expires_at > NOW_ISO
 
 -- part: REPORT
 -- On the last bar that has a report.
@@ -111,6 +112,7 @@ SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision
 -- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
+    (SELECT json_group_array(hex(record)) FROM (NEWEST_AGENTS)) AS agents,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
     json_array(
         (SELECT op_id FROM mesh_owner WHERE OF_MESH),

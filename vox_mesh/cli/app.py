@@ -26,6 +26,7 @@ NAME: Final = "vox-mesh"
 _OUTPUT: Final = 1
 
 _COMMANDS: Final = {
+    "agents": "vox_mesh.cli.node.agents:agents",
     "beat": "vox_mesh.cli.rhythm.beat:beat",
     "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",

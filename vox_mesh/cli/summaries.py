@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SUMMARIES: Final = {
+    "agents": "List the agents and what they do",
     "beat": "Show the current beat, its phase, the tempo and the leader",
     "budget": "Set budgets in beats, and show spending",
     "completion": "Print the completion script of a shell",

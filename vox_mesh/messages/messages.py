@@ -16,7 +16,7 @@ The way of a message, a module for each step:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -45,6 +45,7 @@ from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
+    MESH_AGENT,
     ROLE,
     Message,
     MessageState,
@@ -86,12 +87,16 @@ class Messages:
         dependencies: Dependencies,
         agent: str | None,
         trusted_keys: TrustedKeys,
+        *,
+        on_agent: Callable[[str, str], None],
     ) -> None:
+        """`on_agent` is called with each agent that sends or receives, and its action."""
         monotonic = dependencies.monotonic
         self._store = store
         self._writer = writer
         self._clock = clock
         self._agent = agent
+        self._on_agent = on_agent
         self._monotonic = monotonic
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._consumers: list[Consumer] = []
@@ -157,6 +162,8 @@ class Messages:
         sender = self.agent_or_default(sender)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
+        if sender != MESH_AGENT:
+            self._on_agent(sender, "send")
         await self.queries.learn_time()
         now_ms = self._clock.now_ms
         own = self._writer.identity  # loaded first: the clock ticks in its name
@@ -336,7 +343,14 @@ class Messages:
         )
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
-        return inbox_names(self.agent_or_default(agent), roles)
+        agent = self.agent_or_default(agent)
+        self._on_agent(agent, "receive")
+        return inbox_names(agent, roles)
+
+    @property
+    def local_agents(self) -> list[str]:
+        """The agents that receive in this process now."""
+        return [name for name in self.relay_buffer.names if not name.startswith(ROLE)]
 
     # --- settling --------------------------------------------------------------------------------
 
