@@ -63,7 +63,7 @@ def guarded(scene: GuardedRepository) -> GuardedRepository:
     return scene
 
 
-def paths_in(document: Any) -> list[tuple[str, str]]:
+def paths_in(document: Any) -> list[tuple[str, Any]]:
     return [(each["path"], each["lock_key"]) for each in document]
 
 
