@@ -422,6 +422,11 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
      WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND left_ms IS NULL
      ORDER BY last_seen_ms DESC LIMIT 1))
 
+-- name: node_named
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = ?3
+
 -- name: node_at
 SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
 FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)

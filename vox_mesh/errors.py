@@ -301,6 +301,12 @@ class ArtifactMissing(NotKnown):
         self.node_id = node_id
 
 
+class JobNotSucceeded(MeshError):
+    """A job has no result: it has failed, was aborted, or has not ended."""
+
+    code = "job_not_succeeded"
+
+
 class ArtifactDamaged(MeshError):
     """The stored content of an artifact does not match its hash."""
 

@@ -355,6 +355,10 @@ class AgentDirectory:
         """Return the node with this URL."""
         return await self._find("node_at", url)
 
+    async def find_node(self, node_id: str) -> Peer | None:
+        """Return the node with this id; `None` if it can't be reached."""
+        return await self._find("node_named", node_id)
+
     def _cached(self, query: str, name: str) -> tuple[bool, Peer | None]:
         since, peer = self._known.get((query, name), (float("-inf"), None))
         return self._monotonic() - since < (_CACHE_S if peer is not None else _MISS_CACHE_S), peer

@@ -228,6 +228,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies.secret,
             self.trusted_keys,
             self._dependencies.monotonic,
+            lambda content_hash: self.artifacts.body(content_hash),
         )
 
     @cached_property
