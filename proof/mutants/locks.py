@@ -89,6 +89,19 @@ LOCK_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "session-outlives-process",
+        "a session lock is held although its process has ended",
+        (
+            Code(
+                "vox_mesh.locks.sessions:LockSessions._ended",
+                "all(self._has_ended(each.process) for each in group)",
+                "False",
+            ),
+        ),
+        ("test_a_session_lock_does_not_outlive_its_process",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "version-not-checked",
         "an optimistic write does not check the version of the row",
         (Code("vox_mesh.occ.tables:RowAddress.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),

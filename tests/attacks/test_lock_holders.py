@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.support.oplog.authoring import scene
 from vox_mesh.errors import LockHeld, NotKnown
+from vox_mesh.nodes.processes import process_of
 
 
 async def test_acquiring_again_never_hands_out_the_lock_of_another_agent() -> None:
@@ -25,3 +28,19 @@ async def test_acquiring_again_never_hands_out_the_lock_of_another_agent() -> No
                 assert await node.locks.release_held(agent=agent) == []
             again = await mesh.locks.acquire_or_renew(key, agent="ann", shared=shared)
             assert (again.fence_token, again.is_renewed) == (held.fence_token, True)
+
+
+async def test_a_session_lock_does_not_outlive_its_process() -> None:
+    async with scene() as there, there.node("a") as mesh:
+        await mesh.locks.sessions.run_once()
+        child = await asyncio.create_subprocess_exec("sleep", "600")
+        try:
+            held = await mesh.locks.acquire_or_renew("file:a", agent="ann", session=process_of(child.pid))
+            await mesh.locks.sessions.run_once()
+            with pytest.raises(LockHeld):
+                await mesh.locks.acquire_or_renew("file:a", agent="eve")
+        finally:
+            child.kill()
+            await child.wait()
+        taken = await mesh.locks.acquire_or_renew("file:a", agent="eve")
+        assert taken.fence_token > held.fence_token

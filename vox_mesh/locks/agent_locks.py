@@ -55,7 +55,7 @@ class AgentLocks:
         """
         owner = LockOwner.of(request)
         holders = [each for each in await self._holders.all(request.keys) if owner.owns(each)]
-        for rows in _by_request(each for each in holders if each.is_shared == request.is_shared):
+        for rows in by_request(each for each in holders if each.is_shared == request.is_shared):
             if {each.lock_key for each in rows} >= set(request.keys):
                 return await self._renew_whole(rows[0], request.ttl)
         return None
@@ -92,10 +92,11 @@ class AgentLocks:
     async def _rows_of(self, request_ids: Iterable[str]) -> list[list[Holder]]:
         """Return the rows of whole locks: one list for each lock, with all of its keys."""
         wanted = set(request_ids)
-        return _by_request(each for each in await self._holders.all() if each.request_id in wanted)
+        return by_request(each for each in await self._holders.all() if each.request_id in wanted)
 
 
-def _by_request(holders: Iterable[Holder]) -> list[list[Holder]]:
+def by_request(holders: Iterable[Holder]) -> list[list[Holder]]:
+    """Return the rows of each lock: one row for each of its keys."""
     locks: dict[str, list[Holder]] = {}
     for each in holders:
         locks.setdefault(each.request_id, []).append(each)

@@ -24,12 +24,14 @@ from vox_mesh.locks.scripts import (
     refuse_mesh_keys,
     renew_script,
 )
+from vox_mesh.locks.sessions import SESSION_TTL_S, LockSessions
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -76,6 +78,10 @@ class Locks:
         self._of_agents = AgentLocks(
             self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), self.release, monotonic
         )
+        self.sessions = LockSessions(
+            store, self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), monotonic
+        )
+        """The processes that session locks last for."""
         self._on_granted = on_granted
         self._on_agent = on_agent
         self.waited = Histogram(QUICK_S)
@@ -115,22 +121,46 @@ class Locks:
         ttl: float | None = None,
         wait: float = 0.0,
         shared: bool = False,
+        session: ProcessId | None = None,
     ) -> Lock:
         """Acquire the keys; if this agent already holds all of them in this mode, renew its lock instead.
 
         A renewed lock keeps its token and all of its keys, and has `is_renewed`. Only for agents that do one
         thing at a time: all tasks and processes that use one agent's name on this node hold the same lock,
-        and the first release ends it for all of them.
+        and the first release ends it for all of them. A lock whose `session` has ended is in no one's way.
+
+        `session`: the process that the lock lasts for. A node of this machine renews the lock, by default for
+        60 seconds at a time, until the process ends. Raises `BadSettings` if there is no such node.
         """
+        if session is None:
+            return await self._acquire_or_renew(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        await self.sessions.refuse_if_not_renewed()
+        ttl = SESSION_TTL_S if ttl is None else ttl
+        lock = await self._acquire_or_renew(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        try:
+            await self.sessions.begin(lock, session, ttl)
+        except BaseException:
+            if not lock.is_renewed:
+                self._acquirer.run_in_background(self._release_after_hold(lock))
+            raise
+        return lock
+
+    async def _acquire_or_renew(
+        self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
+    ) -> Lock:
         request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
         refuse_mesh_keys(request.keys)
         for _ in range(_MAX_REACQUISITIONS):
+            if shared:
+                await self.sessions.release_ended(await self._holders.all(request.keys))
             # A second shared lock would be granted, not refused.
             if shared and (lock := await self._of_agents.renew_if_held(request)) is not None:
                 return lock
             try:
                 return await self.acquire(request.keys, agent=agent, ttl=ttl, shared=shared)
             except LockHeld as refused:
+                if await self.sessions.release_ended(refused.holders):
+                    continue
                 if not any(map(LockOwner.of(request).owns, refused.holders)):
                     if wait <= 0:
                         raise

@@ -30,6 +30,7 @@ from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.patterns import FILE
 from vox_mesh.model.locks.records import Holder
+from vox_mesh.nodes.processes import calling_process, process_of
 from vox_mesh.runtime.locking import acquire_lock
 from vox_mesh.views.locks import AcquiredView, HoldView, LockView
 
@@ -59,6 +60,13 @@ def lock() -> None:
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @lock_options(_TTL)
 @click.option("--fresh", is_flag=True, help="Refuse to renew a lock that the agent holds already.")
+@click.option("--session", is_flag=True, help="Hold it as long as the process that runs this command.")
+@click.option(
+    "--session-pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Hold it as long as this process.",
+)
 @literal_option
 @verbose_option
 @json_option
@@ -70,6 +78,8 @@ def acquire(
     wait: float,
     shared: bool,
     fresh: bool,
+    session: bool,
+    session_pid: int | None,
     literal: bool,
     verbose: bool,
     as_json: bool,
@@ -81,6 +91,10 @@ def acquire(
 
     A lock that the agent holds already is renewed and keeps its token. Processes that use one agent's name on
     one node are one agent. --fresh and --until always acquire a new lock.
+
+    --session needs a node on this machine (`vox-mesh up`), which renews the lock and releases it when the
+    process ends. The process is the nearest parent that is no `sh -c`, or --session-pid. --ttl is then how
+    long the lock lasts if the machine is lost.
 
     If another agent holds a key, it ends with 1 and names the holders; with --json they are the document.
 
@@ -94,7 +108,11 @@ def acquire(
     keys = keys_of(keys, settings, literal=literal)
     options = LockOptions(keys, agent, ttl, wait, shared, until)
     arguments = options.arguments(settings) | {"or_renew": not fresh and until is None}
-    if until is None:
+    if session or session_pid is not None:
+        if fresh or until is not None:
+            raise click.UsageError("--session can't be combined with --fresh or --until")
+        arguments["session"] = process_of(calling_process() if session_pid is None else session_pid)
+    elif until is None:
         arguments["ttl"] = _ttl_of(keys, ttl)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
@@ -102,7 +120,8 @@ def acquire(
         if as_json:
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
-    _show_lock(AcquiredView.of(held), as_json=as_json)
+    about = {"session_pid": arguments["session"].pid} if "session" in arguments else {}
+    show_one({**_record(AcquiredView.of(held), as_json=as_json), **about}, as_json=as_json)
 
 
 def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
