@@ -299,9 +299,13 @@ class MeshNode(Mesh):
             await _log_failure(lambda: self.locks.sweep_once(0.9 * _SWEEP_INTERVAL_S), "lock sweep failed")
 
     async def _keep_sessions(self) -> None:
+        pause_s = min(self._tick_s / _SESSION_CHECKS, _MAX_SESSION_PAUSE_S)
+        if self.store.is_remote:  # a server is not asked more often than for a heartbeat
+            await asyncio.sleep(pause_s)
+            pause_s = min(self._tick_s, _MAX_SESSION_PAUSE_S)
         while True:
             await _log_failure(self.locks.sessions.run_once, "session locks not renewed")
-            await asyncio.sleep(min(self._tick_s / _SESSION_CHECKS, _MAX_SESSION_PAUSE_S))
+            await asyncio.sleep(pause_s)
 
     async def _keep_messages(self) -> None:
         ticks = 0
