@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.ready-dev
 PEERS  := $(VENV)/.ready-bench
+SITE   := $(VENV)/.ready-docs
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK   := $(BIN)/python -m uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 \
 	--no-annotate --no-header pyproject.toml requirements/build.in
@@ -14,13 +15,16 @@ SERVER :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style chaos hostile simulate mutants bench soak lock sqld faketime clean
+.PHONY: help demo docs test lint style chaos hostile simulate mutants bench soak lock sqld faketime clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one
 	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
+
+docs: $(SITE) ## build the documentation as a site, in the folder site
+	@$(BIN)/python -m tools.site
 
 test: $(TOOLS) style sqld faketime ## run ruff, mypy --strict and all tests
 	@$(BIN)/python -m tools.gate
@@ -64,7 +68,7 @@ faketime: $(TOOLS)
 	@$(BIN)/python -m tools.install_faketime > /dev/null
 
 clean: ## remove everything installed, built or cached
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build bench/results
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements/run.lock
@@ -79,10 +83,15 @@ $(TOOLS): $(READY) requirements/dev.lock requirements/native.lock
 	@$(PIP) --require-hashes --only-binary libsql --requirement requirements/native.lock 2>/dev/null || true
 	@touch $@
 
-lock: $(READY) ## update the locked versions: run, image, dev
+$(SITE): $(READY) requirements/docs.lock
+	@$(PIP) --require-hashes --requirement requirements/docs.lock
+	@touch $@
+
+lock: $(READY) ## update the locked versions: run, image, docs, dev
 	@$(PIP) uv
 	@$(LOCK) --output-file requirements/run.lock
 	@$(LOCK) --extra otel --output-file requirements/image.lock
+	@$(LOCK) --extra docs --output-file requirements/docs.lock
 	@$(LOCK) --extra dev --output-file requirements/dev.lock
 
 # In a separate folder: pybreaker imports redis if it finds it, which would slow down every command.

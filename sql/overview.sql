@@ -1,8 +1,8 @@
 -- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
 -- ?1: scope, ?2: repository, ?3 to ?11: as in `agents.sql`, ?12: the maximum of rows of each sort, ?13: the lock key of
--- the rhythm's leader. A column of rows is a JSON array of arrays, and long texts are cut. `NEWEST_AGENTS` stands for the
--- statement `newest` of `agents.sql`; its records are in hex, since any text of theirs may be invalid.
+-- the rhythm's leader. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
+-- `agents.sql` replaces the one with its name; its records are in hex, since any text of theirs may be invalid.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -112,7 +112,7 @@ SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision
 -- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
-    (SELECT json_group_array(hex(record)) FROM (NEWEST_AGENTS)) AS agents,
+    (SELECT json_group_array(hex(record)) FROM (SELECT 'newest agents' AS record)) AS agents,
     (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
     json_array(
         (SELECT op_id FROM mesh_owner WHERE OF_MESH),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
+TYPE_CHECKING = False  # that of `typing`, which takes longer to import than all that a short command imports
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from vox_mesh.errors import LockHeld, LockLost, MeshError, OutcomeUnknown, Refused, StaleFence
     from vox_mesh.jobs.worker.attempt import GiveUp, Yield
     from vox_mesh.jobs.worker.context import JobContext
@@ -144,6 +144,8 @@ def __getattr__(name: str) -> Any:
         return __getattr__(_RENAMED[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     globals()[name] = found = getattr(import_module(_MODULE_OF[name]), name)
     return found
 

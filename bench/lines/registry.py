@@ -141,7 +141,7 @@ PLANES: Final = (
         (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
-            Line("startup", "commands without a node", startup_lines.startup),
+            Line("startup", "commands without a node and next to one", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),
         ),

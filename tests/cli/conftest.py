@@ -83,8 +83,11 @@ class VoxCommand:
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
 
     def launch(self, *arguments: str) -> Process:
-        """Start a command."""
-        return Process(Program(arguments, self.environment, module="vox_mesh.cli", folder=str(self.folder)))
+        """Start a command. A node has no command server unless the variables ask for one."""
+        seen = self.environment
+        if arguments[:1] in (("up",), ("worker",)):
+            seen = {"VOX_MESH_COMMAND_SERVER": "0", **seen}
+        return Process(Program(arguments, seen, module="vox_mesh.cli", folder=str(self.folder)))
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Process]:

@@ -117,7 +117,9 @@ _JOBS_WITH_RATIO: Final = {
         for question in ("state", "pending", "overdue", "ready", "counts", "oldest", "failed")
     ),
 }
-_STARTUP: Final = {f"startup-{command}" for command in ("help", "lock", "guard", "send", "nodes")}
+_STARTUP: Final = {f"startup-{command}" for command in ("help", "lock", "guard", "send", "nodes")} | {
+    f"startup-{command}-next-to-a-node" for command in ("lock", "guard", "send", "nodes")
+}
 _SERVICE_WITH_RATIO: Final = _STARTUP | {"service-up-file", "service-up-sqld", "service-command"}
 _RHYTHM_WITH_RATIO: Final = {"rhythm-roll-up-file", "rhythm-roll-up-sqld"}
 _RHYTHM_WITHOUT_RATIO: Final = {"rhythm-beat-idle", "rhythm-beat-loaded", "rhythm-drift", "rhythm-writes"}

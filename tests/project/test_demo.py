@@ -49,6 +49,22 @@ def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def assert_healthy(folder: Path, printed: str) -> None:
+    """The doctor has nothing to say about the mesh that the demo leaves."""
+    (export,) = re.findall(r"^  (export .*)$", printed, re.MULTILINE)
+    script = f"{export}\n{sys.executable} -m vox_mesh.cli doctor"
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    assert [line for line in done.stdout.splitlines() if line.startswith(("warn", "fail"))] == []
+    assert "ok     conflicts" in done.stdout
+
+
 def assert_gone(pids: list[int]) -> None:
     """None of these is there any more."""
     for pid in pids:
@@ -155,6 +171,7 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     for claim in CLAIMS:
         assert re.search(rf"^ok   {claim.__name__} ", done.stdout, re.MULTILINE)
+    assert_healthy(tmp_path, done.stdout)
     assert "\x1b" not in done.stdout
     assert len(processes(done.stdout)) == 4  # one came twice
     assert_gone(processes(done.stdout))

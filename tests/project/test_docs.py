@@ -100,6 +100,7 @@ def test_what_a_page_shows_still_works_in_the_order_shown(
 def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, background: ExitStack) -> None:
     """Do what a page shows."""
     env = environment(tmp_path)
+    server: Server
     typed = _TYPED if page.name == "README.md" else 0
     for kind, text in blocks(page):
         if kind == "python":
@@ -118,8 +119,12 @@ def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, backgroun
                 name, _, value = command.removeprefix("export ").partition("=")
                 env[name] = run(f"printf %s {value}", tmp_path, env) if "$" in value else value
                 if name == "VOX_DB_URL":  # a server of the test's own stands in for the reader's
-                    server: Server = request.getfixturevalue("server")
+                    server = request.getfixturevalue("server")
                     env |= {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
+            elif command.startswith("vox-mesh join "):
+                server = request.getfixturevalue("server")
+                (tmp_path / "db.token").write_text(server.token)
+                run_plain(re.sub(r"https://\S+", server.url, command), tmp_path, env)
             elif command.startswith("make "):
                 assert re.search(
                     rf"^{command.split()[1]}:.*##", (_ROOT / "Makefile").read_text(), re.MULTILINE

@@ -32,7 +32,10 @@ def _locked(lock: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("run.lock", None), ("image.lock", "otel"), ("dev.lock", "dev")])
+@pytest.mark.parametrize(
+    ("lock", "extra"),
+    [("run.lock", None), ("image.lock", "otel"), ("docs.lock", "docs"), ("dev.lock", "dev")],
+)
 def test_every_dependency_is_locked_in_its_range(lock: str, extra: str | None) -> None:
     project = _project()
     asked = [*project["dependencies"], *(project["optional-dependencies"][extra] if extra else ())]

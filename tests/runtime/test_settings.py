@@ -45,6 +45,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_OPEN_LIMIT": ("open_limit", "9", 9),
     "VOX_MESH_OWNER_KEY": ("owner_key", f"ed25519:{'ab' * 32}", f"ed25519:{'ab' * 32}"),
     "VOX_MESH_TICK": ("tick", "500ms", 0.5),
+    "VOX_MESH_COMMAND_SERVER": ("command_server", "0", False),
     "VOX_MESH_HOME": ("home_dir", "/var/vox", Path("/var/vox")),
     "VOX_AGENT_ID": ("agent_id", "planner", "planner"),
     "VOX_LOG_FORMAT": ("log_format", "json", "json"),

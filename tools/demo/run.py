@@ -20,6 +20,7 @@ from tools.demo.view import view_of
 from tools.demo.workspace import FOLDER, Workspace, forget_settings
 from vox_mesh import Mesh, MeshError
 from vox_mesh.runtime.open_store import open_engine
+from vox_mesh.store.files import make_private
 from vox_mesh.store.schema.backup import back_up
 
 _DEADLINE_S: Final = 90.0
@@ -61,7 +62,7 @@ async def _keep_copy(workspace: Workspace) -> None:
 def _workspace(has_server: bool) -> Iterator[Workspace]:
     """Yield an empty folder, and a server if one is wanted."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    make_private(FOLDER)
     if not has_server:
         yield Workspace(FOLDER)
         return

@@ -14,7 +14,7 @@ from vox_mesh import Settings, load_settings
 from vox_mesh.nodes.home_token import new_token
 from vox_mesh.settings import EXAMPLES
 
-FOLDER: Final = Path(".vox/demo")
+FOLDER: Final = Path(".cache/demo")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _TICK: Final = "500ms"
 

@@ -18,6 +18,7 @@ SUMMARIES: Final = {
     "init": "Create the mesh of this repository or folder",
     "kind": "Pause, limit and audit kinds of job",
     "job": "Schedule, inspect, wait for, abort and verify jobs",
+    "join": "Join the mesh on a shared database server",
     "lock": "Acquire, renew, release, list and break locks",
     "messages": "List, show, acknowledge, reject and retry messages",
     "nodes": "List the live nodes",

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 FILE: Final = "http.sock"
 """Its name in the folder of a node's slot."""
 
-_DRAFT: Final = "http.new"
+_WITHOUT: Final = "local commands use the token in VOX_MESH_HOME"
 _MAX_PATH_BYTES: Final = 107
 """The longest path of a socket: 108 bytes, with the null byte at its end."""
 
@@ -27,8 +27,10 @@ _OTHER_USERS: Final = 0o077
 class LocalSocket:
     """A socket in a folder that only this user can enter. Where there can't be one, the node has none."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder.absolute() / FILE
+    def __init__(self, folder: Path, name: str = FILE, without: str = _WITHOUT) -> None:
+        """`without` says for the log what happens where there can't be one."""
+        self.path = folder.absolute() / name
+        self._without = without
         self._inode: int | None = None
 
     def listen(self, backlog: int) -> socket.socket | None:
@@ -46,7 +48,7 @@ class LocalSocket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _make_private(self.path.parent)
-            draft = self.path.with_name(_DRAFT)
+            draft = self.path.with_suffix(".new")
             draft.unlink(missing_ok=True)
             listening.bind(str(draft))
             draft.chmod(0o600)
@@ -61,9 +63,7 @@ class LocalSocket:
         return listening
 
     def _log_absent(self, reason: str) -> None:
-        _log.warning(
-            "no local socket at %s: %s; local commands use the token in VOX_MESH_HOME", self.path, reason
-        )
+        _log.warning("no local socket at %s: %s; %s", self.path, reason, self._without)
 
     def remove(self) -> None:
         """Remove the socket, unless it was replaced."""

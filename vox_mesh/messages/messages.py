@@ -148,6 +148,7 @@ class Messages:
         route: Route = Auto,
         timeout: float | None = None,
         statements: MakeStatements | None = None,
+        ordered: bool = False,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
@@ -155,6 +156,9 @@ class Messages:
         `ttl` seconds from now. If it is not acknowledged within `ack_within` seconds, its sender is notified.
         Messages sent with the same `key` (a ULID) and content are one message. The `statements` take effect
         with it, or neither does; such a message is not spooled while the database is unreachable.
+
+        Messages to an agent are received in order. Messages to a role are received in parallel, unless they
+        are `ordered`: then the next one of the sender comes when the last was settled.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -187,6 +191,7 @@ class Messages:
                 sender_node=own.node_id,
                 sender_incarnation=self._writer.incarnation,
                 traceparent=traceparent or carried,
+                is_ordered=int(ordered or not to.startswith(ROLE)),
             )
             return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
 

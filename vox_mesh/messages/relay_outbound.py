@@ -145,8 +145,8 @@ class Outbox:
 
     def _record_last(self, message: Message) -> str | None:
         """Record a message, and return the one sent before it in the same pair, if known."""
-        before = self._last.get(message.pair)
-        self._last[message.pair] = message.message_uuid
+        before = self._last.get(message.addresses)
+        self._last[message.addresses] = message.message_uuid
         return UNKNOWN if before == message.message_uuid else before  # the same one is sent again
 
     async def _resolve(self) -> None:

@@ -8,10 +8,9 @@ import re
 import socket
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadSettings, DatabaseFault, KeyRefused
 from vox_mesh.model.base.keys import SigningKey
@@ -25,8 +24,7 @@ _KEY_FILE: Final = "key.pem"
 _ID_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The identity of a writer: a node, its key, and the chain it writes in."""
 
     node_id: str

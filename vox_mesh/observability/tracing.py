@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from vox_mesh.model.jobs.records import Job
-from vox_mesh.model.messages.records import Message
-
 if TYPE_CHECKING:
+    from vox_mesh.model.jobs.records import Job
+    from vox_mesh.model.messages.records import Message
     from vox_mesh.observability.spans import Spans
 
 _API: Final = "opentelemetry.trace"

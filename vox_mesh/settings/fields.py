@@ -94,6 +94,7 @@ FIELDS: Final = {
     "open_limit": SettingField("VOX_MESH_OPEN_LIMIT", _INTEGER, 100_000, "100000", 1, 1_000_000_000),
     "owner_key": SettingField("VOX_MESH_OWNER_KEY", _KEY, None, _OWNER),
     "tick": SettingField("VOX_MESH_TICK", _SECONDS, 5.0, "5s", 0.05, 3_600, is_plain=True),
+    "command_server": SettingField("VOX_MESH_COMMAND_SERVER", _BOOLEAN, True, "1", is_plain=True),
     "home_dir": SettingField("VOX_MESH_HOME", _PATH, Path(".vox"), ".vox"),
     "agent_id": SettingField("VOX_AGENT_ID", _TEXT, None, "planner", most=128, is_plain=True),
     "log_format": SettingField("VOX_LOG_FORMAT", _LOG_FORMAT, "text", "json", is_plain=True),

@@ -171,6 +171,7 @@ class Settings(BaseSettings):
     open_limit: int = _field("open_limit")
     owner_key: PublicKey | None = _field("owner_key")
     tick: Seconds = _field("tick")
+    command_server: bool = _field("command_server")
     home_dir: Path = _field("home_dir")
     agent_id: str | None = _field("agent_id")
     log_format: Literal["text", "json"] = _field("log_format")

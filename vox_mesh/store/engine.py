@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineFacts(NamedTuple):
     """How the database is reached."""
 
     driver: str

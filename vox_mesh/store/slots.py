@@ -11,10 +11,9 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadSettings, SlotInUse
 from vox_mesh.store.files import make_private
@@ -26,8 +25,7 @@ ID_FILE: Final = "id"
 _FOLDER: Final = "slots"
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A slot that this process holds."""
 
     name: str

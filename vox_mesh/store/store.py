@@ -7,10 +7,9 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.base.backends import Backend
@@ -46,8 +45,7 @@ _PING_TIMEOUT_S: Final = 2.0
 _WATCH_READ_TIMEOUT_S: Final = 3.0  # a watch reports an unreachable database within 5 s
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
+class StoreStatus(NamedTuple):
     """State of the store, for `db status` and monitoring. Without `engine`, the database does not answer."""
 
     backend: Backend

@@ -32,7 +32,7 @@ MAX_ITEMS: Final = 200
 MAX_AGENTS: Final = 50
 """The maximum number of agents: each has several lists and counts."""
 
-_OVERVIEW: Final = named("overview")["overview"].replace("NEWEST_AGENTS", NEWEST)
+_OVERVIEW: Final = named("overview")["overview"].replace("SELECT 'newest agents' AS record", NEWEST)
 _READ_TIMEOUT_S: Final = 3.0
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}

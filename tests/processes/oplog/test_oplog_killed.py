@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -157,7 +156,7 @@ async def test_a_chain_that_could_only_be_read_in_part_at_first_is_sealed_unchan
             if next(asked) == _SECOND_PAGE:
                 raise DatabaseBusy("for once")
 
-        sender._database = replace(sender._database, prepare=busy_once)
+        sender._database = sender._database._replace(prepare=busy_once)
         await mesh.oplog.anchor()
     async with Mesh.open_command(settings) as mesh:
         (chain,) = await mesh.oplog.verify()

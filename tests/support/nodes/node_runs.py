@@ -45,7 +45,9 @@ def node_settings(case: HomeCase, folder: Path, server: Server | None, name: str
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(_ROOT), **environment(settings)}
+    # Without a command server, a process less for each of many nodes.
+    switch = {"VOX_MESH_COMMAND_SERVER": "0"}
+    return {**os.environ, "PYTHONPATH": str(_ROOT), **environment(settings), **switch}
 
 
 async def ask(settings: Settings, *arguments: str) -> tuple[int, Any]:

@@ -20,6 +20,7 @@ from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES
 from vox_mesh.settings.fields import FIELDS
 from vox_mesh.settings.origins import mesh_origin, setting_origins
+from vox_mesh.settings.secrets import FILE_SUFFIX, SECRET_VARIABLES
 from vox_mesh.settings.trust import config_folder, env_files
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import replicas_next_to
@@ -36,7 +37,7 @@ _OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 async def settings(context: CheckContext) -> CheckResult:
     """Check for variables without effect: misspelt ones, and VOX_DB_URL without VOX_MESH_ENABLED."""
-    known = {*EXAMPLES, *_OTHER_VARIABLES}
+    known = {*EXAMPLES, *_OTHER_VARIABLES, *(name + FILE_SUFFIX for name in SECRET_VARIABLES)}
     unknown = sorted(name for name in _given(context) if name.startswith("VOX_") and name not in known)
     if unknown:
         guesses = {name: difflib.get_close_matches(name, known, 1) for name in unknown}

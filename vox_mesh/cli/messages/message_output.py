@@ -12,7 +12,6 @@ from vox_mesh.cli.support.output import Record, fields, printable, show_lines, s
 from vox_mesh.errors import MeshError
 from vox_mesh.model.messages.records import Message
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.messages import MessageView
 
 _SHORT: Final = 60
 _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
@@ -20,6 +19,8 @@ _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 async def records(mesh: MeshServices, messages: Iterable[Message]) -> list[Record]:
     """Return messages as records, with decoded payloads."""
+    from vox_mesh.views.messages import MessageView  # slow to import
+
     with suppress(MeshError):  # then the known tempos stamp them
         await mesh.rhythm.refresh()
     return [vars(MessageView.of(mesh, each)) for each in messages]

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from vox_mesh.cli.command_server.process import command_server_of
 from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 _WORKER: Final = "worker"
 _THREADS_S: Final = 1.0
 """How long threads may run after everything else has ended."""
+
+_GC_THRESHOLD: Final = 20_000
+"""Lower than that of commands: garbage of a node must not pile up."""
 
 _MICROSECONDS: Final = 1_000_000
 _KEEPALIVES: Final = 3
@@ -86,8 +90,10 @@ class NodeRun:
                 if self._work is not None:
                     await self._start_work(mesh, self._work)
                 opening = None
+                gc.set_threshold(_GC_THRESHOLD)
                 gc.freeze()  # else each full collection looks at all that was loaded, and holds the loop
                 self._report_ready(mesh)
+                self._start_command_server(mesh)
                 await self._wait_for_end(mesh)
                 self._manager.notify_stopping()
                 mesh.begin_to_leave()
@@ -130,6 +136,11 @@ class NodeRun:
         _log.info("%s", status)
         self._manager.notify_ready(status)
         mesh.supervisor.start("service-manager", self._manager.send_keepalives)
+
+    def _start_command_server(self, mesh: MeshNode) -> None:
+        server = None if self._until_idle else command_server_of(self._settings, mesh.store.slot_name)
+        if server is not None:
+            mesh.supervisor.start("command-server", server.run)
 
     async def _wait_for_end(self, mesh: MeshNode) -> None:
         """Wait until the node is stopped or idle. Raises what it can't recover from."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from vox_mesh.observability.log_context import log_fields
 
@@ -40,9 +40,7 @@ def is_debugging() -> bool:
 
 def set_up_logs(log_format: str, secrets: Sequence[str] = (), agent: str | None = None) -> None:
     """Log to stderr, as text or JSON, with these secrets redacted."""
-    handler = logging.StreamHandler(sys.stderr)
-    sanitizer = _Sanitizer(secrets)
-    handler.setFormatter(_JsonLine(sanitizer) if log_format == "json" else _TextLine(sanitizer))
+    handler = log_handler(sys.stderr, log_format, secrets)
     handler.addFilter(_RepeatFilter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("vox_mesh").setLevel(logging.INFO)
@@ -52,6 +50,14 @@ def set_up_logs(log_format: str, secrets: Sequence[str] = (), agent: str | None 
         _process_fields["agent"] = agent
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _log_thread_failure
+
+
+def log_handler(stream: TextIO, log_format: str, secrets: Sequence[str] = ()) -> logging.Handler:
+    """Return a handler that writes sanitized lines, as text or JSON."""
+    handler = logging.StreamHandler(stream)
+    sanitizer = _Sanitizer(secrets)
+    handler.setFormatter(_JsonLine(sanitizer) if log_format == "json" else _TextLine(sanitizer))
+    return handler
 
 
 def set_log_node(node_id: str) -> None:

@@ -21,6 +21,7 @@ _LOCK_DESCRIPTOR: Final = 50
 """The lock outlives this program, so its descriptor is one that the start script does not use."""
 
 _PRIVATE: Final = 0o077
+_LOGGED: Final = "warn,libsql_server::hrana::ws::conn=error"  # a client that closes first is no fault
 _PUBLIC_KEY: Final = b"-----BEGIN PUBLIC KEY-----"
 
 
@@ -78,7 +79,7 @@ class Launch(NamedTuple):
     def _environment(self) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         return {
-            "RUST_LOG": "warn",
+            "RUST_LOG": _LOGGED,
             **inherited,
             "SQLD_BINARY": str(self.binary),
             "SQLD_EXTENSIONS": str(self.extensions),

@@ -11,14 +11,8 @@ from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.nodes import (
-    NodeView,
-    RolesView,
-    RouteView,
-    roles_of,
-    routes_of,
-    with_roles,
-)
+from vox_mesh.views.nodes import NodeView, with_roles
+from vox_mesh.views.roles import RolesView, RouteView, roles_of, routes_of
 
 NODES: Final = Operations("nodes")
 

@@ -16,10 +16,9 @@ To change the schema, edit `sql/coordination.sql` and add a file with the next n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.store.schema.statements import bare, folder, split
 
@@ -30,16 +29,14 @@ _OLDEST_CODE: Final = re.compile(r"^-- oldest-code: (\d+)$", re.MULTILINE)
 _FIRST_CODE: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChange:
+class SchemaChange(NamedTuple):
     """A statement of a migration, and the SQL expression that must be true for it to run."""
 
     sql: str
     condition: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     """One file. `oldest_code` is the oldest version of the code that works with the database after it."""
 
     number: int

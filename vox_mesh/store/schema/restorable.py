@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vox_mesh.store.schema.passive import is_passive_index, is_passive_table
 from vox_mesh.store.schema.shape import SchemaObject, expected
@@ -76,4 +76,4 @@ def _known_columns(table: TableColumns, ours: dict[str, tuple[str, ...]]) -> Tab
     known = ours.get(table.name)
     if known is None:
         return table
-    return replace(table, columns=tuple(column for column in table.columns if column in known))
+    return table._replace(columns=tuple(column for column in table.columns if column in known))

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaDiffers, SchemaTooNew
 from vox_mesh.store.batch import Batch, StepError
@@ -21,12 +20,6 @@ from vox_mesh.store.schema.foreign import refuse_if_foreign
 from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.schema.shape import SchemaDifference, definitions_of, differences, expected, objects_at
 from vox_mesh.store.schema.statements import ddl, named
-from vox_mesh.store.schema.unexpected import (
-    UnexpectedObject,
-    changed_triggers,
-    unexpected,
-    unexpected_triggers,
-)
 from vox_mesh.store.script import Statement
 
 VERSION: Final = newest_version()
@@ -45,8 +38,7 @@ DROPPABLE: Final = "find out who created it, then run `vox-mesh db migrate --dro
 _CREATED_FIRST: Final = ("CREATE TABLE IF NOT EXISTS mesh_schema ", "CREATE TABLE IF NOT EXISTS refusals ")
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationPlan:
+class MigrationPlan(NamedTuple):
     """The effect of one migration on a given database, and the state that it assumes."""
 
     migration: Migration
@@ -88,11 +80,13 @@ async def differences_at(ask: Ask, version: int) -> list[SchemaDifference]:
     (`oldest-code`), so an unknown trigger is unexpected in every version.
     """
     found = await objects_at(ask)
+    definitions = definitions_of(found)
+    if version <= VERSION and definitions == expected():  # the usual case
+        return []
+    from vox_mesh.store.schema.unexpected import changed_triggers, unexpected, unexpected_triggers
+
     if version > VERSION:
         return [*changed_triggers(found), *unexpected_triggers(found)]
-    definitions = definitions_of(found)
-    if definitions == expected():  # the usual case
-        return []
     return [*differences(expected(), definitions), *unexpected(found)]
 
 
@@ -105,6 +99,8 @@ async def migrate(engine: Engine, *, beside_others: bool = True) -> int:
     if not version and not beside_others:
         await refuse_if_foreign(engine.query)
     if version:  # no trigger but those of the mesh may fire during a migration
+        from vox_mesh.store.schema.unexpected import unexpected_triggers
+
         refuse_if_different(unexpected_triggers(await objects_at(engine.query), version), version)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -129,7 +125,7 @@ def refuse_if_too_new(version: int, needed: int) -> None:
 def refuse_if_different(found: Sequence[SchemaDifference], version: int) -> None:
     """Raise `SchemaDiffers` on any difference; queries name indexes and fail without them."""
     if found:
-        can_be_dropped = any(isinstance(each, UnexpectedObject) and each.drop for each in found)
+        can_be_dropped = any(getattr(each, "drop", "") for each in found)
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         raise SchemaDiffers(
             f"the database has schema version {version} but another shape: "

@@ -49,8 +49,7 @@ class SchemaDifference:
         return f"{self.type} {self.name} {self.problem}"
 
 
-@dataclass(frozen=True, slots=True)
-class _TableShape:
+class _TableShape(NamedTuple):
     columns: Mapping[str, Words]
     constraints: frozenset[Words]
     options: Words

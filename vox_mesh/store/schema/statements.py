@@ -36,7 +36,7 @@ def named(noun: str) -> Mapping[str, str]:
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
         whole = bare(text)
-        if parts:
+        if any(part in whole for part in parts):  # most use none, and looking at each word is slow
             whole = _PART.sub(lambda word: parts.get(word[0], word[0]), whole)
         (statements if kind == "name" else parts)[name] = whole
     return statements
@@ -54,7 +54,7 @@ def split(text: str) -> list[str]:
     pending = ""
     for line in text.splitlines(keepends=True):
         pending += line
-        if sqlite3.complete_statement(pending):
+        if ";" in line and sqlite3.complete_statement(pending):
             statements.append(pending)
             pending = ""
     if bare(pending):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.store.engine import Ask
 from vox_mesh.store.engines import sqlite
@@ -20,8 +19,7 @@ SQL: Final = named("tables")
 _ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumns:
+class TableColumns(NamedTuple):
     """A table. `columns` are all columns to copy, including row ids; `key` is a unique subset of them."""
 
     name: str

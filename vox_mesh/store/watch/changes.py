@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.store.rows import Rows
@@ -14,8 +13,7 @@ from vox_mesh.store.rows import Rows
 _RETRY_DELAY_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A watched query's current answer. Not `in_touch`: the database is unreachable, it may be outdated."""
 
     rows: Rows

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.rows import Rows, Value
@@ -12,8 +11,7 @@ from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.script_batch import BatchWrapper, apply_alone
 
 
-@dataclass(frozen=True, slots=True)
-class DirectDatabase:
+class DirectDatabase(NamedTuple):
     """Direct access to the database, bypassing the write queue, for the needs of a `WriteInterceptor`."""
 
     engine: Engine
