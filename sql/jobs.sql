@@ -539,6 +539,25 @@ SELECT max(id) FROM jobs
 -- name: list
 SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED
 
+-- name: of_run
+-- The jobs of a run of a workflow: their ULIDs are from ?3 to ?4.
+SELECT RECORD FROM jobs INDEXED BY jobs_by_ulid WHERE OF_MESH AND ulid BETWEEN ?3 AND ?4 ORDER BY ulid
+
+-- name: runs
+-- The newest ?4 runs of workflows among the newest ?3 jobs of the database.
+WITH newest AS MATERIALIZED (
+    SELECT state, created_ms, ended_ms, manifest FROM jobs NOT INDEXED
+    WHERE id > (SELECT max(id) FROM jobs) - ?3 AND OF_MESH
+), labelled AS MATERIALIZED (
+    SELECT state, created_ms, ended_ms, manifest -> '$.inputs[0].workflow' AS label FROM newest
+    WHERE instr(manifest, '"workflow":{') > 0 AND json_valid(manifest)
+)
+SELECT label ->> 'run' AS run_id, label ->> 'name' AS name, count(*) AS jobs, sum(state = 'succeeded') AS succeeded,
+    sum(state IN ('failed', 'aborted')) AS unsuccessful, min(created_ms) AS created_ms,
+    iif(count(ended_ms) = count(*), max(ended_ms), NULL) AS ended_ms
+FROM labelled WHERE typeof(label ->> 'run') = 'text' AND typeof(label ->> 'name') = 'text'
+GROUP BY 1 ORDER BY 6 DESC, 1 DESC LIMIT ?4
+
 -- name: list_open
 SELECT RECORD FROM jobs INDEXED BY jobs_open
 WHERE OF_MESH AND ended_ms IS NULL AND state = ?7 AND WANTED

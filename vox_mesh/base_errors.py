@@ -57,6 +57,12 @@ class BadManifest(BadDocument):
     code = "bad_manifest"
 
 
+class BadWorkflow(BadDocument):
+    """A workflow can't be used."""
+
+    code = "bad_workflow"
+
+
 class BadPolicy(BadDocument):
     """A tempo policy can't be used."""
 

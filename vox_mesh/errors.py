@@ -13,6 +13,7 @@ from vox_mesh.base_errors import BadPolicy as BadPolicy
 from vox_mesh.base_errors import BadScore as BadScore
 from vox_mesh.base_errors import BadSettings as BadSettings
 from vox_mesh.base_errors import BadValue as BadValue
+from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotJson as NotJson
 

@@ -19,6 +19,7 @@ from bench.lines import messages as message_lines
 from bench.lines import nodes as node_lines
 from bench.lines import oplog as oplog_lines
 from bench.lines import peers as peer_lines
+from bench.lines import processor as processor_lines
 from bench.lines import replica as replica_lines
 from bench.lines import rhythm as rhythm_lines
 from bench.lines import service as service_lines
@@ -59,6 +60,7 @@ PLANES: Final = (
             _served("one-caller-sqld", "one script at a time, on a server", store_lines.one_caller_sqld),
             _served("64-callers-sqld", "scripts combined, on a server", store_lines.many_callers_sqld),
             Line("one-caller-file", "one script at a time, in a file", store_lines.one_caller_file),
+            Line("cpu-file", "processor time, one at a time, in a file", processor_lines.one_at_a_time),
             Line("64-callers-file", "scripts combined, in a file", store_lines.many_callers_file),
             Line("4-processes-file", "several processes on one file", store_lines.many_processes_file),
             Line("one-caller-memory", "one script at a time, in memory", store_lines.one_caller_memory),

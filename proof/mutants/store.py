@@ -34,12 +34,11 @@ STORE_PLANTS: Final = (
         "callers are answered when the request is sent, not when it is committed",
         (
             Code(
-                "vox_mesh.store.write.sender:Sender._run_batch",
-                "            in_flight.fault = fault\n            if",
-                "            in_flight.fault = fault\n"
-                "            return [Outcome(each.key) for write in in_flight.writes for each in "
-                "write.scripts]\n"
-                "            if",
+                "vox_mesh.store.write.sender:Sender._attempt",
+                "        in_flight.fault = fault\n        if",
+                "        in_flight.fault = fault\n"
+                "        return [Outcome(each.key) for each in in_flight.scripts]\n"
+                "        if",
             ),
         ),
         ("effect-none-lost", "chains-complete", "counters-linearizable", "no-lost-update"),

@@ -27,6 +27,9 @@ _LIMIT_S: Final = 150.0
 _BEGUN_FILE: Final = {"job-begun-file-p50", "job-begun-file-p99"}
 _WITH_RATIO: Final = _BEGUN_FILE | {
     "one-caller-file",
+    "cpu-enqueue-file",
+    "cpu-lock-pair-file",
+    "cpu-send-file",
     "64-callers-file",
     "4-processes-file",
     "one-caller-memory",

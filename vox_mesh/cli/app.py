@@ -56,6 +56,7 @@ _COMMANDS: Final = {
     "ucxl": "vox_mesh.cli.rhythm.beat:ucxl",
     "up": "vox_mesh.cli.node.node_run:up",
     "worker": "vox_mesh.cli.jobs.worker:worker",
+    "workflow": "vox_mesh.cli.jobs.workflow:workflow",
 }
 
 

@@ -35,4 +35,5 @@ SUMMARIES: Final = {
     "ucxl": "Resolve the times in UCXL addresses",
     "up": "Run a node of the mesh until SIGINT or SIGTERM",
     "worker": "Run, list and drain workers",
+    "workflow": "Run files of jobs that depend on each other",
 }

@@ -93,7 +93,7 @@ class LibsqlClientEngine:
             if error.code in _TRANSPORT_CODES:
                 raise
             return StepError(error.code, error.explanation.removeprefix("SQLite error: "))
-        return StepRows(tuple(result.columns), [tuple(row) for row in result.rows])
+        return StepRows([tuple(row) for row in result.rows])
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""

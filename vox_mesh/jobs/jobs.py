@@ -33,6 +33,7 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.jobs.workflow_run import name_in_workflow
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
@@ -198,11 +199,11 @@ class Jobs:
             "seed": self._random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.attempts,
-            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
+            "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff is None else manifest.backoff_ms,
         }
-        if manifest.lease_ms is not None:
-            item["lease_ms"] = manifest.lease_ms
-        if manifest.run_at_ms is not None:
+        if manifest.lease is not None and (lease_ms := manifest.lease_ms) is not None:
+            item["lease_ms"] = lease_ms
+        if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
             item["after"] = [_to_predecessor(each) for each in manifest.after]
@@ -329,10 +330,13 @@ class Jobs:
         return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
 
     async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the results of the jobs among these that have succeeded, by id."""
+        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id."""
         found = await self.queries.find_all(job_ids, fresh=True)
         succeeded = [each for each in found.values() if each.state == JobState.SUCCEEDED]
-        return {each.job_id: await read_result(each, self._read_artifact) for each in succeeded}
+        return {
+            name_in_workflow(each.core) or each.job_id: await read_result(each, self._read_artifact)
+            for each in succeeded
+        }
 
     # --- deprecated ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.rows import Rows, Value
+from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.store import Store
 
 _STATES: Final = frozenset(JobState)
@@ -253,6 +253,15 @@ class JobQueries:
             name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
         before = _MAX_POSITION if before is None else before
         return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
+
+    async def of_run(self, first: str, last: str) -> list[Job]:
+        """Return the jobs whose ULIDs are between these, read from the database."""
+        values = (*self._store.mesh_id, first, last)
+        return [Job._make(row) for row in await self._store.read(SQL["of_run"], values, fresh=True)]
+
+    async def runs(self, scanned: int, limit: int) -> list[Row]:
+        """Return the newest runs of workflows among the newest jobs."""
+        return [*await self._store.read(SQL["runs"], (*self._store.mesh_id, scanned, limit))]
 
     async def newest_position(self) -> int:
         """Return the position of the job that was scheduled last, in any mesh of the database."""

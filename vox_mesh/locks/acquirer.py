@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from vox_mesh.errors import (
@@ -69,12 +68,13 @@ class LockAcquirer:
     async def acquire(self, request: LockRequest, *, wait: float) -> Lock:
         """Acquire the keys of a request, or raise `LockHeld`, after up to `wait` seconds."""
         try:
-            with _explaining_overflow():
-                lock = await self._acquire_fast(request, wait=wait)
-                return await self._acquire_queued(request, wait=wait) if lock is None else lock
+            lock = await self._acquire_fast(request, wait=wait)
+            return await self._acquire_queued(request, wait=wait) if lock is None else lock
         except BaseException as error:
             if wait > 0 or not isinstance(error, LockHeld):
                 self._withdraw(request)
+            if isinstance(error, BadStatement):
+                _raise_if_overflow(error)
             raise
 
     # --- fast ------------------------------------------------------------------------------------
@@ -132,8 +132,11 @@ class LockAcquirer:
 
     async def _serve(self, waiter: Waiter) -> None:
         """Give a waiter its lock if it is its turn."""
-        with _explaining_overflow():
+        try:
             lock, _ = await self._take_turn(waiter.request, waiter, can_wait=True)
+        except BadStatement as error:
+            _raise_if_overflow(error)
+            raise
         if lock is not None:
             waiter.serve(lock)
 
@@ -189,8 +192,7 @@ class LockAcquirer:
         )
         sent_at = self._monotonic()
         try:
-            with _explaining_overflow():
-                row = await self._write_conversion(lock, request)
+            row = await self._write_conversion(lock, request)
         except Refused as refused:
             if refused.reason != LockHeld.code:
                 raise
@@ -198,8 +200,10 @@ class LockAcquirer:
             own = {(key, lock.fence_token) for key in lock.keys}
             others = [each for each in in_the_way if (each.lock_key, each.fence_token) not in own]
             raise request.refusal(others) from None
-        except BaseException:
+        except BaseException as error:
             self._withdraw(request)
+            if isinstance(error, BadStatement):
+                _raise_if_overflow(error)
             raise
         lock.is_shared, lock.fence_token, lock.expires_at = is_shared, row["fence_token"], row["expires_at"]
         lock.request_id = request.request_id
@@ -309,14 +313,9 @@ class LockAcquirer:
             await asyncio.gather(*self._background, return_exceptions=True)
 
 
-@contextmanager
-def _explaining_overflow() -> Iterator[None]:
+def _raise_if_overflow(error: BadStatement) -> None:
     """Raise `DatabaseFault` if no token can be issued, because the database holds a planted one."""
-    try:
-        yield
-    except BadStatement as error:
-        if _OVERFLOW not in str(error):
-            raise
+    if _OVERFLOW in str(error):
         raise DatabaseFault(
             "no fencing token can be issued: the database holds one that is no integer below 2^53",
             hint="no node has issued that: restore the database from a backup",

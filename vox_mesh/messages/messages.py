@@ -173,7 +173,7 @@ class Messages:
         own = self._writer.identity  # loaded first: the clock ticks in its name
         if traceparent is not None:
             checked_trace(traceparent)
-        with self._sender.signing.sending(), tracing.sending(traceparent, to) as carried:
+        with self._sender.signing, tracing.sending(traceparent, to) as carried:
             unsigned = Message(
                 message_uuid=new_key() if key is None else checked_id(key),
                 sender_agent=sender,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vox_mesh.model.base.addresses import is_service_url
@@ -36,32 +35,34 @@ _Unsigned = tuple[Message, asyncio.Future[str]]
 
 
 class Signing:
-    """Sign messages: one alone at once, and several sent together with one signature, verified once."""
+    """Sign messages: one alone at once, and several sent together with one signature, verified once.
+
+    Enter it while a message is being sent.
+    """
 
     def __init__(self, mesh: tuple[str, str]) -> None:
         self._mesh = mesh
         self._sending = 0
         self._waiting: list[_Unsigned] = []
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """Mark that a message is about to be sent, until the end of the block."""
+    def __enter__(self) -> None:
+        """Count one more message that is being sent."""
         self._sending += 1
-        try:
-            yield
-        finally:
-            self._sending -= 1
+
+    def __exit__(self, *_: object) -> None:
+        """Count one less."""
+        self._sending -= 1
 
     async def sign(self, message: Message, key: SigningKey) -> Message:
         """Return the message with a signature of its own, or one shared with all that are sent now."""
         if self._sending == 1:
-            return message._replace(signature=key.sign(message.signed_text(*self._mesh)))
+            return message.with_signature(key.sign(message.signed_text(*self._mesh)))
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._sign_all, key)
         signature: asyncio.Future[str] = loop.create_future()
         self._waiting.append((message, signature))
-        return message._replace(signature=await signature)
+        return message.with_signature(await signature)
 
     def _sign_all(self, key: SigningKey) -> None:
         waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []

@@ -80,8 +80,9 @@ class EntryBuilder:
                 )
             )
             prev = own
-        if entries[-1].signature is None:  # through the chain it covers all entries before it
-            entries[-1] = entries[-1]._replace(signature=self._sign(author, prev))
+        last = entries[-1]
+        if last.signature is None:  # through the chain it covers all entries before it
+            entries[-1] = EntryValues(*last[:8], self._sign(author, prev), *last[9:])
         return entries
 
     def _sign(self, author: Identity, entry_hash: str) -> str:
@@ -90,6 +91,8 @@ class EntryBuilder:
 
 def _in_order(scripts: Sequence[Script]) -> Iterable[Script]:
     """Return the scripts whose ops are bound: each once, a seal before all without a verdict."""
+    if len(scripts) == 1:
+        return scripts
     once = {script.key: script for script in scripts}
     seals = [script for script in scripts if script.op and script.op.kind == SEAL]
     if not seals:

@@ -147,7 +147,10 @@ class OpLogWriter:
             self._end, self._bound = None, []  # its outcome is unknown
         if self._registration is not None and self.joined is None:
             return None
-        ops = [script for script in scripts if script.op is not None]
+        if len(scripts) == 1:
+            ops = scripts if scripts[0].op is not None else ()
+        else:
+            ops = [script for script in scripts if script.op is not None]
         if not ops:
             return self._guard_wrapper()
         if self._end is None:
@@ -234,13 +237,14 @@ class OpLogWriter:
         last = end.hash if end.seq else None
         self._bound = entries
         self._started = self._clock.started()
+        window = self._clock.window_ms
         if self._registration is None:
             own = (author.node_id, author.key.public)
             whose = (*self._mesh, author.chain, last, *own)
-            guard = Statement(_SQL["refuse_unless_at"], (*whose, *self._clock.window_ms))
+            guard = Statement(_SQL["refuse_unless_at"], (*whose, *window))
         else:
             current = (*self._mesh, *self._writer_values, last)
-            guard = Statement(_SQL["refuse_unless_current_at"], (*current, *self._clock.window_ms))
+            guard = Statement(_SQL["refuse_unless_current_at"], (*current, *window))
         preface: tuple[Statement, ...] = (guard,)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
@@ -255,7 +259,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return BatchWrapper(preface, Statement(_ON_TIME, self._clock.window_ms), accepted, verdicts)
+        return BatchWrapper(preface, Statement(_ON_TIME, window), accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 

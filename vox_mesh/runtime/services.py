@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts
+    from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
     from vox_mesh.nodes.agents import Agents
@@ -237,6 +238,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.jobs.crons import Crons
 
         return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """Return the runs of workflows."""
+        from vox_mesh.jobs.workflows import Workflows
+
+        return Workflows(self.jobs)
 
     @cached_property
     def job_kinds(self) -> JobKinds:

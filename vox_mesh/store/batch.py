@@ -100,9 +100,8 @@ def _rollback(commit: int) -> BatchStep:
 
 
 class StepRows(NamedTuple):
-    """A step that succeeded."""
+    """A step that succeeded, and its rows."""
 
-    columns: tuple[str, ...]
     rows: Sequence[Sequence[Value]]
 
 
@@ -147,7 +146,7 @@ _FAULTS: Final = (
 )
 
 _BEGIN: Final = BatchStep("BEGIN IMMEDIATE")
-DONE: Final = StepRows((), ())
+DONE: Final = StepRows(())
 StepResult = StepRows | StepError | None
 
 

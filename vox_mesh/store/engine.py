@@ -43,7 +43,7 @@ class Engine(Protocol):
     max_scripts: int
     """The number of scripts above which a larger batch gains nothing."""
 
-    async def run(self, batch: Batch) -> BatchResult:
+    def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction. If cancelled before it began, it has no effect."""
 
     async def query(self, statement: Statement) -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import re
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,7 +23,12 @@ _OP_BYTES: Final = 512  # size of a log entry without its payload
 Keys = Callable[[], str]
 """Generates unique ULIDs."""
 
-_own: Final[Keys] = UlidSource(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+
+def _random_bits(bits: int) -> int:
+    return int.from_bytes(os.urandom(bits // 8), "big")
+
+
+_own: Final[Keys] = UlidSource(lambda: time.time_ns() // 1_000_000, _random_bits)
 _keys: Final = ContextVar("vox_mesh_keys", default=_own)
 
 
@@ -141,11 +146,15 @@ class Script:
         op: Op | None = None,
         repeatable: bool = False,
     ) -> None:
-        does_something = statements or shape or op or (repeatable and answer)
-        if not does_something or (statements and shape is not None):
+        if shape is not None:
+            self.has_answer, self.repeatable = shape.answer is not None, shape.repeatable
+            self.item: Item = {} if item is None else item
+            weight = _check_item(self.item)
+        else:
+            self.has_answer, self.repeatable, self.item = answer is not None, repeatable, _NO_ITEM
+            weight = 0
+        if (shape is not None and statements) or not (statements or shape or op or (repeatable and answer)):
             raise BadValue("a script has statements, or a shape, or is nothing but an op")
-        self.has_answer = answer is not None or (shape is not None and shape.answer is not None)
-        self.repeatable = repeatable if shape is None else shape.repeatable
         if appendable and self.has_answer and not self.repeatable:
             raise BadValue("an appendable script may have to wait on disk, so it can't have an answer")
         if self.repeatable and op is not None:
@@ -164,15 +173,14 @@ class Script:
         self.answer = answer
         self.appendable = appendable
         self.shape = shape
-        self.item: Item = {} if item is None else item
         self.op = op
-        self.weight = _check_item(self.item) if shape is not None else 0
         for statement in statements:
-            self.weight += statement.weight
+            weight += statement.weight
         if op is not None:
-            self.weight += 2 * len(op.payload) + _OP_BYTES
-        if self.weight > MAX_SCRIPT_BYTES:
-            raise BadValue(f"the script's values take {self.weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
+            weight += 2 * len(op.payload) + _OP_BYTES
+        if weight > MAX_SCRIPT_BYTES:
+            raise BadValue(f"the script's values take {weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
+        self.weight = weight
 
     @classmethod
     def of(
@@ -210,6 +218,8 @@ class Script:
 
 Item = Mapping[str, str | int | None]
 """The values of one script of a shape. They are sent as JSON, so floats and bytes are not allowed."""
+
+_NO_ITEM: Final[Item] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # names are unique
@@ -278,17 +288,19 @@ is raised as `OutcomeUnknown`, and is never a verdict."""
 
 
 def _check_item(item: Item) -> int:
-    texts: list[str] = []
+    """Reject values that a shape's item can't hold. Return their approximate size in bytes."""
     others: list[Value] = []
+    weight = 0
     for name, value in item.items():
         if isinstance(value, str):
-            texts.append(value)
+            if "\0" in value:  # older SQLite versions end a JSON string there
+                raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
+            if value.isascii():
+                weight += len(value)
+            else:
+                others.append(value)
         elif isinstance(value, _NOT_IN_JSON):
             raise BadValue(f"{name!r} is a {type(value).__name__}, which a shape's item can't hold")
         else:
             others.append(value)
-    text = "".join(texts)  # checking all at once is faster
-    if "\0" in text:  # older SQLite versions end a JSON string there
-        name = next(name for name, value in item.items() if isinstance(value, str) and "\0" in value)
-        raise BadValue(f"{name!r} holds a NUL character, which a shape's item can't hold")
-    return check_values((text, *others))
+    return weight + check_values(others)

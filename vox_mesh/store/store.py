@@ -136,8 +136,8 @@ class Store(RenamedAttributes):
     async def write(self, script: Script, *, timeout: float | None = None) -> Outcome:
         """Apply the script atomically and exactly once, or raise the error that prevented it."""
         self._refuse_if_closed()
-        if script.op is not None:
-            self._refuse_without_log()
+        if script.op is not None and not self._keeps_log:
+            raise _no_log_error()
         (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
@@ -151,18 +151,14 @@ class Store(RenamedAttributes):
         self._refuse_if_closed()
         if not scripts:
             return []
-        if any(script.op is not None for script in scripts):
-            self._refuse_without_log()
+        if not self._keeps_log and any(script.op is not None for script in scripts):
+            raise _no_log_error()
         if sum(script.weight for script in scripts) > MAX_SCRIPT_BYTES:
             raise BadValue(
                 f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
                 hint="write them in parts",
             )
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
-
-    def _refuse_without_log(self) -> None:
-        if not self._keeps_log:
-            raise BadValue("this store keeps no log", hint="open it with Mesh.open")
 
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
@@ -491,6 +487,10 @@ class Store(RenamedAttributes):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _no_log_error() -> BadValue:
+    return BadValue("this store keeps no log", hint="open it with Mesh.open")
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -280,3 +280,17 @@ async def test_results_and_artifacts_are_read_with_the_full_token(served: Served
         refused = await served.ask("GET", f"{path}/{more}", token=READ_TOKEN)
         assert refused.status_code == HTTPStatus.FORBIDDEN
     assert (await served.ask("GET", f"{path}/artifacts/none")).status_code == HTTPStatus.NOT_FOUND
+
+
+async def test_a_workflow_is_run_shown_and_listed(served: ServedNode, kind: str) -> None:
+    jobs = {"one": {"kind": kind}, "two": {"kind": kind, "after": ["one"], "payload": "${{ params.n }}"}}
+    body = {"workflow": {"name": "pair", "params": {"n": 1}, "jobs": jobs}, "params": {"n": "2"}}
+    run = await served.post("/v1/workflows", body)
+    assert (run["workflow"], run["state"], run["jobs"]) == ("pair", "running", 2)
+    assert await served.get(f"/v1/workflows/{run['run_id']}") == run
+    await served.node.store.synced()
+    assert run["run_id"] in [each["run_id"] for each in await served.all("/v1/workflows")]
+    two = await served.get(f"/v1/jobs/{run['items'][1]['job_id']}")
+    assert (two["manifest"]["payload"], two["waits"]) == (2, 1)
+    bad = await served.ask("POST", "/v1/workflows", {"workflow": {"jobs": {"a": {"kind": "A"}}}})
+    assert_problem(bad, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_workflow")

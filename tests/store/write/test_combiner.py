@@ -46,35 +46,6 @@ async def test_one_request_is_under_way_and_what_queued_goes_together() -> None:
         assert await c.ids() == list(range(13))
 
 
-@pytest.mark.parametrize(("caller_s", "requests"), [(1.0, [1, 32, 31]), (0.0, [1, 63])])
-async def test_of_many_who_wait_half_go_at_a_time_unless_requests_take_longer_than_they(
-    caller_s: float, requests: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", caller_s)
-    async with combining() as c:
-        first = await c.busy()
-        rest = [c.send(adding(number)) for number in range(1, 64)]
-        await c.queued(63)
-        c.gate.release()
-        await asyncio.gather(first, *rest)
-        assert [batch.scripts for batch in c.gate.batches] == requests
-        assert await c.ids() == list(range(64))
-
-
-async def test_many_who_write_again_and_again_go_in_two_halves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vox_mesh.store.write.combiner._CALLER_TURNAROUND_S", 1.0)
-    async with combining(tmp_path / "x.db") as c:
-
-        async def caller(name: int) -> None:
-            for turn in range(10):
-                await c.combiner.submit([adding(64 * turn + name)], LONG_S)
-
-        await asyncio.gather(*(caller(name) for name in range(64)))
-        assert [batch.scripts for batch in c.gate.batches] == [1, *[32] * 19, 31]
-
-
 def test_a_deadline_that_has_passed_keeps_no_one_else_from_writing() -> None:
     async def play() -> None:
         async with combining() as c:

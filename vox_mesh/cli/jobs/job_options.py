@@ -62,11 +62,12 @@ class JobSource(NamedTuple):
             payload = None if self.payload is None else _json(self.payload)
             return [Manifest.of(kind=self.kind, payload=payload, **fields)]
         if not self.isolated and "cwd" not in fields:
-            fields["cwd"] = _current_folder()
+            fields["cwd"] = current_folder()
         return [Manifest.of(command=self.command, **{"timeout": int(seconds(_TIMEOUT)), **fields})]
 
 
-def _current_folder() -> str:
+def current_folder() -> str:
+    """Return the folder in which commands run by default. Raises `BadValue` if it is gone."""
     try:
         return str(Path.cwd())
     except OSError as error:

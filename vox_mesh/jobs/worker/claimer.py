@@ -118,11 +118,15 @@ class JobClaimer:
 
     def sound_jobs(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs that can be claimed; the others are named in the log."""
+        sound: list[Job] = []
         for job in jobs:
-            if job.fault is not None:
-                _log.error("job can't be claimed: job_id=%s: %s", job.job_id, job.fault)
-                self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _FAULTY_SKIP_S
-        return [job for job in jobs if job.fault is None]
+            fault = job.fault
+            if fault is None:
+                sound.append(job)
+                continue
+            _log.error("job can't be claimed: job_id=%s: %s", job.job_id, fault)
+            self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _FAULTY_SKIP_S
+        return sound
 
     def is_throttled(self, kind: str) -> bool:
         """Return whether the limit of a kind was reached just now."""

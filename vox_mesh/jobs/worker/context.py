@@ -72,7 +72,7 @@ class JobContext:
         return self.job.attempts
 
     async def results(self) -> dict[str, Any]:
-        """Return the results of the predecessors that have succeeded, by job id."""
+        """Return the results of the predecessors that have succeeded, by name in a workflow or by id."""
         after = self.core.get("after", ())
         names = [each if isinstance(each, str) else each.get("job") for each in after]
         return await self._read_results([name for name in names if name is not None])

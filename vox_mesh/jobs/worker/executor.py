@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from vox_mesh.errors import AWAY, BadValue
+from vox_mesh.errors import AWAY, BadValue, MeshError
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
@@ -22,6 +22,7 @@ from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import Work, WorkerLimits
+from vox_mesh.jobs.workflows import bind_outputs
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.records import EXEC, Job, JobState
@@ -147,6 +148,9 @@ class Executor:
         except BadValue as error:  # its manifest or checkpoint: another attempt would not read it either
             _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
             return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
+        except MeshError as error:  # the output of a predecessor can't be read
+            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+            return AttemptResult(job, JobState.FAILED, error.line)
         except Exception as error:
             _log.exception("job not started: job_id=%s", job.job_id)
             return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
@@ -163,7 +167,8 @@ class Executor:
 
     async def _prepare(self, job: Job) -> JobContext:
         """Return the context of an attempt, with its limits and the checkpoint of an earlier attempt."""
-        core, notebook, resumed = job.core, Notebook(self._store, job), None
+        core = await bind_outputs(job.core, self._jobs)
+        notebook, resumed = Notebook(self._store, job), None
         if job.attempts > 1:
             checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
             resumed = None if checkpoint is None else read_stored(checkpoint)

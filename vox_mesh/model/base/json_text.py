@@ -30,6 +30,8 @@ UNREADABLE: Final = "unreadable"
 """The name of the only field in place of a stored value that can't be read."""
 
 _CONTAINERS: Final = (dict, list, tuple)
+_SCALARS: Final = frozenset({str, int, bool, float, type(None), orjson.Fragment})
+"""Types of most values that hold no others: asking for them is faster."""
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
 
 
@@ -68,7 +70,7 @@ def is_deeper(value: Any, limit: int) -> bool:
             each
             for one in level
             for each in (one.values() if isinstance(one, dict) else one)
-            if isinstance(each, _CONTAINERS)
+            if type(each) not in _SCALARS and isinstance(each, _CONTAINERS)
         ]
     return bool(level)
 

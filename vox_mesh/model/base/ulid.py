@@ -12,7 +12,6 @@ _TAIL_BITS: Final = 80
 _TAIL_LIMIT: Final = 1 << _TAIL_BITS
 _COUNT_BITS: Final = 40
 _COUNT_LIMIT: Final = 1 << _COUNT_BITS
-_HEAD_LETTERS: Final = 26 - _COUNT_BITS // 5
 _TIME_LIMIT: Final = 1 << 48
 _TIME_SHIFTS: Final = (40, 30, 20, 10, 0)
 _TAIL_SHIFTS: Final = (70, 60, 50, 40, 30, 20, 10, 0)
@@ -61,6 +60,8 @@ class UlidSource:
         self._now_ms = now_ms
         self._chance = chance
         self._last_ms = -1
+        self._coarse_time = -1  # all but the last 20 bits of the time
+        self._coarse_letters = ""
         self._head = ""  # all letters but those of the count
         self._count = 0
 
@@ -79,7 +80,14 @@ class UlidSource:
         )
 
     def _begin(self, milliseconds: int) -> None:
+        if milliseconds >> 20 != self._coarse_time:
+            self._coarse_time = milliseconds >> 20
+            self._coarse_letters = encode(milliseconds, 0)[:6]
         self._last_ms = milliseconds
         chance = self._chance(_TAIL_BITS)
-        self._head = encode(milliseconds, chance)[:_HEAD_LETTERS]
-        self._count = chance % _COUNT_LIMIT
+        self._head = (
+            f"{self._coarse_letters}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
+            f"{_PAIRS[chance >> 70]}{_PAIRS[chance >> 60 & 1023]}"
+            f"{_PAIRS[chance >> 50 & 1023]}{_PAIRS[chance >> 40 & 1023]}"
+        )
+        self._count = chance & (_COUNT_LIMIT - 1)

@@ -37,6 +37,7 @@ __all__ = [
     "handler_manifest",
     "manifests_at",
     "parse_manifests",
+    "read_manifest",
     "sort_by_dependency",
 ]
 
@@ -151,7 +152,12 @@ class Manifest(BaseModel):
 
         A lease in time is not part of the core; a lease until the end of a phase or bar is.
         """
-        core = {name: value for name, value in self._given().items() if name in _CORE_FIELDS}
+        fields = self.__dict__
+        core = {
+            name: fields[name]
+            for name in self.__pydantic_fields_set__ & _CORE_FIELDS
+            if fields[name] is not None or name == "payload"
+        }
         if self.command is not None:
             core.pop("kind", None)
             core["command"] = list(self.command)
@@ -171,7 +177,7 @@ class Manifest(BaseModel):
 
     def resolved_core(self) -> dict[str, Any]:
         """Return the core. Raises `BadManifest` while a reference in `after` is unresolved."""
-        if self.unresolved:
+        if self.after and self.unresolved:
             raise BadManifest([f"after: {self.unresolved[0]} is not resolved to a job id"])
         return self.core()
 
@@ -269,7 +275,7 @@ def parse_manifests(text: str | bytes, name: str = "manifest") -> list[Manifest]
     faults: list[DocumentFault] = []
     documents = read_documents(text, name)
     for document in documents:
-        manifest, found = _read(document)
+        manifest, found = read_manifest(document)
         if found:
             faults += sorted(found, key=lambda fault: fault.line)
         elif manifest is not None:
@@ -286,7 +292,7 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
     manifests: list[Manifest] = []
     faults: list[str] = []
     for place, value in values.items():
-        manifest, found = _read(Document("", value, (), Lines(1)))
+        manifest, found = read_manifest(Document("", value, (), Lines(1)))
         if manifest is not None:
             manifests.append(manifest)
         faults += [f"{field_text((*place, *fault.path))}: {fault.wrong}" for fault in found]
@@ -295,7 +301,7 @@ def manifests_at(values: Mapping[Path, Any]) -> list[Manifest]:
     return manifests
 
 
-def _read(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
+def read_manifest(document: Document) -> tuple[Manifest | None, list[DocumentFault]]:
     """Return the manifest of a document, and its faults, at most one per field."""
     fields = document.value
     if not isinstance(fields, dict):

@@ -162,8 +162,10 @@ class Job(NamedTuple):
     @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
-        for name, value in zip(_COUNTERS, map(self.__getitem__, _COUNTER_PLACES), strict=True):
+        for place in _COUNTER_PLACES:
+            value = self[place]
             if type(value) is not int or not 0 <= value < COUNTER_LIMIT:
+                name = self._fields[place]
                 return f"{name} must be an integer from 0 to 2^53 - 1, got {str(value)[:32]}"
         return None
 

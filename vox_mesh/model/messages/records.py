@@ -135,6 +135,10 @@ class Message(NamedTuple):
         """Return the thread that a reply to it belongs to."""
         return self.thread_id or self.message_uuid
 
+    def with_signature(self, signature: str) -> Message:
+        """Return the message with this signature; faster than by the name of the field."""
+        return Message._make((*self[:WRITTEN], signature, *self[WRITTEN + 1 :]))
+
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
         return orjson.dumps([_SIGNED_KIND, scope_id, repository_id, *self[:WRITTEN]])

@@ -9,8 +9,9 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -147,14 +148,14 @@ class FileEngine:
             raise _open_error(path, error) from None
         return cls(path, writer, *opened[0])
 
-    async def run(self, batch: Batch) -> BatchResult:
+    def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction when it is this process's turn."""
         if batch.scripts < _MIN_HEAD_START_SCRIPTS:
-            return await self._writer.do(lambda: self._write(batch))
+            return self._writer.do(partial(self._write, batch))
         start = HeadStart()
-        writing = self._writer.do(lambda: self._write_with_head_start(batch, start))
+        writing = self._writer.do(partial(self._write_with_head_start, batch, start))
         start.wait(_MAX_HEAD_START_S)
-        return await writing
+        return writing
 
     def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
         with self._turn:

@@ -52,9 +52,7 @@ def walk(
         try:
             execute(sql, params)
             if wants_rows or cursor.description is not None:  # fetch all rows: a later one may still fail
-                rows = cursor.fetchall()
-                columns = tuple(column[0] for column in cursor.description)
-                results.append(StepRows(columns, rows))
+                results.append(StepRows(cursor.fetchall()))
             else:
                 results.append(DONE)
             succeeded = True

@@ -29,9 +29,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_QUEUED: Final = 4_096
 _MAX_REQUEST_BYTES: Final = 2**20
-_CALLER_TURNAROUND_S: Final = 50e-6  # a caller's typical time from an answer to its next write
-_FASTEST_DECAY: Final = 1.01
-_MIN_CALLERS_TO_SPLIT: Final = 32
 _RETRY_DELAY_S: Final = 0.1
 
 
@@ -84,8 +81,6 @@ class Combiner:
         self._in_flight: InFlightBatch | None = None
         self._began = 0.0
         self._is_quiet = True  # the last batch had a single caller
-        self._returning = 0  # callers of the last batch that may write again
-        self._fastest_s = float("inf")  # approximate minimum duration of a batch
         self._alarm: asyncio.Handle | None = None
         self._alarm_at = 0.0  # uvloop's handles do not have `when()`
         self._is_giving_up = False
@@ -122,8 +117,11 @@ class Combiner:
         deadline = self._loop.time() + timeout
         write = PendingWrite(scripts, deadline, self._loop.create_future(), is_replay)
         try:
-            obstacle = self._circuit_refusal()
-            if obstacle is None and self._is_full:
+            breaker = self._caller.breaker
+            obstacle: MeshError | None = None
+            if breaker is not None and breaker.is_rejecting:
+                obstacle = breaker.refusal()
+            elif self._room or len(self._queue) >= self._max_queued:
                 obstacle = await self._wait_for_room(deadline)
             sink = self._spool_sink
             if sink is not None and (obstacle or not sink.is_empty) and write.can_spool:
@@ -131,12 +129,12 @@ class Combiner:
             elif obstacle is not None:
                 raise obstacle
             else:
-                self._watch_deadline(deadline)
+                if self._alarm is None or deadline < self._alarm_at:
+                    self._watch_deadline(deadline)
                 if self._is_quiet and self._in_flight is None and not self._queue:
                     await self._send_alone(write)
                 else:
                     self._queue.append(write)
-                    self._returning -= 1
                     if self._in_flight is None:
                         self._work.set()
             return await write.future
@@ -156,7 +154,8 @@ class Combiner:
             raise
         finally:
             self._sending_task = self._task
-            self._wake_next()
+            if self._queue or self._room or self._closing is not None:
+                self._wake_next()
 
     def _wake_next(self) -> None:
         """Wake the task after a batch if writes are queued; otherwise wake `close`."""
@@ -165,14 +164,6 @@ class Combiner:
             self._work.set()
         elif self._closing is not None:
             self._closing.set()
-
-    @property
-    def _is_full(self) -> bool:
-        return bool(self._room) or len(self._queue) >= self._max_queued
-
-    def _circuit_refusal(self) -> MeshError | None:
-        breaker = self._caller.breaker
-        return breaker.refusal() if breaker is not None and breaker.is_rejecting else None
 
     async def _wait_for_room(self, deadline: float) -> MeshError | None:
         """Wait in FIFO order until the queue has room. Return an error if it had none before the deadline."""
@@ -227,18 +218,10 @@ class Combiner:
                 self._wake_next()
 
     def _take(self) -> list[PendingWrite]:
-        """Remove the writes of the next batch from the queue: the oldest, as many as fit.
-
-        With many callers, preparing their next writes can take longer than a batch. In that case a batch
-        takes half of all callers, including those just answered: one half prepares its next writes while the
-        batch of the other half is in flight.
-        """
+        """Remove the writes of the next batch from the queue: the oldest, as many as fit."""
         taken: list[PendingWrite] = []
         scripts = weight = 0
-        callers = len(self._queue) + max(0, self._returning)
-        is_split = callers >= _MIN_CALLERS_TO_SPLIT and callers * _CALLER_TURNAROUND_S > self._fastest_s
-        limit = (callers + 1) // 2 if is_split else callers
-        while self._queue and len(taken) < limit:
+        while self._queue:
             write = self._queue[0]
             if not write.future.done():
                 scripts += len(write.scripts)
@@ -252,13 +235,12 @@ class Combiner:
 
     async def _send(self, in_flight: InFlightBatch) -> None:
         self._in_flight = in_flight
-        self._began = began = self._monotonic()
+        self._began = self._monotonic()
         try:
-            scripts = [script for write in in_flight.writes for script in write.scripts]
+            scripts = in_flight.scripts
             self._stats.batches.observe(len(scripts))
             may_prune_all = self._spool_sink is None or self._spool_sink.is_empty
             verdicts = await self._sender.send(scripts, in_flight, may_prune_all=may_prune_all)
-            self._fastest_s = min(self._monotonic() - began, self._fastest_s * _FASTEST_DECAY)
             self._settle(in_flight, verdicts)
         except CircuitOpen as error:
             self._reject_all(in_flight, error)
@@ -282,7 +264,6 @@ class Combiner:
                 write.fail(_error_for_caller(MeshError(f"an unexpected fault: {error}"), write, in_flight))
         finally:
             self._in_flight = None
-            self._returning = len(in_flight.writes)
             self._is_quiet = len(in_flight.writes) == 1
 
     def _settle(self, in_flight: InFlightBatch, verdicts: list[Verdict]) -> None:
@@ -300,7 +281,8 @@ class Combiner:
                         if script.has_answer:
                             with_rows.append(script.key)
             start = end
-        self._key_pruner.note_answered(answered, with_rows=with_rows)
+        if answered:
+            self._key_pruner.note_answered(answered, with_rows=with_rows)
         if self._spool_sink is not None:
             self._spool_sink.nudge()
 
@@ -335,11 +317,10 @@ class Combiner:
             self._spool_sink.take(leaving)
 
     def _watch_deadline(self, deadline: float) -> None:
-        """Set the one timer, shared by all callers, to the earliest deadline."""
-        if self._alarm is None or deadline < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm, self._alarm_at = self._loop.call_at(deadline, self._expire), deadline
+        """Set the one timer, shared by all callers, to this deadline, which is the earliest."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm, self._alarm_at = self._loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
         self._alarm = None
@@ -358,7 +339,7 @@ class Combiner:
             for write in (*under_way, *self._queue)
             if write.is_waiting and write.deadline > now
         ]
-        if deadlines:
+        if deadlines and (self._alarm is None or min(deadlines) < self._alarm_at):
             self._watch_deadline(min(deadlines))
 
     def _give_up(self) -> None:

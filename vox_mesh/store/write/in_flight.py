@@ -89,6 +89,14 @@ class InFlightBatch:
                 script.may_come_again = True
 
     @property
+    def scripts(self) -> Sequence[Script]:
+        """Return the scripts of all writes, in order."""
+        writes = self.writes
+        if len(writes) == 1:
+            return writes[0].scripts
+        return [script for write in writes for script in write.scripts]
+
+    @property
     def is_wanted(self) -> bool:
         """Return whether any caller still waits for it."""
         return any(write.is_waiting for write in self.writes)

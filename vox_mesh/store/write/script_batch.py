@@ -71,6 +71,8 @@ NOTHING_TO_PRUNE: Final = Pruning()
 CONDITION_VALUES: Final = 4
 """The number of values that a wrapper's condition takes."""
 
+_NO_CONDITION: Final = (None,) * CONDITION_VALUES
+
 
 class BatchWrapper(NamedTuple):
     """Statements around the scripts of a batch.
@@ -235,15 +237,19 @@ class SingleStatementBatch(ScriptBatch):
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
         assert shape.single_statement is not None
+        scope_id, repository_id, _ = writer_id
         item = {**script.item, "key": script.key}
-        given = (None,) * CONDITION_VALUES if condition is None else condition.params
-        who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
-        values = (*writer_id[:2], *who, *[item[name] for name in shape.single_statement_values], *window)
-        text = "true" if condition is None else condition.sql
+        own = [item[name] for name in shape.single_statement_values]
+        values: tuple[Value, ...]
+        if condition is None:
+            text, values = "true", (scope_id, repository_id, *_NO_CONDITION, *own)
+        else:
+            text, given = condition.sql, condition.params
+            who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
+            values = (scope_id, repository_id, *who, *own, *window)
         super().__init__((script,), NO_WRAPPER)
-        self.steps = [
-            BatchStep(_guarded_sql(shape.single_statement, text, len(values) - 1), values, wants_rows=True)
-        ]
+        sql = _guarded_sql(shape.single_statement, text, len(values) - 1)
+        self.steps = [BatchStep(sql, values, None, True)]
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
         """Return the verdict of the script. If this raises, nothing was applied."""

@@ -130,6 +130,10 @@ def split_rows(run: Sequence[Script], rows: Sequence[Sequence[Value]]) -> list[R
     columns, shape = script.columns, script.shape
     if shape is None or shape.subject is None:
         return [Rows(columns, rows)]
+    if len(run) == 1:
+        subject = shape.subject(script.item)
+        own = [row[1:] for row in rows if row[0] == subject]
+        return [Rows(columns, own) if own else NO_ROWS]
     found = by_key(rows)
     return [
         Rows(columns, [row[1:] for row in found[subject]]) if subject in found else NO_ROWS

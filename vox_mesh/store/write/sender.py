@@ -48,6 +48,7 @@ _MAX_ROLLBACK_CHANCE: Final = 0.3
 """The highest chance of a rollback at which an optimistic batch still pays."""
 
 _SHARE_DECAY: Final = 0.8
+_MIN_SHARE: Final = 1e-4
 _MAX_REBINDINGS: Final = 64
 
 
@@ -154,9 +155,17 @@ class Sender:
         if wrapper is None:
             wrapper = await self._prepare_wrapper(scripts, in_flight)
         pruning = self._key_pruner.due(may_prune_all=may_prune_all)
-        verdicts, failed_share = None, 0.0
-        if 1.0 - (1.0 - self._failing_share) ** len(scripts) <= _MAX_ROLLBACK_CHANCE:
-            verdicts = await self._send_optimistic(scripts, pruning, wrapper, in_flight)
+        verdicts: list[Verdict] | None = None
+        failed_share = 0.0
+        if not self._failing_share or self._rollback_chance(len(scripts)) <= _MAX_ROLLBACK_CHANCE:
+            batch = self._optimistic_batch(scripts, pruning, wrapper)
+            try:
+                verdicts = await self._run_batch(batch, in_flight)
+            except RolledBack as back:
+                in_flight.has_earlier_copy |= back.knew_keys
+            else:
+                if (in_flight.is_outcome_unknown or in_flight.is_replay) and batch.is_single_statement:
+                    verdicts = _unambiguous(verdicts)
         if verdicts is None:
             verdicts = await self._run_batch(
                 IsolatedBatch(self._writer_id, scripts, pruning, wrapper), in_flight
@@ -166,39 +175,26 @@ class Sender:
                 script.key for script in scripts if script.op and not script.has_answer
             )
             failed_share = sum(isinstance(verdict, MeshError) for verdict in verdicts) / len(scripts)
-        self._failing_share = _SHARE_DECAY * self._failing_share + (1 - _SHARE_DECAY) * failed_share
+        if failed_share or self._failing_share:
+            share = _SHARE_DECAY * self._failing_share + (1 - _SHARE_DECAY) * failed_share
+            self._failing_share = share if share > _MIN_SHARE else 0.0
         if pruning is not NOTHING_TO_PRUNE:
             self._key_pruner.note_pruned(pruning)
         return _mark_repeated(scripts, verdicts) if in_flight.is_outcome_unknown else verdicts
 
-    async def _send_optimistic(
-        self,
-        scripts: Sequence[Script],
-        pruning: Pruning,
-        wrapper: BatchWrapper,
-        in_flight: InFlightBatch,
-    ) -> list[Verdict] | None:
-        """Send the scripts without savepoints. Return `None` if they must be sent again, isolated."""
-        shape = scripts[0].shape if len(scripts) == 1 else None
-        is_single = shape is not None and shape.single_statement is not None and pruning is NOTHING_TO_PRUNE
-        batch = (
-            SingleStatementBatch(self._writer_id, scripts[0], wrapper)
-            if is_single
-            else OptimisticBatch(self._writer_id, scripts, pruning, wrapper)
-        )
-        try:
-            verdicts = await self._run_batch(batch, in_flight)
-        except RolledBack as back:
-            in_flight.has_earlier_copy |= back.knew_keys
-            return None
-        if is_single and (in_flight.is_outcome_unknown or in_flight.is_replay):
-            # An empty answer is ambiguous after a lost one: this node may have been superseded after the
-            # statement was applied. And a replayed script must not count as applied if the guard did not
-            # hold. Only a batch with a guard can tell.
-            (outcome,) = verdicts
-            if isinstance(outcome, Outcome) and not outcome.rows:
-                return None
-        return verdicts
+    def _rollback_chance(self, scripts: int) -> float:
+        """Return the chance that one of this number of scripts fails, by the share that failed lately."""
+        return 1.0 - (1.0 - self._failing_share) ** scripts
+
+    def _optimistic_batch(
+        self, scripts: Sequence[Script], pruning: Pruning, wrapper: BatchWrapper
+    ) -> ScriptBatch:
+        """Return the batch of these scripts without savepoints."""
+        if len(scripts) == 1 and pruning is NOTHING_TO_PRUNE:
+            (script,) = scripts
+            if script.shape is not None and script.shape.single_statement is not None:
+                return SingleStatementBatch(self._writer_id, script, wrapper)
+        return OptimisticBatch(self._writer_id, scripts, pruning, wrapper)
 
     async def _prepare_wrapper(self, scripts: Sequence[Script], in_flight: InFlightBatch) -> BatchWrapper:
         """Let the interceptor load its state from the database, and return the wrapper that it binds."""
@@ -242,34 +238,45 @@ class Sender:
 
         return await self._caller.call(attempt, lambda: in_flight.is_wanted)
 
-    async def _run_batch(self, batch: ScriptBatch, in_flight: InFlightBatch) -> list[Verdict]:
-        """Run the batch, with retries while a caller waits for it, and keep track of what may be applied."""
+    def _run_batch(self, batch: ScriptBatch, in_flight: InFlightBatch) -> Awaitable[list[Verdict]]:
+        """Run the batch, with retries while a caller waits for it."""
+        return self._caller.call(lambda: self._attempt(batch, in_flight), lambda: in_flight.is_wanted)
 
-        async def attempt() -> list[Verdict]:
-            in_flight.is_out = True
-            try:
-                result = await self._run(batch)
-                verdicts = batch.verdicts(result)
-                if self._interceptor is not None:
-                    self._interceptor.settled(batch.entries(result))
-            except DatabaseUnavailable as fault:
-                in_flight.fault = fault
-                if isinstance(fault, NoAnswer):
-                    in_flight.mark_outcome_unknown()
-                raise
-            except CommitFailed:
+    async def _attempt(self, batch: ScriptBatch, in_flight: InFlightBatch) -> list[Verdict]:
+        """Run the batch once, and keep track of what may be applied."""
+        in_flight.is_out = True
+        try:
+            result = await self._run(batch)
+            verdicts = batch.verdicts(result)
+            if self._interceptor is not None:
+                self._interceptor.settled(batch.entries(result))
+        except DatabaseUnavailable as fault:
+            in_flight.fault = fault
+            if isinstance(fault, NoAnswer):
                 in_flight.mark_outcome_unknown()
-                raise
-            except (MeshError, RolledBack, StaleWrapper):
-                raise
-            except BaseException:
-                in_flight.mark_outcome_unknown()  # cancelled or an unexpected error, after it was sent
-                raise
-            finally:
-                in_flight.is_out = False
-            return verdicts
+            raise
+        except CommitFailed:
+            in_flight.mark_outcome_unknown()
+            raise
+        except (MeshError, RolledBack, StaleWrapper):
+            raise
+        except BaseException:
+            in_flight.mark_outcome_unknown()  # cancelled or an unexpected error, after it was sent
+            raise
+        finally:
+            in_flight.is_out = False
+        return verdicts
 
-        return await self._caller.call(attempt, lambda: in_flight.is_wanted)
+
+def _unambiguous(verdicts: list[Verdict]) -> list[Verdict] | None:
+    """Return the verdict of a single statement that was lost before or is replayed; `None` if ambiguous.
+
+    An empty answer is ambiguous after a lost one: this node may have been superseded after the statement was
+    applied. And a replayed script must not count as applied if the guard did not hold. Only a batch with a
+    guard can tell.
+    """
+    (outcome,) = verdicts
+    return None if isinstance(outcome, Outcome) and not outcome.rows else verdicts
 
 
 def _mark_repeated(scripts: Sequence[Script], verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -65,7 +65,7 @@ def decode_batch(result: dict[str, Any]) -> BatchResult:
         elif done is None:
             steps.append(None)
         else:
-            steps.append(StepRows(*_rows(done)) if done["cols"] else DONE)
+            steps.append(StepRows(_rows(done)[1]) if done["cols"] else DONE)
     return BatchResult(steps)
 
 
