@@ -277,6 +277,17 @@ def test_the_dashboard_is_whole_and_no_panel_covers_another() -> None:
         assert neighbour or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
+def test_every_panel_follows_the_variables_of_the_dashboard() -> None:
+    variables = [each["name"] for each in dashboard()["templating"]["list"]]
+    assert variables == ["job", "instance", "kind"]
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            for selector in selectors(target["expr"].replace("$__rate_interval", "1m")):
+                names = {each.name for each in selector.matchers.matchers if each.value == f"${each.name}"}
+                has_kind = "kind" in _LABELS.get(metric_of(selector.name or ""), ())
+                assert names == {"job", "instance", *(["kind"] if has_kind else [])}, target["expr"]
+
+
 def test_grafana_finds_the_dashboard_and_its_source() -> None:
     [sources] = documents(_GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")
     [source] = sources["datasources"]

@@ -148,7 +148,7 @@ async def test_what_can_be_no_key_is_refused_and_nothing_is_taken(there: Restart
     [
         ({"wait": None}, "wait must be seconds between 0 and 86400, got None"),
         ({"wait": math.nan}, "wait must be seconds between 0 and 86400, got nan"),
-        ({"wait": timedelta(seconds=1)}, "wait must be seconds"),
+        ({"wait": timedelta(seconds=-1)}, "wait must be seconds"),
         ({"ttl": "x"}, "ttl must be seconds between 0.1 and 86400, got 'x'"),
         ({"ttl": True}, "ttl must be seconds"),
         ({"keys": None}, "keys must be text or a list of texts, got None"),

@@ -23,6 +23,7 @@ from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -311,9 +312,9 @@ class Jobs:
                 if job.has_ended:
                     return
 
-    async def wait(self, reference: Reference, *, timeout: float | None = None) -> Job:
+    async def wait(self, reference: Reference, *, timeout: Duration | None = None) -> Job:
         """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else seconds_of("timeout", timeout)):
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:

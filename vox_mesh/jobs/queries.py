@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -268,11 +269,11 @@ class JobQueries:
         return (await self._store.read(SQL["newest"])).value or 0
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """Return the number of jobs by kind and state."""
+        """Return the number of jobs by kind and state; a state without jobs is not listed, and reads as 0."""
         counts: dict[str, dict[str, int]] = {}
         for row in await self._read("counts"):
             if row["state"] in _STATES and type(row["jobs"]) is int:
-                counts.setdefault(row["kind"], {})[row["state"]] = row["jobs"]
+                counts.setdefault(row["kind"], Counter())[row["state"]] = row["jobs"]
         return counts
 
     async def count_open(self, _: int) -> int:

@@ -26,7 +26,7 @@ from vox_mesh.locks.scripts import (
 )
 from vox_mesh.locks.sessions import SESSION_TTL_S, LockSessions
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.durations import checked_seconds
+from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
@@ -94,8 +94,8 @@ class Locks:
         keys: str | Sequence[str],
         *,
         agent: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0.0,
+        ttl: Duration | None = None,
+        wait: Duration = 0.0,
         shared: bool = False,
     ) -> Lock:
         """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds.
@@ -103,12 +103,14 @@ class Locks:
         `ttl`: the seconds it is held unless renewed; by default 30 for files, 300 for all other keys.
         """
         request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
-        checked_seconds("wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held")
+        wait_s = checked_seconds(
+            "wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held"
+        )
         refuse_mesh_keys(request.keys)
         self._clock.refuse_if_off()
         self._on_agent(request.holder_agent, "lock")
         asked_at = self._monotonic()
-        lock = await self._acquirer.acquire(request, wait=wait)
+        lock = await self._acquirer.acquire(request, wait=wait_s)
         self.waited.observe(self._monotonic() - asked_at)
         self._on_granted(lock.fence_token)
         return lock
@@ -118,8 +120,8 @@ class Locks:
         keys: str | Sequence[str],
         *,
         agent: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0.0,
+        ttl: Duration | None = None,
+        wait: Duration = 0.0,
         shared: bool = False,
         session: ProcessId | None = None,
     ) -> Lock:
@@ -132,13 +134,17 @@ class Locks:
         `session`: the process that the lock lasts for. A node of this machine renews the lock, by default for
         60 seconds at a time, until the process ends. Raises `BadSettings` if there is no such node.
         """
+        wait_s = checked_seconds(
+            "wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held"
+        )
+        ttl_s = None if ttl is None else checked_ttl(ttl)
         if session is None:
-            return await self._acquire_or_renew(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+            return await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
         await self.sessions.refuse_if_not_renewed()
-        ttl = SESSION_TTL_S if ttl is None else ttl
-        lock = await self._acquire_or_renew(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
+        ttl_s = SESSION_TTL_S if ttl_s is None else ttl_s
+        lock = await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
         try:
-            await self.sessions.begin(lock, session, ttl)
+            await self.sessions.begin(lock, session, ttl_s)
         except BaseException:
             if not lock.is_renewed:
                 self._acquirer.run_in_background(self._release_after_hold(lock))
@@ -175,7 +181,7 @@ class Locks:
         return await self._acquirer.acquire(request, wait=0.0)
 
     def _request(
-        self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, is_shared: bool
+        self, keys: str | Sequence[str], *, agent: str | None, ttl: Duration | None, is_shared: bool
     ) -> LockRequest:
         node = self._node()
         return LockRequest.checked(
@@ -186,7 +192,7 @@ class Locks:
             ttl=ttl,
         )
 
-    async def renew(self, lock: Lock, *, ttl: float | None = None) -> Lock:
+    async def renew(self, lock: Lock, *, ttl: Duration | None = None) -> Lock:
         """Renew the lock for its TTL from now on; raise `StaleFence` if it is no longer held."""
         ttl = lock.ttl if ttl is None else checked_ttl(ttl)
         sent_at = self._monotonic()
@@ -224,8 +230,8 @@ class Locks:
         keys: str | Sequence[str],
         *,
         agent: str | None = None,
-        ttl: float | None = None,
-        wait: float = 0.0,
+        ttl: Duration | None = None,
+        wait: Duration = 0.0,
         shared: bool = False,
     ) -> AbstractAsyncContextManager[Lock]:
         """Hold the keys while the body runs: renewed in the background, released at its end.
@@ -236,7 +242,13 @@ class Locks:
 
     @asynccontextmanager
     async def _hold(
-        self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None,
+        ttl: Duration | None,
+        wait: Duration,
+        shared: bool,
     ) -> AsyncIterator[Lock]:
         lock = await self.acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
         async with self.keep(lock, self.renew):
@@ -288,7 +300,7 @@ class Locks:
         """
         return await self._holders.find(key, token)
 
-    async def renew_by_token(self, key: str, fence_token: int, *, ttl: float | None = None) -> Lock:
+    async def renew_by_token(self, key: str, fence_token: int, *, ttl: Duration | None = None) -> Lock:
         """Renew the lock that is held on a key under this token; raise `NotKnown` if there is none."""
         return await self.renew(await self._find_held(key, fence_token), ttl=ttl)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
-from vox_mesh.model.base.durations import checked_seconds
+from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
 from vox_mesh.store.rows import Value
@@ -93,7 +93,7 @@ class LockRequest:
         holder_node: str,
         holder_agent: str,
         is_shared: bool,
-        ttl: float | None,
+        ttl: Duration | None,
     ) -> LockRequest:
         """Return a request for the normalised keys, without duplicates.
 
@@ -331,7 +331,7 @@ def default_ttl(keys: Sequence[str]) -> float:
     return FILE_TTL_S if all(key.startswith(FILE) for key in keys) else TASK_TTL_S
 
 
-def checked_ttl(ttl: float) -> float:
+def checked_ttl(ttl: Duration) -> float:
     """Return the TTL if it is within bounds."""
     return checked_seconds("ttl", ttl, MIN_TTL_S, MAX_TTL_S, hint="pass no ttl for the default of its keys")
 

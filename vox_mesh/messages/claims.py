@@ -23,7 +23,7 @@ from vox_mesh.messages.scripts import (
     sql,
 )
 from vox_mesh.messages.signatures import SenderVerifier
-from vox_mesh.model.base.durations import checked_seconds
+from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.messages.records import Message, in_turn
 from vox_mesh.nodes.clock import MeshClock
@@ -368,7 +368,7 @@ def is_relayed(message: Message) -> bool:
     return message.claim_owner is not None and message.claim_owner.startswith(RELAYED_PREFIX)
 
 
-def checked_lease(seconds: float) -> float:
+def checked_lease(seconds: Duration) -> float:
     """Return the lease in seconds, if it is within bounds."""
     return checked_seconds("lease", seconds, MIN_LEASE_S, MAX_LEASE_S, hint="pass no lease for the default")
 

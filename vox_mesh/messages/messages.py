@@ -41,6 +41,7 @@ from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -140,8 +141,8 @@ class Messages:
         thread: str | None = None,
         correlation: str | None = None,
         reply_to: str | None = None,
-        ttl: float | None = None,
-        ack_within: float | None = None,
+        ttl: Duration | None = None,
+        ack_within: Duration | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         traceparent: str | None = None,
         key: str | None = None,
@@ -231,10 +232,10 @@ class Messages:
         """Return the given agent, or the default agent of this process."""
         return checked_agent(agent or self._agent or self._writer.identity.node_id)
 
-    async def wait_for_ack(self, message: Message, timeout: float) -> bool:
+    async def wait_for_ack(self, message: Message, timeout: Duration) -> bool:
         """Wait until a message is acknowledged. Return `False` if it is not in time, or never will be."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds_of("timeout", timeout)):
                 async for _ in self._store.changes():
                     found = await self.queries.find(message.message_uuid)
                     if found is not None and found.state not in (MessageState.STORED, MessageState.DELIVERED):
@@ -248,7 +249,7 @@ class Messages:
         agent: str | None = None,
         *,
         roles: Sequence[str] = (),
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
         at_once: int = MAX_CLAIMED,
     ) -> AsyncGenerator[Message, None]:
         """Yield the messages for an agent and its roles as they come; each must be acknowledged.
@@ -317,7 +318,7 @@ class Messages:
         *,
         roles: Sequence[str] = (),
         limit: int = MAX_CLAIMED,
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
     ) -> list[Message]:
         """Claim the messages that are ready now, each sender's in order; each must be acknowledged.
 
@@ -337,7 +338,7 @@ class Messages:
         *,
         roles: Sequence[str] = (),
         limit: int = MAX_CLAIMED,
-        lease: float = LEASE_S,
+        lease: Duration = LEASE_S,
     ) -> list[Message]:
         """Claim ready messages as `inbox` does, without consulting the local copy of the database."""
         names = self._names(agent, roles)
@@ -378,15 +379,16 @@ class Messages:
         return await self._settlement.ack(messages)
 
     async def nack(
-        self, message: Message, *, retry_in: float | None = None, reason: str | None = None
+        self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
     ) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time.
 
         Later messages of its sender wait for it. After its last attempt it becomes a dead letter.
         """
-        await self._settlement.nack(message, retry_in, reason)
+        retry_s = None if retry_in is None else seconds_of("retry_in", retry_in)
+        await self._settlement.nack(message, retry_s, reason)
 
-    async def renew(self, message: Message, *, lease: float = LEASE_S) -> None:
+    async def renew(self, message: Message, *, lease: Duration = LEASE_S) -> None:
         """Renew the lease of a message."""
         await self._settlement.renew(message, checked_lease(lease))
 
@@ -455,9 +457,10 @@ class Messages:
         return await self.wait_for_ack(message, timeout)
 
 
-def _time_after(name: str, seconds: float | None, now_ms: int) -> int | None:
-    if seconds is None:
+def _time_after(name: str, duration: Duration | None, now_ms: int) -> int | None:
+    if duration is None:
         return None
+    seconds = seconds_of(name, duration)
     if not 0 < seconds <= MAX_TTL_S:
         raise BadValue(f"{name} must be more than 0 and at most {MAX_TTL_S:g} seconds, got {seconds}")
     return now_ms + round(seconds * 1_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,9 +110,9 @@ class MessageQueries:
         return [MessageThread(*row) for row in rows]
 
     async def counts(self) -> dict[str, int]:
-        """Return the number of messages by state."""
+        """Return the number of messages by state; a state without messages is not listed, and reads as 0."""
         rows = await self._store.read(sql("counts"), self._mesh, fresh=True)
-        return {row["state"]: row["messages"] for row in rows}
+        return Counter({row["state"]: row["messages"] for row in rows})
 
     async def count_open(self, limit: int) -> int:
         """Return the number of messages that have not ended, up to a limit, from our copy of the database."""

@@ -20,6 +20,7 @@ ATTACHED_INTERVAL_S: Final = 30.0
 COMMAND_INTERVAL_S: Final = 30.0
 """A command leaves the row of an agent that was seen within this time."""
 
+_NOTE_INTERVAL_S: Final = 1.0  # a busy agent acts all the time
 _SQL: Final = named("agents")
 _MAX_AGENTS: Final = 1_024
 _MAX_AT_ONCE: Final = 256
@@ -45,7 +46,9 @@ class Sightings:
 
     def note(self, agent: str, action: str) -> None:
         """Note that an agent did something. It is written later, or not at all."""
-        self._pending[agent] = _Sighting(action, self._monotonic())
+        now, known = self._monotonic(), self._pending.get(agent)
+        if known is None or known.action != action or now - known.seen_at >= _NOTE_INTERVAL_S:
+            self._pending[agent] = _Sighting(action, now)
 
     def script(self, attached: Iterable[str] = (), *, min_age_s: float = 0.0) -> Script | None:
         """Return the script that writes what is due; `attached` are the agents that live in this process.

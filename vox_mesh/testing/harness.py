@@ -61,10 +61,7 @@ class ManualClock:
         Leases, locks and messages that were not renewed within that time have expired. A body that runs under
         a lock that expired is cancelled with `LockLost`, as usual.
         """
-        if isinstance(duration, timedelta):
-            passed_ms = round(duration.total_seconds() * 1_000)
-        else:
-            passed_ms = durations.milliseconds(duration)
+        passed_ms = round(durations.seconds_of("duration", duration) * 1_000)
         if passed_ms < 0:
             raise BadValue(f"duration must not be negative, got {duration}")
         self._ahead_ms += passed_ms

@@ -199,7 +199,7 @@ async def test_what_has_expired_is_swept_as_the_command_does(served: ServedNode)
     [
         ({"ttl": "1ms"}, "bad_value"),
         ({"wait": "61s"}, "bad_body"),
-        ({"wait": 1.5}, "bad_body"),
+        ({"wait": 60.5}, "bad_body"),
         ({"shared": 1}, "bad_body"),
         ({"keys": []}, "bad_body"),
         ({"keys": ["a\0b"]}, "bad_value"),

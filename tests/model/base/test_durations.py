@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import many
-from vox_mesh.model.base.durations import milliseconds
+from vox_mesh.errors import BadValue
+from vox_mesh.model.base.durations import Duration, checked_seconds, milliseconds, seconds_of
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -44,6 +47,9 @@ def test_iso_8601(days: int, hours: int, minutes: int, seconds: int, thousandths
         ("P2DT3H", 183_600_000),
         ("500ms", 500),
         ("0", 0),
+        ("0.5", 500),
+        ("1.5s", 1_500),
+        ("0.25h", 900_000),
     ],
 )
 def test_examples(text: str, expected: int) -> None:
@@ -57,7 +63,7 @@ def test_examples(text: str, expected: int) -> None:
         " ",
         "s",
         "-1s",
-        "1.5s",
+        "1.5.s",
         "1 s",
         "1S",
         "5 min",
@@ -80,3 +86,15 @@ def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
 def test_a_truth_value_is_no_duration(value: bool) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         milliseconds(value)
+
+
+@pytest.mark.parametrize("value", [90, 90.0, "90", "90s", "1.5m", "PT1M30S", timedelta(seconds=90)])
+def test_numbers_texts_and_time_differences_are_taken_alike(value: Duration) -> None:
+    assert milliseconds(value) == 90_000
+    assert seconds_of("ttl", value) == checked_seconds("ttl", value, 0, 100, hint="") == 90.0
+
+
+@pytest.mark.parametrize("value", [None, True, "soon", [1], -1.0, timedelta(seconds=-1), float("nan")])
+def test_a_value_that_is_no_duration_is_named_in_the_error(value: object) -> None:
+    with pytest.raises(BadValue, match="ttl must be seconds between 0 and 100, got"):
+        checked_seconds("ttl", value, 0, 100, hint="")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
-from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
+from vox_mesh.cli.support.exit_codes import NOT_LET_IN, ExitCode, exit_code_of
 from vox_mesh.cli.support.options import acting_agent
 from vox_mesh.cli.support.output import (
     CommandGroup,
@@ -121,7 +121,7 @@ def check(
         try:
             found = asyncio.run(_find(settings, checked, own, require_lock=require_lock))
         except MeshError as error:
-            if exit_code_of(error) is ExitCode.USAGE:
+            if exit_code_of(error) is ExitCode.USAGE and not isinstance(error, NOT_LET_IN):
                 raise
             # Other errors must not look like "a path is held".
             if mode is Mode.LENIENT:

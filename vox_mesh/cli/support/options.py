@@ -146,7 +146,9 @@ def read_file(file: str) -> NamedText:
 
 
 def print_faults(bad: BadDocument, file: str) -> None:
-    """Print the faults of a file to stderr, one per line."""
+    """Print the faults of a file to stderr, one per line; with --json, raise the error."""
+    if click.get_current_context().params.get("as_json"):
+        raise bad
     name = "stdin" if file == _STDIN else file
     for fault in bad.faults:
         click.echo(fault if fault.startswith(f"{name}:") else f"{name}: {fault}", err=True)

@@ -48,8 +48,8 @@ class RequestModel(BaseModel):
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("must be a duration such as 30s, 5m, PT5M, or whole seconds")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a duration such as 30s, 5m, PT5M, or seconds")
     time_ms = milliseconds(value)
     if time_ms > _MAX_S * 1_000:
         raise ValueError("must be at most a year")
@@ -66,7 +66,7 @@ Seconds = Annotated[
                     "type": "string",
                     "pattern": r"^([0-9]{1,9}ms|[0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,3}h|[0-9]{1,2}d)$",
                 },
-                {"type": "integer", "minimum": 0, "maximum": _MAX_S},
+                {"type": "number", "minimum": 0, "maximum": _MAX_S},
             ],
             "examples": ["30s", 30],
         }
@@ -81,7 +81,7 @@ Wait = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_S},
+                {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S},
                 {"type": "string", "pattern": "^([0-9]{1,4}ms|[1-5]?[0-9]s)$"},
             ],
             "examples": ["30s", 30],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadSettings, BadValue, MeshError
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.records import EXEC, check_pattern, matches, most_specific
 
@@ -52,12 +53,12 @@ class HandlerSet:
         self._by_kind: Recent[str, Handler | None] = Recent(_MAX_CACHED_KINDS)
 
     def handles(
-        self, pattern: str, *, concurrency: int | None = None, lease: float | None = None
+        self, pattern: str, *, concurrency: int | None = None, lease: Duration | None = None
     ) -> Callable[[F], F]:
         """Register a handler for the kinds of a pattern; `lease` is in seconds."""
 
         def register(function: F) -> F:
-            lease_ms = None if lease is None else round(lease * 1_000)
+            lease_ms = None if lease is None else round(seconds_of("lease", lease) * 1_000)
             self.add(Handler(pattern, function, concurrency, lease_ms))
             return function
 

@@ -26,6 +26,7 @@ from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
+from vox_mesh.model.base.durations import Duration
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
 
@@ -102,7 +103,7 @@ class Worker(RenamedAttributes):
     # --- handlers --------------------------------------------------------------------------------
 
     def handles(
-        self, pattern: str, *, concurrency: int | None = None, lease: float | None = None
+        self, pattern: str, *, concurrency: int | None = None, lease: Duration | None = None
     ) -> Callable[[F], F]:
         """Register a handler for the kinds of a pattern: `@mesh.worker.handles("cortex.extract.*")`."""
         return self.handlers.handles(pattern, concurrency=concurrency, lease=lease)
