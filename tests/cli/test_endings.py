@@ -163,7 +163,7 @@ _EXITS = {
     "ForeignDatabase": 2,
     "NotJson": 2,
 }
-_EXITS |= dict.fromkeys(("Unauthorized", "SchemaTooNew", "DatabaseNotOpened"), 2)
+_EXITS |= dict.fromkeys(("Unauthorized", "SchemaTooNew", "DatabaseNotOpened", "BadWorkflow"), 2)
 _EXITS |= dict.fromkeys(("BadDocument", "BadManifest", "BadPolicy", "BadScore", "BadBudget", "BadAddress"), 2)
 _EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
 _EXITS |= dict.fromkeys(("DatabaseBusy", "DatabaseClockJumped", "OutcomeUnknown", "Overloaded"), 3)
