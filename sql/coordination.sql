@@ -156,6 +156,20 @@ CREATE TABLE IF NOT EXISTS lock_overlaps (
     PRIMARY KEY (scope_id, repository_id, lock_key, other_key)
 ) WITHOUT ROWID;
 
+-- The processes that session locks last for: a node of their host renews a lock while one of them runs.
+CREATE TABLE IF NOT EXISTS lock_sessions (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    request_id    TEXT    NOT NULL,  -- of the lock; empty: a node that renews the locks of its host
+    host          TEXT    NOT NULL,
+    pid           INTEGER NOT NULL,
+    started       INTEGER NOT NULL,
+    ttl_ms        INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, request_id, host, pid, started)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS lock_sessions_of_host ON lock_sessions (scope_id, repository_id, host);
+
 -- All locks, including expired ones.
 CREATE VIEW IF NOT EXISTS lock_holds AS
 SELECT scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at,

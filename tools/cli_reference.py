@@ -30,15 +30,17 @@ _HEAD: Final = """# The command line
 `vox-mesh NOUN VERB`. Every command prints its part of this page with `--help` or `-h`. Settings come from
 `VOX_*` variables or a `.env` file in the current folder; `vox-mesh doctor` checks them. With `--json`, stdout
 has one JSON document and nothing else: one record is an object, several are an array. Logs and errors go to
-stderr; an error is one line with its cause and a hint. Durations are written `500ms`, `30s`, `5m`, `2h`,
-`30d`, in ISO 8601, or as whole seconds. `vox-mesh completion` makes your shell complete commands and options.
+stderr; an error is one line with its cause, a hint and its [code](errors.md), with `--json` one document with
+`code`, `message`, `hint`, `retryable` and `exit_code`. On a terminal, states are coloured (not with
+`NO_COLOR`) and tables fit the width. Durations are written `500ms`, `30s`, `5m`, `2h`, `30d`, in ISO 8601, or
+as whole seconds. `vox-mesh completion` makes your shell complete commands and options.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
 | 1 | a negative answer: not acquired, not found, refused, broken |
-| 2 | wrong usage or settings |
-| 3 | the database is unreachable, or the circuit is open |
+| 2 | wrong usage or settings: also a refused token, a schema too new, a folder that can't be written |
+| 3 | could not ask: the database is unreachable, or the circuit is open |
 | 4 | nothing new: `job schedule --once` found the same job, and it was not run again |
 | 130, 141 | interrupted; the reader of the output has exited |
 

@@ -196,6 +196,12 @@ class DatabaseFault(MeshError):
     code = "database_fault"
 
 
+class DatabaseNotOpened(DatabaseFault):
+    """The database file can't be opened or created, such as in a folder that can't be written."""
+
+    code = "database_not_opened"
+
+
 class Unauthorized(MeshError):
     """The server refused the token, or the token may not write."""
 

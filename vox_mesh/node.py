@@ -60,6 +60,10 @@ _FATAL: Final = (StaleIncarnation, StoreClosed)
 _DEBOUNCE_S: Final = 0.05
 _RETRY_DELAY_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 60.0
+_SESSION_CHECKS: Final = 5
+"""How often in a tick this node checks whether the processes with session locks still run."""
+
+_MAX_SESSION_PAUSE_S: Final = 10.0
 _ANNOUNCE_INTERVAL_TICKS: Final = 100
 """The ticks between two announcements of a node's recipients."""
 
@@ -208,6 +212,8 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
+            # Without a slot, no other process can have locks next to this node.
+            *([("lock-sessions", self._keep_sessions)] if self.store.slot_name is not None else []),
         ):
             self.supervisor.start(name, run)
         self.health.is_beginning = False
@@ -291,6 +297,15 @@ class MeshNode(Mesh):
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S * (0.9 + 0.2 * self._chance()))
             await _log_failure(lambda: self.locks.sweep_once(0.9 * _SWEEP_INTERVAL_S), "lock sweep failed")
+
+    async def _keep_sessions(self) -> None:
+        pause_s = min(self._tick_s / _SESSION_CHECKS, _MAX_SESSION_PAUSE_S)
+        if self.store.is_remote:  # a server is not asked more often than for a heartbeat
+            await asyncio.sleep(pause_s)
+            pause_s = min(self._tick_s, _MAX_SESSION_PAUSE_S)
+        while True:
+            await _log_failure(self.locks.sessions.run_once, "session locks not renewed")
+            await asyncio.sleep(pause_s)
 
     async def _keep_messages(self) -> None:
         ticks = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.planted_bug import Code, PlantedBug, Sql
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
@@ -74,6 +74,32 @@ LOCK_PLANTS: Final = (
         ),
         ("locks-linearizable", "outside-takes-no-older"),
         ("locks",),
+    ),
+    PlantedBug(
+        "another-agents-lock-renewed",
+        "an agent that acquires what another agent holds gets that lock and its token",
+        (
+            Code(
+                "vox_mesh.locks.agent_locks:LockOwner.owns",
+                "(holder.holder_node, holder.holder_agent) == self",
+                "holder.holder_node == self.node",
+            ),
+        ),
+        ("test_acquiring_again_never_hands_out_the_lock_of_another_agent",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "session-outlives-process",
+        "a session lock is held although its process has ended",
+        (
+            Code(
+                "vox_mesh.locks.sessions:LockSessions._ended",
+                "all(self._has_ended(each.process) for each in group)",
+                "False",
+            ),
+        ),
+        ("test_a_session_lock_does_not_outlive_its_process",),
+        instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
         "version-not-checked",

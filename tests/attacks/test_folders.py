@@ -205,7 +205,7 @@ def test_a_link_in_the_home_overwrites_nothing(link: str, vox: VoxCommand, tmp_p
     refused = vox.having(VOX_MESH_ENABLED="1")("up", "--once", "--no-http")
     assert (victim.read_bytes() if victim.is_file() else sorted(victim.iterdir())) == before
     assert (refused.code, f"{link} is a symbolic link" in refused.error) == (2, True)
-    command = vox.having(VOX_MESH_ENABLED="1")("lock", "acquire", "a", "--agent", "ada")
+    command = vox.having(VOX_MESH_ENABLED="1")("lock", "acquire", "task:a", "--agent", "ada")
     assert (command.code, "is a symbolic link" in command.error) == (2, True)
 
 

@@ -45,6 +45,9 @@ class Ended:
         assert self.out == "", self
         assert self.err.endswith("\n"), self
         assert self.err.count("\n") == 1, self
+        if self.err.startswith("{"):  # with --json
+            document = json.loads(self.err)
+            return f"vox-mesh: {document['message']}; {document['hint']} [{document['code']}]\n"
         assert self.err.startswith("vox-mesh: "), self
         assert "; " in self.err, self
         return self.err

@@ -56,7 +56,7 @@ def test_bash_completes_what_is_being_typed(vox: VoxCommand, tmp_path: Path) -> 
 
 
 def test_nouns_verbs_options_and_choices_are_completed(memory: VoxCommand) -> None:
-    assert asked(memory, "vox-mesh con") == ["plain,conflicts"]
+    assert asked(memory, "vox-mesh conf") == ["plain,config", "plain,conflicts"]
     assert asked(memory, "vox-mesh lock re") == ["plain,release", "plain,renew"]
     assert asked(memory, "vox-mesh lock acquire --wa") == ["plain,--wait"]
     assert asked(memory, "vox-mesh conflicts resolve --take m") == ["plain,merge"]

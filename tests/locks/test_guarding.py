@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.model.locks.test_patterns import matcher
 from tests.support.running.examples import many
-from vox_mesh.locks.path_guard import obstacles
+from vox_mesh.locks.path_guard import obstacles, unlocked
 from vox_mesh.model.locks.records import Holder
 
 names = st.text("ab*?", min_size=1, max_size=4)
@@ -75,6 +75,22 @@ def test_everyone_who_shares_a_key_is_named_and_each_path_once() -> None:
     ]
     found = obstacles(["a", "b", "a"], holders, "me")
     assert [(each.path, each.holder.holder_agent) for each in found] == [("a", "x"), ("a", "y")]
+
+
+@many
+@given(st.lists(real_paths, max_size=6, unique=True), st.sets(patterns, max_size=6))
+def test_a_path_is_locked_if_a_lock_of_ones_own_covers_it(paths: list[str], keys: set[str]) -> None:
+    mine = [held(f"file:{key}", agent="me") for key in keys]
+    others = [held("file:**"), held("file:**", agent="me", shared=True), held("task:**", agent="me")]
+    free = [path for path in paths if not any(matcher(key)(path) for key in keys)]
+    assert unlocked(paths, [*mine, *others], "me") == free
+
+
+def test_a_folder_is_locked_only_with_everything_in_it() -> None:
+    for key in ("src/**", "s?c/**", "**", "src/deep/**"):
+        assert unlocked(["src/deep/"], [held(f"file:{key}", agent="me")], "me") == []
+    for key in ("src", "src/deep", "src/*", "src/deep/*", "src/**/a", "sr/**", "src/deep/er/**"):
+        assert unlocked(["src/deep/"], [held(f"file:{key}", agent="me")], "me") == ["src/deep/"]
 
 
 def test_keys_that_are_no_files_are_never_in_the_way() -> None:

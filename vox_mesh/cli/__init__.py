@@ -43,21 +43,24 @@ def _ask_node() -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        _ask_node()
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
+        code = _main()
+    except KeyboardInterrupt:  # while it was loading; later ones have a line of their own
+        code = _INTERRUPTED
+    _exit(code)
+
+
+def _main() -> int:
+    _ask_node()
     _handle_early_signals()
     _hide_secrets()
     gc.set_threshold(_GC_THRESHOLD)  # start-up creates modules, in which a collection finds no garbage
     if COMPLETE in os.environ:
         from vox_mesh.cli.completion import complete
 
-        raise SystemExit(complete())
-    try:
-        from vox_mesh.cli.app import run
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
-    _exit(run(sys.argv[1:]))
+        return complete()
+    from vox_mesh.cli.app import run
+
+    return run(sys.argv[1:])
 
 
 def _exit(code: int) -> NoReturn:

@@ -6,16 +6,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from vox_mesh.cli.sections import SECTIONS
 from vox_mesh.cli.summaries import SUMMARIES
 from vox_mesh.cli.support import output
+from vox_mesh.cli.support.error_report import ErrorReport, wants_json
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import BadDocument, MeshError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,17 +25,20 @@ NAME: Final = "vox-mesh"
 """The name of the program."""
 
 _OUTPUT: Final = 1
+_CORRECT: Final = "correct it and run the command again"
 
 _COMMANDS: Final = {
     "agents": "vox_mesh.cli.node.agents:agents",
     "beat": "vox_mesh.cli.rhythm.beat:beat",
     "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",
+    "config": "vox_mesh.cli.config:config",
     "conflicts": "vox_mesh.cli.database.conflicts:conflicts",
     "cron": "vox_mesh.cli.jobs.crons:cron",
     "db": "vox_mesh.cli.database.db:db",
     "doctor": "vox_mesh.cli.doctor.doctor:doctor",
     "guard": "vox_mesh.cli.locks.guard:guard",
+    "help": "vox_mesh.cli.help:show_help",
     "inbox": "vox_mesh.cli.messages.inbox:inbox",
     "init": "vox_mesh.cli.init:init",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
@@ -50,6 +54,7 @@ _COMMANDS: Final = {
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "server": "vox_mesh.cli.database.server:server",
+    "status": "vox_mesh.cli.status:status",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
     "trust": "vox_mesh.cli.trust:trust",
@@ -77,6 +82,20 @@ class _Commands(output.CommandGroup):
         """Return the names and summaries from the generated table."""
         return [(name, SUMMARIES[name]) for name in _COMMANDS]
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; a name that there is not is answered with the nearest one."""
+        if not (args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing):
+            raise click.UsageError(f"no such command '{args[0]}'{_suggestion(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, SUMMARIES[name]) for name in names if name in _COMMANDS])
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names only: to load every command for its help is too slow for a Tab key."""
         from click.shell_completion import CompletionItem
@@ -90,7 +109,8 @@ class _Commands(output.CommandGroup):
 def app() -> None:
     """Coordinate fleets of AI agents through one shared database.
 
-    Settings come from VOX_* variables or a .env file; `vox-mesh doctor` checks them.
+    Settings come from VOX_* variables or a .env file: `vox-mesh config show` shows them, `vox-mesh doctor`
+    checks them.
 
     \b
     Example:
@@ -114,19 +134,29 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of our output has exited.
         _drop_output()
         return ExitCode.BROKEN_PIPE
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", "run the command again to continue", ExitCode.INTERRUPTED)
-    except click.ClickException as error:
-        return _fail(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE)
-    except MeshError as error:
-        return _fail(str(error), error.hint or "run `vox-mesh doctor`", exit_code_of(error))
-    except Exception as error:
-        if isinstance(error, OSError) and _is_of_output(error):
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error).show(NAME, as_json=wants_json(arguments))
+
+
+def _report(error: BaseException) -> ErrorReport:
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            hint = "run the command again to continue"
+            return ErrorReport("interrupted", hint, ExitCode.INTERRUPTED, "interrupted")
+        case click.ClickException():
+            return ErrorReport(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE, "usage")
+        case MeshError():
+            hint = error.hint or (_CORRECT if isinstance(error, BadDocument) else "run `vox-mesh doctor`")
+            code = exit_code_of(error)
+            return ErrorReport(str(error), hint, code, error.code, error.retryable, is_listed=True)
+        case OSError() if _is_of_output(error):
             _drop_output()
             what = f"cannot write to standard output: {error.strerror}"
-            return _fail(what, "free disk space or redirect the output", ExitCode.NO)
-        what = f"internal error: {type(error).__name__}: {error}"
-        return _fail(what, "run it with VOX_DEBUG=1 and report the output as a bug", ExitCode.BUG)
+            return ErrorReport(what, "free disk space or redirect the output", ExitCode.NO, "output_failed")
+        case _:
+            what = f"internal error: {type(error).__name__}: {error}"
+            hint = "run it with VOX_DEBUG=1 and report the output as a bug"
+            return ErrorReport(what, hint, ExitCode.BUG, "internal_error")
 
 
 def _is_of_output(error: OSError) -> bool:
@@ -140,14 +170,11 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str, hint: str, code: ExitCode) -> int:
-    from vox_mesh.cli.support.logs import is_debugging  # slow to import, and completion does not need it
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches  # imported late: only a typo needs it
 
-    if is_debugging():
-        traceback.print_exc()
-    with suppress(OSError):  # stderr is closed as well
-        click.echo(output.printable(" ".join(f"{NAME}: {message}; {hint}".split())), err=True)
-    return code
+    near = get_close_matches(name.lower(), _COMMANDS, 1)
+    return f": did you mean `{NAME} {near[0]}`?" if near else ""
 
 
 def _usage(error: click.ClickException) -> str:

@@ -43,18 +43,7 @@ class LockHolders:
         first = next((h for h in holders if (h.lock_key, h.fence_token) == (key, fence_token)), None)
         if first is None:
             raise StaleFence
-        keys = tuple(each.lock_key for each in holders if each.request_id == first.request_id)
-        return Lock(
-            keys=keys,
-            fence_token=fence_token,
-            holder_node=first.holder_node,
-            holder_agent=first.holder_agent,
-            is_shared=first.is_shared,
-            ttl=default_ttl(keys),
-            expires_at=first.expires_at,
-            deadline=self._monotonic() + first.left_s,
-            request_id=first.request_id,
-        )
+        return lock_of([each for each in holders if each.request_id == first.request_id], self._monotonic())
 
     async def watch(self) -> AsyncGenerator[list[Holder], None]:
         """Yield all holders now, and again when a lock or its number of waiters changes.
@@ -73,3 +62,22 @@ class LockHolders:
                     turn.wait_at_most(
                         min(_POLL_INTERVAL_S if each.waiting else each.left_s for each in holders)
                     )
+
+
+def lock_of(rows: Sequence[Holder], now: float) -> Lock:
+    """Return the lock with these rows, one for each of its keys; `now` is by our monotonic clock.
+
+    Its original TTL is not known any more: it gets the default TTL of its keys.
+    """
+    first, keys = rows[0], tuple(each.lock_key for each in rows)
+    return Lock(
+        keys=keys,
+        fence_token=first.fence_token,
+        holder_node=first.holder_node,
+        holder_agent=first.holder_agent,
+        is_shared=first.is_shared,
+        ttl=default_ttl(keys),
+        expires_at=first.expires_at,
+        deadline=now + first.left_s,
+        request_id=first.request_id,
+    )

@@ -10,6 +10,7 @@ from typing import Final
 
 from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
+from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
 from vox_mesh.locks.scripts import (
@@ -23,12 +24,14 @@ from vox_mesh.locks.scripts import (
     refuse_mesh_keys,
     renew_script,
 )
+from vox_mesh.locks.sessions import SESSION_TTL_S, LockSessions
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -37,14 +40,15 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
 _NO_LONGER_HELD: Final = "no_longer_held"
+_MAX_REACQUISITIONS: Final = 3
 _LIST_HINT: Final = "run `vox-mesh lock list` to see the locks that are held"
 
 
 class Locks:
     """Acquire, renew, release and list locks, for the agents of one process.
 
-    A holder is a node and an agent; the fencing token proves that a lock is held. Locks are not re-entrant: a
-    holder that asks for its key again waits, or is refused, like any other.
+    A holder is a node and an agent; the fencing token proves that a lock is held. `acquire` and `hold` are
+    not re-entrant: a holder that asks for its key again waits, or is refused, like any other.
     """
 
     def __init__(
@@ -71,6 +75,13 @@ class Locks:
         self._holders = LockHolders(store, monotonic)
         self._acquirer = LockAcquirer(store, clock, self._holders, monotonic)
         self._held = HeldLocks(store, self._release_after_hold, monotonic)
+        self._of_agents = AgentLocks(
+            self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), self.release, monotonic
+        )
+        self.sessions = LockSessions(
+            store, self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), monotonic
+        )
+        """The processes that session locks last for."""
         self._on_granted = on_granted
         self._on_agent = on_agent
         self.waited = Histogram(QUICK_S)
@@ -103,6 +114,66 @@ class Locks:
         self.waited.observe(self._monotonic() - asked_at)
         self._on_granted(lock.fence_token)
         return lock
+
+    async def acquire_or_renew(
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None = None,
+        ttl: Duration | None = None,
+        wait: Duration = 0.0,
+        shared: bool = False,
+        session: ProcessId | None = None,
+    ) -> Lock:
+        """Acquire the keys; if this agent already holds all of them in this mode, renew its lock instead.
+
+        A renewed lock keeps its token and all of its keys, and has `is_renewed`. Only for agents that do one
+        thing at a time: all tasks and processes that use one agent's name on this node hold the same lock,
+        and the first release ends it for all of them. A lock whose `session` has ended is in no one's way.
+
+        `session`: the process that the lock lasts for. A node of this machine renews the lock, by default for
+        60 seconds at a time, until the process ends. Raises `BadSettings` if there is no such node.
+        """
+        wait_s = checked_seconds(
+            "wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held"
+        )
+        ttl_s = None if ttl is None else checked_ttl(ttl)
+        if session is None:
+            return await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
+        await self.sessions.refuse_if_not_renewed()
+        ttl_s = SESSION_TTL_S if ttl_s is None else ttl_s
+        lock = await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
+        try:
+            await self.sessions.begin(lock, session, ttl_s)
+        except BaseException:
+            if not lock.is_renewed:
+                self._acquirer.run_in_background(self._release_after_hold(lock))
+            raise
+        return lock
+
+    async def _acquire_or_renew(
+        self, keys: str | Sequence[str], *, agent: str | None, ttl: float | None, wait: float, shared: bool
+    ) -> Lock:
+        request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
+        refuse_mesh_keys(request.keys)
+        for _ in range(_MAX_REACQUISITIONS):
+            if shared:
+                await self.sessions.release_ended(await self._holders.all(request.keys))
+            # A second shared lock would be granted, not refused.
+            if shared and (lock := await self._of_agents.renew_if_held(request)) is not None:
+                return lock
+            try:
+                return await self.acquire(request.keys, agent=agent, ttl=ttl, shared=shared)
+            except LockHeld as refused:
+                if await self.sessions.release_ended(refused.holders):
+                    continue
+                if not any(map(LockOwner.of(request).owns, refused.holders)):
+                    if wait <= 0:
+                        raise
+                    break
+            if (lock := await self._of_agents.renew_if_held(request)) is not None:
+                return lock
+        return await self.acquire(request.keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
 
     async def acquire_own(self, name: str, ttl: float) -> Lock:
         """Acquire a lock of the mesh itself, which no agent can have, without waiting."""
@@ -239,6 +310,15 @@ class Locks:
         if not await self.release(lock):
             raise _not_held(key, fence_token)
         return lock
+
+    async def release_held(self, keys: str | Sequence[str] | None = None, *, agent: str) -> list[Lock]:
+        """Release the locks that an agent of this node holds on these keys, or all of its locks.
+
+        Raises `NotKnown` if it holds none of the keys. Returns the released locks, each with all of its keys.
+        """
+        wanted = None if keys is None else normal_keys(keys)
+        refuse_mesh_keys(wanted or ())
+        return await self._of_agents.release(LockOwner(self._node(), agent), wanted)
 
     async def _find_held(self, key: str, fence_token: int) -> Lock:
         refuse_mesh_keys(normal_keys(key))

@@ -1,4 +1,4 @@
-"""Check which of some paths another agent has locked.
+"""Check which of some paths another agent has locked, and which of them an agent has not locked itself.
 
 Paths are those of real files, relative to the root of the repository. They are compared literally: a `*` or
 `?` in a file's name is an ordinary character, though in a locked key it is a wildcard. A path that ends with
@@ -19,6 +19,8 @@ from vox_mesh.model.locks.records import Holder
 
 # No key and no path contains this character: as with a literal `*` or `?`, only a wildcard can match it.
 _LITERAL: Final = str.maketrans("*?", "\0\0")
+_EVERYTHING: Final = "**"
+_EVERYTHING_IN: Final = "/**"
 
 
 class Obstacle(NamedTuple):
@@ -49,6 +51,29 @@ def obstacles_in_steps(
         yield []
     for path, key in keys.items():
         yield [Obstacle(path, holder) for each in held.matching(key) for holder in by_key[each]]
+
+
+def unlocked(paths: Iterable[str], holders: Iterable[Holder], agent: str) -> list[str]:
+    """Return the paths that `agent` must not change without a lock: no exclusive lock of its own covers them.
+
+    A folder is covered by a lock on everything in it, or in a folder above it.
+    """
+    own = [each for each in holders if each.holder_agent == agent and not each.is_shared]
+    keys = [each.lock_key for each in own if each.lock_key.startswith(FILE)]
+    locked = PatternIndex(keys)
+    folders = PatternIndex(key.removesuffix(_EVERYTHING_IN) for key in keys if key.endswith(_EVERYTHING_IN))
+    covers_all = FILE + _EVERYTHING in keys
+    return [
+        path
+        for path in paths
+        if not covers_all
+        and not (_is_folder_locked(path, folders) if path.endswith("/") else locked.matching(_key(path)))
+    ]
+
+
+def _is_folder_locked(path: str, folders: PatternIndex) -> bool:
+    names = path.removeprefix("./").rstrip("/").translate(_LITERAL).split("/")
+    return any(folders.matching(FILE + "/".join(names[:end])) for end in range(1, len(names) + 1))
 
 
 def _candidates(asked: Iterable[str], held: Iterable[str]) -> Iterable[str]:

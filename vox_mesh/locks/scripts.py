@@ -149,7 +149,14 @@ class LockRequest:
         after = f" after {waited_s:g} s" if waited_s else ""
         why = "; ".join(map(str, holders)) if holders else "others wait for it before you"
         message = f"{', '.join(self.keys)} was not acquired{after}: {why}"
-        return LockHeld(message, holders, hint="wait for it, or try later")
+        return LockHeld(message, holders, hint=self._refusal_hint(holders))
+
+    def _refusal_hint(self, holders: Sequence[Holder]) -> str:
+        own = (self.holder_node, self.holder_agent)
+        held = next((each for each in holders if (each.holder_node, each.holder_agent) == own), None)
+        if held is None:
+            return "wait for it, or try later"
+        return f"your own lock on {held.lock_key} is in the way: use it, or release it first"
 
     # --- scripts ---------------------------------------------------------------------------------
 

@@ -46,3 +46,15 @@ class LockView:
             is_shared=lock.is_shared,
             expires_at=lock.expires_at,
         )
+
+
+@dataclass(frozen=True)
+class AcquiredView(LockView):
+    """A lock that was just acquired; `is_renewed`: its agent held it already."""
+
+    is_renewed: bool
+
+    @classmethod
+    def of(cls, lock: Lock) -> AcquiredView:
+        """Return the view of a lock, for its holder."""
+        return cls(**vars(LockView.of(lock)), is_renewed=lock.is_renewed)

@@ -143,7 +143,7 @@ def test_a_database_of_newer_code_is_left_alone(current: VoxCommand) -> None:
     changed(current, f"INSERT INTO mesh_schema (version, oldest_code) VALUES ({VERSION + 1}, {VERSION + 1})")
     assert current("db", "migrate", "--status", "--json").document["state"] == "too_new"
     ended = current("db", "migrate")
-    assert ended.code == 1
+    assert ended.code == 2
     assert "upgrade vox-mesh" in ended.error
 
 

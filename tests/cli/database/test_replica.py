@@ -176,7 +176,7 @@ def test_sync_with_a_wrong_token_says_so_at_once(mesh: VoxCommand, server: Serve
     with Server() as other:
         forged = other.token
     ended = mesh.at(server, forged)("db", "sync")
-    assert ended.code == 1
+    assert ended.code == 2
     assert "refused the token" in ended.err.splitlines()[-1]
 
 

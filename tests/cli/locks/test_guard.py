@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import VoxCommand
+from tests.cli.terminals import terminal
 from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
 from tools.sqld import Server, free_port
 from vox_mesh import Mesh, Settings, load_settings
@@ -62,7 +63,7 @@ def guarded(scene: GuardedRepository) -> GuardedRepository:
     return scene
 
 
-def paths_in(document: Any) -> list[tuple[str, str]]:
+def paths_in(document: Any) -> list[tuple[str, Any]]:
     return [(each["path"], each["lock_key"]) for each in document]
 
 
@@ -180,6 +181,53 @@ def test_what_lies_in_the_repository_is_not_run(guarded: GuardedRepository) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# --- with a lock of one's own ---------------------------------------------------------------------
+
+
+def test_with_require_lock_only_what_the_agent_has_locked_is_committed(guarded: GuardedRepository) -> None:
+    guarded.install("--require-lock")
+    coder = guarded.repository.having(VOX_AGENT_ID="coder")
+    coder.stage("src/lib.rs", "notes.txt", text="changed")
+    guarded.hold("file:src/lib.rs", agent="coder")
+    guarded.hold("file:*.txt", agent="coder", shared=True)
+    refused = coder.commit()
+    assert (refused.returncode, coder.commits) == (1, 1)
+    line = (
+        "1 path is not locked by coder; acquire the lock first: vox-mesh lock acquire file:notes.txt --agent"
+    )
+    assert line in refused.stderr
+    assert "VOX_GUARD" not in refused.stderr
+    coder.git("reset", "--quiet", "notes.txt")
+    assert coder.commit().returncode == 0
+    coder.stage("src/lib.rs", text="by no agent")
+    assert "no agent given" in guarded.repository.commit().stderr
+    guarded.install()
+    assert guarded.repository.having(VOX_AGENT_ID="coder").commit().returncode == 0
+
+
+def test_before_an_edit_a_lock_can_be_required(guarded: GuardedRepository) -> None:
+    check = ("guard", "check", "--require-lock", "--agent", "coder", "--json")
+    guarded.hold("file:src/**", agent="coder")
+    assert guarded.vox(*check, "src/lib.rs", "src", "src/new/deep.rs").document == []
+    found = guarded.vox(*check, "src", "notes.txt", ".")
+    assert (found.code, paths_in(found.document)) == (1, [("notes.txt", None), ("./", None)])
+    assert guarded.vox("guard", "check", "notes.txt", "--agent", "coder").code == 0
+    rivals = guarded.vox("guard", "check", "--require-lock", "--agent", "rival", "src/lib.rs", "--json")
+    assert paths_in(rivals.document) == [("src/lib.rs", "file:src/**"), ("src/lib.rs", None)]
+    no_one = guarded.vox("guard", "check", "--require-lock", "src/lib.rs")
+    assert (no_one.code, "no agent given" in no_one.error) == (2, True)
+
+
+def test_only_a_person_at_a_terminal_learns_how_to_skip_the_check(guarded: GuardedRepository) -> None:
+    guarded.hold("file:notes.txt")
+    for options in ((), ("--require-lock", "--agent", "me")):
+        arguments = ("guard", "check", *options, "notes.txt" if not options else "src/lib.rs")
+        assert "VOX_GUARD" not in guarded.vox(*arguments).err
+        with terminal(guarded.vox, *arguments) as shown:
+            assert shown.ended() == 1
+            assert b"VOX_GUARD=off skips the check" in b"".join(shown.shown.splitlines())
+
+
 # --- when it can't be checked --------------------------------------------------------------------
 
 
@@ -192,7 +240,7 @@ def test_what_cannot_be_checked_is_said_and_not_committed_unless_that_is_wished(
     refused = repository.commit()
     assert refused.returncode != 0
     assert refused.stderr.startswith("vox-mesh: locks not checked: ")
-    assert "VOX_GUARD=off" in refused.stderr
+    assert "VOX_GUARD" not in refused.stderr, "an agent should not skip the check"
     checked = guarded.vox.having(**away)("guard", "check", "notes.txt", "--json")
     assert (checked.code, checked.out, checked.err.count("\n")) == (3, "", 1)
     assert repository.commits == 1

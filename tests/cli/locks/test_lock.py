@@ -17,13 +17,13 @@ _KEY: Final = "file:src/lib.rs"
 _PATIENCE_S: Final = 60.0
 _COMMANDS: Final = (
     *(
-        "lock acquire k",
-        "lock renew k --token 1",
-        "lock release k --token 1",
+        "lock acquire task:k",
+        "lock renew task:k --token 1",
+        "lock release task:k --token 1",
         "lock list",
         "lock list --watch",
     ),
-    *("lock sweep", "lock break k --reason r", "lock run k -- touch started"),
+    *("lock sweep", "lock break task:k --reason r", "lock run task:k -- touch started"),
 )
 
 
@@ -40,7 +40,9 @@ def shown(process: Process) -> Any:
 
 def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: VoxCommand) -> None:
     held = coder("lock", "acquire", _KEY, "--json").document
-    assert [*held] == ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
+    names = ["lock_key", "fence_token", "holder_node", "holder_agent", "is_shared", "expires_at"]
+    assert [*held] == [*names, "is_renewed"]
+    assert not held.pop("is_renewed")
     assert (held["lock_key"], held["holder_agent"], held["is_shared"]) == (_KEY, "coder", False)
     token = str(held["fence_token"])
 
@@ -58,12 +60,43 @@ def test_a_lock_is_acquired_renewed_and_released_by_its_token_alone(coder: VoxCo
     assert renewed["expires_at"] > held["expires_at"]
     assert coder("lock", "renew", _KEY, "--token", token).code == 0
     (listed,) = coder("lock", "list", "--json").document
-    assert listed["left_ms"] <= 30_000  # for its usual time, not for as long as it was held
+    assert listed["left_ms"] <= 600_000  # for its usual time, not for as long as it was held
 
     assert coder("lock", "release", _KEY, "--token", token).code == 0
     assert coder("lock", "release", _KEY, "--token", token).code == 1
     again = coder("lock", "acquire", _KEY, "--json").document
     assert again["fence_token"] > held["fence_token"]
+
+
+def test_a_lock_that_the_agent_holds_is_renewed_and_released_without_its_token(coder: VoxCommand) -> None:
+    held = coder("lock", "acquire", _KEY, "--json").document
+    again = coder("lock", "acquire", _KEY, "--ttl", "20m", "--json").document
+    assert (again["fence_token"], again["is_renewed"]) == (held["fence_token"], True)
+    assert again["expires_at"] > held["expires_at"]
+    fresh = coder("lock", "acquire", _KEY, "--fresh")
+    assert (fresh.code, f"your own lock on {_KEY} is in the way" in fresh.error) == (1, True)
+    assert coder("lock", "run", _KEY, "--", "true").code == 1, "it would release the lock at its end"
+    other = coder("lock", "release", _KEY, "--agent", "tester")
+    assert (other.code, f"{_KEY} is not held by tester on {held['holder_node']}" in other.error) == (1, True)
+    coder("lock", "acquire", "task:1", "--agent", "tester")
+    coder("lock", "acquire", "task:2", "task:3")
+    mine = coder("lock", "list", "--agent", "coder", "--json").document
+    assert [each["lock_key"] for each in mine] == [_KEY, "task:2", "task:3"]
+    assert coder("lock", "release", _KEY, "--json").document["fence_token"] == held["fence_token"]
+    (released,) = coder("lock", "release", "--all", "--json").document
+    assert released["lock_keys"] == ["task:2", "task:3"]
+    assert coder("lock", "release", "--all", "--json").document == []
+    assert [each["holder_agent"] for each in coder("lock", "list", "--json").document] == ["tester"]
+
+
+def test_files_are_locked_for_ten_minutes_unless_that_is_said(coder: VoxCommand) -> None:
+    coder("lock", "acquire", _KEY)
+    coder("lock", "acquire", "task:1")
+    coder("lock", "acquire", "task:2", "--ttl", "1m")
+    left = {each["lock_key"]: each["left_ms"] for each in coder("lock", "list", "--json").document}
+    assert 500_000 < left[_KEY] <= 600_000
+    assert 240_000 < left["task:1"] <= 300_000
+    assert left["task:2"] <= 60_000
 
 
 def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: VoxCommand) -> None:
@@ -72,29 +105,29 @@ def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: VoxCommand) -> Non
     in_time = coder.having(VOX_MESH_TEMPO_POLICY=str(policy))
     assert in_time("lock", "acquire", _KEY, "--until", "bar").code == 0
     assert in_time("lock", "acquire", _KEY, "--until", "phase", "--wait", "30s").code == 0, "a bar is short"
-    command = ("lock", "run", "k", "--wait", "30s", "--until", "bar", "--", "sleep", "600")
+    command = ("lock", "run", "task:k", "--wait", "30s", "--until", "bar", "--", "sleep", "600")
     assert (in_time(*command).code, coder("lock", "list", "--json").document) == (1, [])
     both = coder("lock", "acquire", _KEY, "--until", "bar", "--ttl", "5s")
     assert (both.code, "--ttl and --until" in both.err) == (2, True)
 
 
 def test_several_keys_are_taken_together_and_shared(vox: VoxCommand) -> None:
-    held = vox("lock", "acquire", "b", "a", "--shared", "--agent", "reader", "--json").document
-    assert (held["lock_keys"], held["is_shared"]) == (["b", "a"], True)
-    also = vox("lock", "acquire", "a", "--shared", "--agent", "other").out.splitlines()
+    held = vox("lock", "acquire", "task:b", "task:a", "--shared", "--agent", "reader", "--json").document
+    assert (held["lock_keys"], held["is_shared"]) == (["task:b", "task:a"], True)
+    also = vox("lock", "acquire", "task:a", "--shared", "--agent", "other").out.splitlines()
     assert ["is_shared", "yes"] in [line.split() for line in also]
-    refused = vox("lock", "acquire", "a", "c", "--agent", "writer", "--json")
+    refused = vox("lock", "acquire", "task:a", "task:c", "--agent", "writer", "--json")
     assert refused.code == 1
     assert [(each["lock_key"], each["holder_agent"]) for each in refused.document] == [
-        ("a", "reader"),
-        ("a", "other"),
+        ("task:a", "reader"),
+        ("task:a", "other"),
     ]
     heading, *lines = (line.split() for line in vox("lock", "list").out.splitlines())
     assert heading == ["lock_key", "token", "node", "agent", "mode", "age", "expires", "in", "waiting"]
     assert sorted((line[0], line[3], line[4]) for line in lines) == [
-        *(("a", "other", "shared"), ("a", "reader", "shared"), ("b", "reader", "shared")),
+        *(("task:a", "other", "shared"), ("task:a", "reader", "shared"), ("task:b", "reader", "shared")),
     ]
-    assert vox("lock", "release", "a", "--token", str(held["fence_token"])).code == 0
+    assert vox("lock", "release", "task:a", "--token", str(held["fence_token"])).code == 0
     assert [each["holder_agent"] for each in vox("lock", "list", "--json").document] == ["other"]
 
 
@@ -105,13 +138,15 @@ def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: VoxCom
         coder.running("lock", "list", "--watch", "--json") as watch,
         coder.running("lock", "list", "--watch") as plain,
     ):
-        held = coder("lock", "acquire", "k", "--json").document
+        held = coder("lock", "acquire", "task:k", "--json").document
         first = shown(watch)
         assert (first["state"], first["fence_token"], first["waiting"]) == ("held", held["fence_token"], 0)
-        assert line_of(plain).split()[1:3] == ["held", "k"]
-        with coder.running("lock", "acquire", "k", "--agent", "next", "--wait", "60s", "--json") as waiting:
+        assert line_of(plain).split()[1:3] == ["held", "task:k"]
+        with coder.running(
+            "lock", "acquire", "task:k", "--agent", "next", "--wait", "60s", "--json"
+        ) as waiting:
             assert shown(watch)["waiting"] == 1
-            assert coder("lock", "release", "k", "--token", str(held["fence_token"])).code == 0
+            assert coder("lock", "release", "task:k", "--token", str(held["fence_token"])).code == 0
             out, _ = waiting.communicate(timeout=_PATIENCE_S)
         handed_over = json.loads(out)
         assert handed_over["fence_token"] > held["fence_token"]
@@ -120,42 +155,44 @@ def test_a_watch_tells_who_comes_waits_and_goes_and_ends_on_ctrl_c(coder: VoxCom
         assert shown(watch)["holder_agent"] == "next"
         assert interrupted(watch)[0] == 130
         while "next" not in (line := line_of(plain)):
-            assert line.split()[2] == "k"
+            assert line.split()[2] == "task:k"
         assert interrupted(plain)[0] == 130
 
 
 def test_a_broken_lock_is_in_the_log_with_the_reason(coder: VoxCommand) -> None:
-    held = coder("lock", "acquire", "k", "--json").document
-    nobodys = coder("lock", "break", "other", "--reason", "why not")
-    assert (nobodys.code, "lock on other not found" in nobodys.error) == (1, True)
-    done = coder("lock", "break", "k", "--reason", "its agent hangs", "--json").document
+    held = coder("lock", "acquire", "task:k", "--json").document
+    nobodys = coder("lock", "break", "task:other", "--reason", "why not")
+    assert (nobodys.code, "lock on task:other not found" in nobodys.error) == (1, True)
+    done = coder("lock", "break", "task:k", "--reason", "its agent hangs", "--json").document
     assert [each["fence_token"] for each in done["broken"]] == [held["fence_token"]]
     assert coder("lock", "list", "--json").document == []
     (entry,) = coder("oplog", "tail", "--kind", "BreakLock", "--json").document
     assert (entry["op_id"], entry["accepted"]) == (done["op_id"], True)
     assert "its agent hangs" in json.dumps(entry["payload"])
-    assert coder("lock", "renew", "k", "--token", str(held["fence_token"])).code == 1
+    assert coder("lock", "renew", "task:k", "--token", str(held["fence_token"])).code == 1
     assert coder("oplog", "verify").code == 0
 
 
 def test_a_sweep_removes_what_has_expired_and_nothing_else(coder: VoxCommand) -> None:
-    coder("lock", "acquire", "kept")
-    coder("lock", "acquire", "short", "--ttl", "100ms")
+    coder("lock", "acquire", "task:kept")
+    coder("lock", "acquire", "task:short", "--ttl", "100ms")
     while len(coder("lock", "list", "--json").document) > 1:
         pass  # each look takes longer than it has left
     assert coder("lock", "sweep", "--json").document == {"swept": 1}
     assert coder("lock", "sweep").out == "swept  0\n"
-    assert [each["lock_key"] for each in coder("lock", "list", "--json").document] == ["kept"]
+    assert [each["lock_key"] for each in coder("lock", "list", "--json").document] == ["task:kept"]
 
 
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("lock acquire k --ttl soon", "'soon' is not a duration"),
-        ("lock run k", "after `--`"),
+        ("lock acquire task:k --ttl soon", "'soon' is not a duration"),
+        ("lock run task:k", "after `--`"),
         ("lock run -- touch started", "KEY"),
-        ("lock release k", "--token"),
-        ("lock break k", "--reason"),
+        ("lock release", "KEY or --all"),
+        ("lock release task:k --all", "KEY or --all"),
+        ("lock release task:k --token 1 --agent a", "--token can't be combined"),
+        ("lock break task:k", "--reason"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_why(
@@ -167,8 +204,9 @@ def test_wrong_usage_ends_with_2_and_says_why(
 @pytest.mark.parametrize(
     ("command", "fault"),
     [
-        ("lock run k -- touch started", "VOX_AGENT_ID"),
-        ("lock acquire k --agent a --ttl 30d", "ttl must be seconds"),
+        ("lock run task:k -- touch started", "VOX_AGENT_ID"),
+        ("lock release task:k", "pass --token N, or --agent NAME"),
+        ("lock acquire task:k --agent a --ttl 30d", "ttl must be seconds"),
         ("lock acquire file:/etc/passwd --agent a", "path of a key must be relative"),
     ],
 )

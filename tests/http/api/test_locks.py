@@ -12,8 +12,10 @@ import pytest
 from tests.support.messages.relaying import PATIENCE_S, assert_problem
 from tests.support.nodes.printing import printed, timeless
 from tests.support.nodes.serving import ServedNode
+from vox_mesh.http.api import locks
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.store.script import new_key
+from vox_mesh.views.locks import AcquiredView
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -92,10 +94,37 @@ async def test_locks_are_listed_and_let_go_by_commands_too(served: ServedNode, k
     assert timeless(await served.all("/v1/locks")) == timeless(await printed(served, "lock", "list"))
     token = held["fence_token"]
     (name,) = held.pop("lock_keys")
+    assert not held.pop("is_renewed")
     assert await printed(served, "lock", "release", key, "--token", str(token)) == {"lock_key": name, **held}
     taken = await printed(served, "lock", "acquire", key, "--agent", "other")
     assert taken["fence_token"] > token
     assert (await served.post("/v1/locks/release", hold(key, taken["fence_token"])))["lock_keys"] == [key]
+
+
+async def test_an_agent_renews_and_releases_what_it_holds_if_it_says_so(served: ServedNode, key: str) -> None:
+    held = await acquired(served, key, or_renew=True)
+    assert_problem(await wanted(served, key), HTTPStatus.CONFLICT, "lock_held")
+    renewed = await acquired(served, key, or_renew=True, ttl="20m")
+    assert (renewed["fence_token"], renewed["is_renewed"]) == (held["fence_token"], True)
+    both = await wanted(served, key, or_renew=True, until="bar")
+    assert_problem(both, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    assert await served.all("/v1/locks", key=key, agent="other") == []
+    assert len(await served.all("/v1/locks", key=key, agent="coder")) == 1
+    own = {"agent": "coder", "lock_key": key}
+    other = await served.ask("POST", "/v1/locks/release-held", {**own, "agent": "other"})
+    assert_problem(other, HTTPStatus.NOT_FOUND, "not_known")
+    (released,) = await served.post("/v1/locks/release-held", own)
+    assert released["fence_token"] == held["fence_token"]
+    assert await served.post("/v1/locks/release-held", {"agent": key}) == []
+
+
+async def test_one_that_disconnects_keeps_the_lock_that_it_had_before(served: ServedNode, key: str) -> None:
+    held = AcquiredView.of(await served.node.locks.acquire_or_renew(key, agent="coder"))
+    again = AcquiredView.of(await served.node.locks.acquire_or_renew(key, agent="coder"))
+    await locks._release_unclaimed(served.node, again)
+    assert len(await served.all("/v1/locks", key=key)) == 1
+    await locks._release_unclaimed(served.node, held)
+    assert await served.all("/v1/locks", key=key) == []
 
 
 async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: ServedNode, key: str) -> None:
@@ -139,6 +168,8 @@ async def test_what_is_in_the_way_of_a_path_is_reported_and_nothing_is_of_ones_o
     (document,) = await served.post("/v1/locks/check", {"paths": paths, "agent": "other"})
     assert (document["path"], document["holder"]["fence_token"]) == (paths[0], held["fence_token"])
     assert await served.post("/v1/locks/check", {"paths": paths, "agent": "coder"}) == []
+    required = {"paths": paths, "agent": "coder", "require_lock": True}
+    assert await served.post("/v1/locks/check", required) == [{"path": paths[1], "holder": None}]
 
 
 async def test_pages_have_every_hold_once_while_others_come_and_go(served: ServedNode, key: str) -> None:

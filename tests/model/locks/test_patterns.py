@@ -119,7 +119,9 @@ def is_over(pattern: list[str], state: State) -> bool:
     [
         ("file:src/lib.rs", "file:src/lib.rs"),
         ("file:./src//lib.rs", "file:src/lib.rs"),
-        ("file:src/./a/.//b/", "file:src/a/b"),
+        ("file:src/./a/.//b", "file:src/a/b"),
+        ("file:src/./a/.//b/", "file:src/a/b/**"),
+        ("file:src/*//", "file:src/*/**"),
         ("file:src/**/", "file:src/**"),
         ("file:.hidden/..x/...", "file:.hidden/..x/..."),
         ("file:with space/ü", "file:with space/ü"),
@@ -174,6 +176,8 @@ def test_the_normal_form_is_final_and_leaves_the_names_alone(path: str) -> None:
         return
     assert normalise(normal) == normal
     names = [name for name in path.split("/") if name not in ("", ".")]
+    if path.endswith("/") and names[-1] != "**":
+        names.append("**")
     assert normal.removeprefix(FILE).split("/") == names
 
 

@@ -189,7 +189,7 @@ async def test_the_command_has_its_streams_and_knows_its_lock(on_file: Settings)
     async with Mesh.open_command(on_file) as mesh:
         before = await mesh.locks.acquire("a")
         await mesh.locks.release(before)
-        async with lock_run(on_file, "b", "a", "--agent", "me", "--", *command) as run:
+        async with lock_run(on_file, "b", "a", "--literal", "--agent", "me", "--", *command) as run:
             assert [await run.heard() for _ in range(2)] == ["b", "a"]
             token = int(await run.heard())
             assert token > before.fence_token

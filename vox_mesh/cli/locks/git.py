@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import vox_mesh.cli
-from vox_mesh.errors import BadSettings, BadValue, MeshError
+from vox_mesh.cli.locks.paths import path_in
+from vox_mesh.errors import BadSettings, MeshError
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,8 @@ class WorkTree:
         return [_name(path) for path in differing.split(b"\0") if path]
 
     def path_of(self, given: str) -> str:
-        """Return a path of the current folder relative to the root; that of a folder ends with `/`.
-
-        Symbolic links are resolved except for the last name: git treats a link as a file.
-        """
-        path = Path.cwd() / given
-        path = path.resolve() if path.name in ("", "..") else path.parent.resolve() / path.name
-        root = self.root.resolve()
-        if not given or not path.is_relative_to(root):
-            raise BadValue(
-                f"path must be in the repository at {root}, got {given!r}", hint="pass a path in it"
-            )
-        inside = _name(os.fsencode(path.relative_to(root)))
-        return f"{inside}/" if path.is_dir() and not path.is_symlink() else inside
+        """Return a path of the current folder relative to the root; that of a folder ends with `/`."""
+        return path_in(self.root, given)
 
 
 def _name(path: bytes) -> str:
@@ -105,7 +95,9 @@ class HookInTheWay(MeshError):
     code = "hook_in_the_way"
 
 
-def install_hook(hooks: Path, settings_in: Path, environment: Mapping[str, str], *, force: bool) -> Path:
+def install_hook(
+    hooks: Path, settings_in: Path, environment: Mapping[str, str], *, force: bool, require_lock: bool
+) -> Path:
     """Install or update the hook; with `force`, an existing one is kept and called first."""
     hook, kept = hooks / NAME, hooks / KEPT
     is_there = os.path.lexists(hook)
@@ -121,7 +113,7 @@ def install_hook(hooks: Path, settings_in: Path, environment: Mapping[str, str],
     try:
         hooks.mkdir(parents=True, exist_ok=True)
         new = hooks / f"{NAME}.{os.getpid()}.new"
-        new.write_bytes(os.fsencode(_text(settings_in, environment, keeps=keeps)))
+        new.write_bytes(os.fsencode(_text(settings_in, environment, keeps=keeps, require_lock=require_lock)))
         new.chmod(0o755)
         new.replace(hook)  # atomic: never half a hook, and never none
     except OSError as error:
@@ -176,7 +168,8 @@ def _unusable(hooks: Path, error: OSError) -> HookInTheWay:
     )
 
 
-def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool) -> str:
+def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool, require_lock: bool) -> str:
+    check = f'{_CHECK} "$folder"{" --require-lock" if require_lock else ""}'
     python, package, folder = (
         shlex.quote(str(path)) for path in (sys.executable, vox_mesh.cli.__file__, settings_in)
     )
@@ -184,7 +177,7 @@ def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool) -> 
         [
             "#!/bin/sh",
             _OURS,
-            "# It rejects commits of paths that another agent holds. VOX_GUARD=off lets everything through.",
+            "# It rejects commits of paths that another agent holds.",
             *([_CALL_KEPT] if keeps else []),
             *(
                 f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(environment[name])}'
@@ -194,12 +187,14 @@ def _text(settings_in: Path, environment: Mapping[str, str], *, keeps: bool) -> 
             f"python={python} package={package} folder={folder}",
             'if [ -x "$python" ] && [ -f "$package" ]; then',
             # -P: files of the repository must not be imported as modules.
-            f'    exec "$python" -P -m vox_mesh.cli {_CHECK} "$folder"',
+            f'    exec "$python" -P -m vox_mesh.cli {check}',
             "elif command -v vox-mesh > /dev/null; then",
-            f'    exec vox-mesh {_CHECK} "$folder"',
+            f"    exec vox-mesh {check}",
             "fi",
             'echo "vox-mesh: locks not checked: $python with vox-mesh not found;'
-            ' install it and run \\`vox-mesh guard install\\` again, or set VOX_GUARD=off" >&2',
+            ' install it and run \\`vox-mesh guard install\\` again" >&2',
+            # Only for a person: an agent should not skip the check.
+            '[ ! -t 2 ] || echo "vox-mesh: VOX_GUARD=off skips the check" >&2',
             '[ "$VOX_GUARD" = off ] || [ "$VOX_GUARD" = lenient ]',
             "",
         ]

@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
-from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
+from vox_mesh.cli.support.exit_codes import NOT_LET_IN, ExitCode, exit_code_of
+from vox_mesh.cli.support.options import acting_agent
+from vox_mesh.cli.support.output import (
+    CommandGroup,
+    Record,
+    json_option,
+    printable,
+    show_one,
+    show_several,
+)
 from vox_mesh.cli.support.session import start_quickly, start_shared
 from vox_mesh.errors import BadSettings, MeshError
-from vox_mesh.locks.path_guard import Obstacle, obstacles
+from vox_mesh.locks.path_guard import Obstacle, obstacles, unlocked
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.locks.patterns import FILE
 
 if TYPE_CHECKING:
     from vox_mesh.settings import Settings
 
 _VARIABLE: Final = "VOX_GUARD"
 _SHOWN: Final = 20
+_NAMED: Final = 5
+
+
+class Findings(NamedTuple):
+    """The result of a check: locks of other agents, and the paths that `agent` should have locked."""
+
+    agent: str = ""
+    obstacles: Sequence[Obstacle] = ()
+    unlocked: Sequence[str] = ()
 
 
 class Mode(StrEnum):
@@ -46,6 +66,9 @@ def guard() -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--staged", is_flag=True, help="Also check all paths that a commit would change now.")
 @click.option(
+    "--require-lock", is_flag=True, help="Also require an exclusive lock of the agent on each path."
+)
+@click.option(
     "--agent", help="Agent whose own locks are ignored.", show_default="VOX_AGENT_ID, or the node's id"
 )
 @click.option(
@@ -56,7 +79,12 @@ def guard() -> None:
 )
 @json_option
 def check(
-    paths: tuple[str, ...], staged: bool, agent: str | None, settings_in: Path | None, as_json: bool
+    paths: tuple[str, ...],
+    staged: bool,
+    require_lock: bool,
+    agent: str | None,
+    settings_in: Path | None,
+    as_json: bool,
 ) -> ExitCode:
     """Check whether another agent holds one of the paths.
 
@@ -67,6 +95,9 @@ def check(
 
     An agent's own locks never count, whichever node acquired them. The answer holds for this moment only: a
     path may be locked right after it.
+
+    With --require-lock it also ends with 1 if a path is not covered by an exclusive lock of the agent, which
+    has to be named: run it before an edit. With --json, such a path has no lock_key.
 
     VOX_GUARD=off skips the check and ends with 0; VOX_GUARD=lenient does so if the mesh is unreachable. Both
     print a warning.
@@ -82,19 +113,20 @@ def check(
         return _skip_check("VOX_GUARD=off", as_json)
     tree = WorkTree.here()
     checked = [*map(tree.path_of, paths), *(tree.staged() if staged else ())]
-    found: list[Obstacle] = []
+    found = Findings()
     if checked:
         _change_folder(settings_in)
         settings = start_quickly("guard check")
+        own = acting_agent(agent, settings, "--agent") if require_lock else agent
         try:
-            found = asyncio.run(_find_obstacles(settings, checked, agent))
+            found = asyncio.run(_find(settings, checked, own, require_lock=require_lock))
         except MeshError as error:
-            if exit_code_of(error) is ExitCode.USAGE:
+            if exit_code_of(error) is ExitCode.USAGE and not isinstance(error, NOT_LET_IN):
                 raise
             # Other errors must not look like "a path is held".
             if mode is Mode.LENIENT:
                 return _skip_check(error.line, as_json)
-            _print_error(f"locks not checked: {error.line}; set VOX_GUARD=off to skip the check")
+            _print_error(f"locks not checked: {error.line}{_bypass('set VOX_GUARD=off to skip the check')}")
             return ExitCode.DATABASE_AWAY
     return _report(found, as_json)
 
@@ -119,22 +151,48 @@ def _change_folder(folder: Path | None) -> None:
             ) from None
 
 
-async def _find_obstacles(settings: Settings, paths: Sequence[str], agent: str | None) -> list[Obstacle]:
+def _bypass(how: str) -> str:
+    """Return how the check is skipped, for a person: an agent that is refused should not skip it."""
+    return f"; {how}" if sys.stderr.isatty() else ""
+
+
+async def _find(
+    settings: Settings, paths: Sequence[str], agent: str | None, *, require_lock: bool
+) -> Findings:
     async with Mesh.open_command(settings) as mesh:
         own = agent or settings.agent_id or mesh.identity.node_id
-        return obstacles(paths, await mesh.locks.holders(), own)
+        holders = await mesh.locks.holders()
+        missing = unlocked(paths, holders, own) if require_lock else []
+        return Findings(own, obstacles(paths, holders, own), missing)
 
 
 def _skip_check(why: str, as_json: bool) -> ExitCode:
     _print_error(f"warning: locks not checked: {why}; other agents may hold some of these paths")
-    return _report([], as_json)
+    return _report(Findings(), as_json)
 
 
-def _report(found: Sequence[Obstacle], as_json: bool) -> ExitCode:
+def _report(found: Findings, as_json: bool) -> ExitCode:
     if as_json:
-        show_several([_record(obstacle) for obstacle in found], as_json=True)
-    if not found:
-        return ExitCode.DONE
+        records = [*map(_record, found.obstacles), *map(_unlocked_record, found.unlocked)]
+        show_several(records, as_json=True)
+    if found.obstacles:
+        _report_obstacles(found.obstacles, as_json)
+    elif found.unlocked:
+        _report_unlocked(found.unlocked, found.agent)
+    return ExitCode.NO if found.obstacles or found.unlocked else ExitCode.DONE
+
+
+def _report_unlocked(paths: Sequence[str], agent: str) -> None:
+    count = len(paths)
+    keys = " ".join(shlex.quote(FILE + ("**" if path == "./" else path)) for path in paths[:_NAMED])
+    _print_error(
+        f"{count} {'path is' if count == 1 else 'paths are'} not locked by {agent}; acquire the lock first: "
+        f"vox-mesh lock acquire {keys}{' ...' if count > _NAMED else ''} --agent {shlex.quote(agent)}"
+        f"{_bypass('VOX_GUARD=off skips the check')}"
+    )
+
+
+def _report_obstacles(found: Sequence[Obstacle], as_json: bool) -> None:
     if not as_json:
         show_several([_line(obstacle) for obstacle in found[:_SHOWN]], as_json=False)
     count = len({obstacle.path for obstacle in found})
@@ -142,10 +200,9 @@ def _report(found: Sequence[Obstacle], as_json: bool) -> ExitCode:
     if len(found) > _SHOWN and not as_json:
         held += f" (first {_SHOWN} locks shown, --json lists all {len(found)})"
     _print_error(
-        f"{held}; unstage them, wait for their release (see `vox-mesh lock list`) or ask their holders;"
-        " VOX_GUARD=off skips the check"
+        f"{held}; unstage them, wait for their release (see `vox-mesh lock list`) or ask their holders"
+        f"{_bypass('VOX_GUARD=off skips the check')}"
     )
-    return ExitCode.NO
 
 
 def _record(obstacle: Obstacle) -> Record:
@@ -161,6 +218,20 @@ def _record(obstacle: Obstacle) -> Record:
         "acquired_at": holder.acquired_at,
         "expires_at": holder.expires_at,
     }
+
+
+def _unlocked_record(path: str) -> Record:
+    """Return a path without a lock as a JSON record."""
+    names = (
+        "lock_key",
+        "holder_agent",
+        "holder_node",
+        "fence_token",
+        "is_shared",
+        "acquired_at",
+        "expires_at",
+    )
+    return {"path": _unicode(path.encode(errors="surrogateescape")), **dict.fromkeys(names)}
 
 
 def _unicode(path: bytes | Path) -> str:
@@ -183,7 +254,7 @@ def _line(obstacle: Obstacle) -> Record:
 
 
 def _print_error(line: str) -> None:
-    click.echo(f"vox-mesh: {' '.join(line.split())}", err=True)
+    click.echo(f"vox-mesh: {printable(' '.join(line.split()))}", err=True)
 
 
 # --- the hook ------------------------------------------------------------------------------------
@@ -191,14 +262,18 @@ def _print_error(line: str) -> None:
 
 @guard.command()
 @click.option("--force", is_flag=True, help="Keep an existing hook as pre-commit.local and call it first.")
+@click.option("--require-lock", is_flag=True, help="Reject commits of paths that the agent has not locked.")
 @json_option
-def install(force: bool, as_json: bool) -> None:
+def install(force: bool, require_lock: bool, as_json: bool) -> None:
     """Install a git hook that checks every commit.
 
     It covers the repository of the current folder and all its work trees. The hook runs this installation of
     vox-mesh with the settings of the current folder: its .env, and the current values of the variables that
     identify the mesh, unless the environment of the commit sets them. Tokens are never written into the hook:
     they come from .env or the environment of the commit.
+
+    With --require-lock, every commit needs VOX_AGENT_ID and an exclusive lock of that agent on each path.
+    Install again without it to remove this rule.
 
     If the mesh is unreachable the commit is rejected, unless VOX_GUARD says otherwise (see `guard check
     --help`). A hooks folder that several repositories share (core.hooksPath) guards all of them.
@@ -208,7 +283,7 @@ def install(force: bool, as_json: bool) -> None:
       vox-mesh guard install
     """
     start_shared("guard install")
-    hook = install_hook(WorkTree.here().hooks, Path.cwd(), os.environ, force=force)
+    hook = install_hook(WorkTree.here().hooks, Path.cwd(), os.environ, force=force, require_lock=require_lock)
     show_one({"hook": _unicode(hook), "settings_in": _unicode(Path.cwd())}, as_json=as_json)
 
 

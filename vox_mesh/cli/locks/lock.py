@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import signal
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
-from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
+from vox_mesh.cli.locks.lock_run import run
+from vox_mesh.cli.locks.paths import keys_of, literal_option
 from vox_mesh.cli.support.mesh_report import print_mesh, verbose_option
-from vox_mesh.cli.support.options import LockOptions, TrailingCommand, lock_options, ttl_option
+from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
@@ -27,16 +26,13 @@ from vox_mesh.cli.support.output import (
     table,
 )
 from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
-from vox_mesh.errors import LockHeld, LockLost, MeshError
+from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.runtime.locking import acquire_lock, hold_lock
-from vox_mesh.settings.process import deny_inspection
-from vox_mesh.views.locks import HoldView, LockView
-
-if TYPE_CHECKING:
-    from vox_mesh.jobs.exec.process_group import ProcessGroup
-    from vox_mesh.settings import Settings
+from vox_mesh.model.locks.patterns import FILE
+from vox_mesh.model.locks.records import Holder
+from vox_mesh.nodes.processes import calling_process, process_of
+from vox_mesh.runtime.locking import acquire_lock
+from vox_mesh.views.locks import AcquiredView, HoldView, LockView
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -46,6 +42,10 @@ _TOKEN: Final = click.option(
     required=True,
     help="Fencing token of the lock.",
 )
+_FILE_TTL_S: Final = 600.0
+"""The default lease of files: agents think for minutes. Python renews, and has a shorter one."""
+
+_TTL: Final = "10m for files, 5m for other keys"
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
@@ -58,7 +58,16 @@ def lock() -> None:
 
 @lock.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@lock_options
+@lock_options(_TTL)
+@click.option("--fresh", is_flag=True, help="Refuse to renew a lock that the agent holds already.")
+@click.option("--session", is_flag=True, help="Hold it as long as the process that runs this command.")
+@click.option(
+    "--session-pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Hold it as long as this process.",
+)
+@literal_option
 @verbose_option
 @json_option
 def acquire(
@@ -68,12 +77,26 @@ def acquire(
     until: str | None,
     wait: float,
     shared: bool,
+    fresh: bool,
+    session: bool,
+    session_pid: int | None,
+    literal: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
     """Acquire all keys under one fencing token, or none.
 
-    If a key is held, it ends with 1 and names the holders; with --json the holders are the document.
+    A KEY is a path of the current folder, file: and a path from the root of the repository, or task: and any
+    name. A folder stands for everything in it: src/ is file:src/**.
+
+    A lock that the agent holds already is renewed and keeps its token. Processes that use one agent's name on
+    one node are one agent. --fresh and --until always acquire a new lock.
+
+    --session needs a node on this machine (`vox-mesh up`), which renews the lock and releases it when the
+    process ends. The process is the nearest parent that is no `sh -c`, or --session-pid. --ttl is then how
+    long the lock lasts if the machine is lost.
+
+    If another agent holds a key, it ends with 1 and names the holders; with --json they are the document.
 
     \b
     Example:
@@ -82,22 +105,37 @@ def acquire(
     settings = start_quickly("lock acquire")
     if verbose:
         print_mesh(settings)
-    arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
+    keys = keys_of(keys, settings, literal=literal)
+    options = LockOptions(keys, agent, ttl, wait, shared, until)
+    arguments = options.arguments(settings) | {"or_renew": not fresh and until is None}
+    if session or session_pid is not None:
+        if fresh or until is not None:
+            raise click.UsageError("--session can't be combined with --fresh or --until")
+        arguments["session"] = process_of(calling_process() if session_pid is None else session_pid)
+    elif until is None:
+        arguments["ttl"] = _ttl_of(keys, ttl)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
     except LockHeld as refused:
         if as_json:
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
-    _show_lock(held, as_json=as_json)
+    about = {"session_pid": arguments["session"].pid} if "session" in arguments else {}
+    show_one({**_record(AcquiredView.of(held), as_json=as_json), **about}, as_json=as_json)
+
+
+def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
+    """Return the lease of a lock; `None` is the default of its keys in Python."""
+    return _FILE_TTL_S if ttl is None and any(key.startswith(FILE) for key in keys) else ttl
 
 
 @lock.command()
 @_KEY
 @_TOKEN
-@ttl_option
+@ttl_option(_TTL)
+@literal_option
 @json_option
-def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
+def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool) -> None:
     """Renew the lease of a lock and all of its keys.
 
     Without --ttl it gets the default lease of its keys, whatever it was acquired with.
@@ -106,45 +144,73 @@ def renew(key: str, token: int, ttl: float | None, as_json: bool) -> None:
     Example:
       vox-mesh lock renew file:src/lib.rs --token 7 --ttl 1m
     """
-    _show_lock(
-        run_command("lock renew", lambda mesh: mesh.locks.renew_by_token(key, token, ttl=ttl)),
-        as_json=as_json,
-    )
+    settings = start_quickly("lock renew")
+    (key,) = keys_of([key], settings, literal=literal)
+    lease = _ttl_of([key], ttl)
+    renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
+    _show_lock(LockView.of(asyncio.run(renewal)), as_json=as_json)
 
 
 @lock.command()
-@_KEY
-@_TOKEN
+@click.argument("key", required=False)
+@click.option("--token", type=click.IntRange(min=1), metavar="N", help="Fencing token of the lock.")
+@click.option("--agent", help="Agent that holds the lock, if no token is given.", show_default="VOX_AGENT_ID")
+@click.option("--all", "releases_all", is_flag=True, help="Release all locks of the agent on this node.")
+@literal_option
 @json_option
-def release(key: str, token: int, as_json: bool) -> None:
+def release(
+    key: str | None, token: int | None, agent: str | None, releases_all: bool, literal: bool, as_json: bool
+) -> None:
     """Release a lock and all of its keys.
 
-    With a wrong token nothing changes.
+    The lock is named by its token, or else it is the agent's own, acquired on this node. With a wrong token
+    nothing changes. --all releases every lock of the agent; with --json they are an array.
 
     \b
-    Example:
+    Examples:
+      vox-mesh lock release file:src/lib.rs --agent coder
       vox-mesh lock release file:src/lib.rs --token 7
+      vox-mesh lock release --all --agent coder
     """
-    _show_lock(
-        run_command("lock release", lambda mesh: mesh.locks.release_by_token(key, token)), as_json=as_json
-    )
+    if (key is None) != releases_all:
+        raise click.UsageError("pass KEY or --all, and not both")
+    if token is not None and (agent is not None or releases_all):
+        raise click.UsageError("--token can't be combined with --agent or --all")
+    settings = start_quickly("lock release")
+    keys = None if key is None else keys_of([key], settings, literal=literal)
+    if keys is not None and token is not None:
+        one = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(keys[0], token))
+        _show_lock(LockView.of(asyncio.run(one)), as_json=as_json)
+        return
+    owner = acting_agent(agent, settings, "--token N, or --agent")
+    released = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.release_held(keys, agent=owner)))
+    if releases_all:
+        show_several([_record(LockView.of(each), as_json=as_json) for each in released], as_json=as_json)
+    elif released:
+        _show_lock(LockView.of(released[0]), as_json=as_json)
+    else:
+        raise NotKnown(f"{key} was not released: its lease has just ended", hint="nothing is left to do")
 
 
-def _show_lock(held: Lock, *, as_json: bool) -> None:
-    keys: Record = {"lock_key": held.keys[0]}
-    if len(held.keys) > 1:
-        keys = {"lock_keys": held.keys if as_json else ", ".join(held.keys)}
-    about = {name: value for name, value in vars(LockView.of(held)).items() if name != "lock_keys"}
-    show_one({**keys, **about}, as_json=as_json)
+def _show_lock(view: LockView, *, as_json: bool) -> None:
+    show_one(_record(view, as_json=as_json), as_json=as_json)
+
+
+def _record(view: LockView, *, as_json: bool) -> Record:
+    keys: Record = {"lock_key": view.lock_keys[0]}
+    if len(view.lock_keys) > 1:
+        keys = {"lock_keys": view.lock_keys if as_json else ", ".join(view.lock_keys)}
+    return {**keys, **{name: value for name, value in vars(view).items() if name != "lock_keys"}}
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 @lock.command(name="list")
+@click.option("--agent", help="Only the locks of this agent, on any node.")
 @click.option("--watch", "goes_on", is_flag=True, help="Then show each change until Ctrl-C.")
 @json_option
-def list_(goes_on: bool, as_json: bool) -> None:
+def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
     """List the held locks, their holders and waiters.
 
     With --watch a terminal shows the whole list after every change; otherwise, and with --json, each lock
@@ -155,10 +221,14 @@ def list_(goes_on: bool, as_json: bool) -> None:
       vox-mesh lock list --watch
     """
     if goes_on:
-        run_command("lock list", lambda mesh: _watch(mesh, as_json))
+        run_command("lock list", lambda mesh: _watch(mesh, agent, as_json))
     else:
-        found = run_command("lock list", lambda mesh: mesh.locks.holders())
+        found = _of_agent(run_command("lock list", lambda mesh: mesh.locks.holders()), agent)
         show_several([vars(HoldView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
+
+
+def _of_agent(holders: list[Holder], agent: str | None) -> list[Holder]:
+    return [each for each in holders if agent in (None, each.holder_agent)]
 
 
 def _line(holder: Holder) -> Record:
@@ -175,11 +245,12 @@ def _line(holder: Holder) -> Record:
     }
 
 
-async def _watch(mesh: Mesh, as_json: bool) -> None:
+async def _watch(mesh: Mesh, agent: str | None, as_json: bool) -> None:
     is_drawn = sys.stdout.isatty() and not as_json
     seen: dict[tuple[str, int], Holder] = {}
     async with aclosing(mesh.locks.watch()) as changes:
-        async for found in changes:
+        async for everyones in changes:
+            found = _of_agent(everyones, agent)
             if is_drawn:
                 click.clear()
                 show_lines(table([_line(holder) for holder in found]))
@@ -221,8 +292,9 @@ def sweep(as_json: bool) -> None:
 @lock.command(name="break")
 @_KEY
 @click.option("--reason", required=True, help="Reason for the op log.")
+@literal_option
 @json_option
-def break_(key: str, reason: str, as_json: bool) -> None:
+def break_(key: str, reason: str, literal: bool, as_json: bool) -> None:
     """Break the locks on a key, with all of their keys.
 
     The op log records it. A former holder gets an error when it renews the lock or writes under it.
@@ -231,116 +303,11 @@ def break_(key: str, reason: str, as_json: bool) -> None:
     Example:
       vox-mesh lock break task:42 --reason "its agent hangs"
     """
-    op_id, holders = run_command("lock break", lambda mesh: mesh.locks.break_lock(key, reason))
+    settings = start_quickly("lock break")
+    (key,) = keys_of([key], settings, literal=literal)
+    op_id, holders = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.break_lock(key, reason)))
     broken = [vars(HoldView.of(each)) if as_json else _line(each) for each in holders]
     show_one({"op_id": op_id, "broken": broken}, as_json=as_json)
 
 
-# --- lock run ------------------------------------------------------------------------------------
-
-
-_log = logging.getLogger(__name__)
-
-_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-@lock.command(cls=TrailingCommand)
-@click.argument("keys", nargs=-1, required=True, metavar="KEY... -- COMMAND...")
-@lock_options
-def run(
-    keys: tuple[str, ...],
-    agent: str | None,
-    ttl: float | None,
-    until: str | None,
-    wait: float,
-    shared: bool,
-    command: list[str],
-) -> int:
-    """Run a command under a lock, and release it afterwards.
-
-    The command gets the keys in VOX_LOCK_KEY (one per line), their fencing token in VOX_LOCK_FENCE and the
-    agent in VOX_AGENT_ID. Ends with the command's exit code, or 128 and the signal that killed it; with 127
-    if the command is not found, 126 if it can't be run, and 1 if the lock is not acquired or lost.
-
-    The command runs in its own process group, which gets the signals sent to this process. The whole group is
-    stopped before the lock is released, when the lock is lost, and if this process is killed.
-
-    \b
-    Example:
-      vox-mesh lock run file:Cargo.lock --agent coder --wait 1m -- cargo update
-    """
-    if not command:
-        raise click.UsageError("no command given: write it after `--`", click.get_current_context())
-    settings = start_quickly("lock run")
-    arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
-    return asyncio.run(_UnderLock(settings, arguments, command).run())
-
-
-class _UnderLock:
-    """The run of a command under a lock."""
-
-    def __init__(self, settings: Settings, arguments: dict[str, Any], command: list[str]) -> None:
-        self._settings = settings
-        self._arguments = arguments
-        self._command = command
-        self._group: ProcessGroup | None = None
-        self._stopped_by: int | None = None
-        self._code: int | None = None
-
-    async def run(self) -> int:
-        """Acquire the lock, run the command, release the lock; return the exit code."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for number in _PASSED_ON:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
-                loop.add_signal_handler(number, self._pass_on, number, task)
-        try:
-            async with (
-                Mesh.open_command(self._settings) as mesh,
-                hold_lock(mesh, **self._arguments) as lock,
-            ):
-                self._code = await self._run(lock)
-        except asyncio.CancelledError:
-            if self._stopped_by is None:
-                raise
-            task.uncancel()
-            return KILLED + self._stopped_by
-        except LockLost:
-            raise
-        except MeshError as error:
-            if self._code is None:
-                raise
-            _log.warning("lock not released, it expires by itself: %s", error.line)
-        assert self._code is not None
-        return self._code
-
-    async def _run(self, lock: Lock) -> int:
-        # Imported late: no other command of this group starts a process.
-        from vox_mesh.cli.support.terminal import Terminal
-        from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
-
-        variables = {
-            "VOX_LOCK_KEY": "\n".join(lock.keys),
-            "VOX_LOCK_FENCE": str(lock.fence_token),
-            "VOX_AGENT_ID": lock.holder_agent,
-        }
-        deny_inspection()  # the key of the node is in this process's memory
-        self._group = ProcessGroup(Terminal())
-        try:
-            return shell_exit_code(await self._group.run(Start(self._command, os.environ | variables)))
-        except OSError as error:
-            name = self._command[0]
-            click.echo(
-                f"vox-mesh: command {name} can't be run: {error.strerror}; check its name and PATH", err=True
-            )
-            return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_RUNNABLE
-        finally:
-            self._group = None
-
-    def _pass_on(self, number: int, task: asyncio.Task[Any]) -> None:
-        """Forward a signal to the command; without one, stop."""
-        if self._group is not None:
-            self._group.signal(number)
-        elif self._code is None and self._stopped_by is None:
-            self._stopped_by = number
-            task.cancel()
+lock.add_command(run)

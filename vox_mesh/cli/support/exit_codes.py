@@ -9,7 +9,10 @@ from vox_mesh.errors import (
     AWAY,
     BadSettings,
     BadValue,
+    DatabaseNotOpened,
     MeshError,
+    SchemaTooNew,
+    Unauthorized,
     WrongBackend,
 )
 
@@ -33,8 +36,11 @@ class ExitCode(IntEnum):
     BROKEN_PIPE = 141
 
 
+NOT_LET_IN: Final = (Unauthorized, SchemaTooNew, DatabaseNotOpened)
+"""The settings are well formed, and the database does not serve them."""
+
 _BY_ERROR: Final = (
-    ((BadSettings, BadValue, WrongBackend), ExitCode.USAGE),
+    ((BadSettings, BadValue, WrongBackend, *NOT_LET_IN), ExitCode.USAGE),
     (AWAY, ExitCode.DATABASE_AWAY),
 )
 

@@ -45,13 +45,15 @@ def acting_agent(name: str | None, settings: Settings, option: str) -> str:
     return agent
 
 
-ttl_option: Final = click.option(
-    "--ttl",
-    type=seconds,
-    metavar="DURATION",
-    help="Lease of the lock: it expires unless renewed.",
-    show_default="30s for files, 5m for other keys",
-)
+def ttl_option(default: str) -> Callable[[Function], Function]:
+    """Return the option for the lease of a lock."""
+    return click.option(
+        "--ttl",
+        type=seconds,
+        metavar="DURATION",
+        help="Lease of the lock: it expires unless renewed.",
+        show_default=default,
+    )
 
 
 handlers_option: Final = click.option(
@@ -92,8 +94,12 @@ class LockOptions(NamedTuple):
         return {**self._asdict(), "agent": acting_agent(self.agent, settings, "--agent")}
 
 
-def lock_options(function: Function) -> Function:
-    """Add the options of a command that acquires a lock."""
+def lock_options(ttl: str) -> Callable[[Function], Function]:
+    """Return the options of a command that acquires a lock; `ttl` describes the default lease."""
+    return lambda function: _add_lock_options(function, ttl)
+
+
+def _add_lock_options(function: Function, ttl: str) -> Function:
     for option in (
         click.option("--shared", is_flag=True, help="Acquire a shared lock."),
         click.option(
@@ -109,7 +115,7 @@ def lock_options(function: Function) -> Function:
             type=click.Choice(["phase", "bar"]),
             help="End of the lock instead of --ttl: the end of this phase or bar.",
         ),
-        ttl_option,
+        ttl_option(ttl),
         click.option("--agent", help="Agent that holds the lock.", show_default="VOX_AGENT_ID"),
     ):
         function = option(function)
@@ -140,7 +146,9 @@ def read_file(file: str) -> NamedText:
 
 
 def print_faults(bad: BadDocument, file: str) -> None:
-    """Print the faults of a file to stderr, one per line."""
+    """Print the faults of a file to stderr, one per line; with --json, raise the error."""
+    if click.get_current_context().params.get("as_json"):
+        raise bad
     name = "stdin" if file == _STDIN else file
     for fault in bad.faults:
         click.echo(fault if fault.startswith(f"{name}:") else f"{name}: {fault}", err=True)

@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 import orjson
 
+from vox_mesh.cli.support.style import cut, fitting_widths, heading, state
+
 Record = Mapping[str, Any]
 """A record: values by name; names are the columns of the tables."""
 
@@ -28,7 +30,7 @@ def show_several(records: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
         _print_json(records)
     else:
-        _print(table(records))
+        _print(table(records, fits=True))
 
 
 def show_next(record: Record) -> None:
@@ -59,18 +61,19 @@ def fields(record: Record, indent: str = "") -> list[str]:
     return lines
 
 
-def table(records: Sequence[Record]) -> list[str]:
-    """Format records as aligned columns below a heading."""
+def table(records: Sequence[Record], *, fits: bool = False) -> list[str]:
+    """Format records as aligned columns below a heading; with `fits`, they are cut to a terminal's width."""
     if not records:
         return ["none"]
     names = list(records[0])
     grid = [names]
     grid += [[_text(record[name]) for name in names] for record in records]
     widths = [max(len(line[column]) for line in grid) for column in range(len(names))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in grid
-    ]
+    widths = fitting_widths(names, widths) if fits else widths
+    first, *rows = (
+        [cut(cell, width).ljust(width) for cell, width in zip(line, widths, strict=True)] for line in grid
+    )
+    return [heading("  ".join(first).rstrip()), *("  ".join(map(state, row)).rstrip() for row in rows)]
 
 
 def _text(value: Any) -> str:

@@ -15,14 +15,14 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.locks.path_guard import obstacles_in_steps
+from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder
 from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
-from vox_mesh.views.locks import HoldView, LockView
+from vox_mesh.views.locks import AcquiredView, HoldView, LockView
 
 LOCKS: Final = Operations("locks")
 
@@ -35,10 +35,14 @@ class LocksQuery(PageQuery):
     """The filter of a list of locks."""
 
     key: Text | None = None
+    agent: _Agent | None = None
 
 
 class AcquireRequest(RequestModel):
-    """The lock to acquire: all keys or none; for a time, or until the phase or bar ends."""
+    """The lock to acquire: all keys or none; for a time, or until the phase or bar ends.
+
+    With `or_renew`, a lock that the agent holds already is renewed and keeps its token.
+    """
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
     agent: _Agent
@@ -46,6 +50,7 @@ class AcquireRequest(RequestModel):
     until: Literal["phase", "bar"] | None = None
     wait: Wait = 0.0
     shared: bool = False
+    or_renew: bool = False
 
     @property
     def item_count(self) -> int:
@@ -71,6 +76,13 @@ class RenewRequest(ReleaseRequest):
     ttl: Seconds | None = None
 
 
+class ReleaseHeldRequest(RequestModel):
+    """An agent, and the key of its lock; without one, all of its locks."""
+
+    agent: _Agent
+    lock_key: Text | None = None
+
+
 class BreakRequest(RequestModel):
     """The key whose locks are broken, and the reason."""
 
@@ -83,6 +95,7 @@ class CheckPathsRequest(RequestModel):
 
     paths: Annotated[list[Text], Field(min_length=1, max_length=1_000)]
     agent: _Agent
+    require_lock: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,10 +108,10 @@ class BrokenView:
 
 @dataclass(frozen=True)
 class ObstacleView:
-    """A path, and another agent's lock that covers it."""
+    """A path, and another agent's lock that covers it; none if the agent needs a lock and has none."""
 
     path: str
-    holder: HoldView
+    holder: HoldView | None
 
 
 @dataclass(frozen=True)
@@ -110,8 +123,10 @@ class SweptView:
 
 @LOCKS.get("/v1/locks")
 async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
-    """List held locks; with a key, only the locks that block it."""
+    """List held locks; with a key, only the locks that block it; with an agent, only its locks."""
     holders = await mesh.locks.holders()
+    if query.agent is not None:
+        holders = [each for each in holders if each.holder_agent == query.agent]
     if query.key is not None:
         wanted = PatternIndex([normalise(query.key)])
         blocks = await in_slices(bool(wanted.overlapping(each.lock_key)) for each in holders)
@@ -124,7 +139,9 @@ def _name_of(holder: Holder) -> str:
     return f"{holder.lock_key}\0{holder.fence_token:020}\0{holder.holder_agent}"
 
 
-async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
+async def _release_unclaimed(mesh: MeshServices, held: AcquiredView) -> None:
+    if held.is_renewed:
+        return  # its agent had it before, and may still use it
     with suppress(MeshError):  # if the release fails, the lease expires by itself
         await mesh.locks.release_by_token(held.lock_keys[0], held.fence_token)
 
@@ -136,9 +153,9 @@ async def _release_unclaimed(mesh: MeshServices, held: LockView) -> None:
     load=Load.LOCK_WAIT,
     undo=_release_unclaimed,
 )
-async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> LockView:
+async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> AcquiredView:
     """Acquire all keys under one fencing token, or none."""
-    return LockView.of(await locking.acquire_lock(mesh, **body.model_dump()))
+    return AcquiredView.of(await locking.acquire_lock(mesh, **body.model_dump()))
 
 
 @LOCKS.post("/v1/locks/renew")
@@ -153,6 +170,13 @@ async def release_lock(mesh: MeshServices, body: ReleaseRequest) -> LockView:
     return LockView.of(await mesh.locks.release_by_token(body.lock_key, body.fence_token))
 
 
+@LOCKS.post("/v1/locks/release-held")
+async def release_held_locks(mesh: MeshServices, body: ReleaseHeldRequest) -> list[LockView]:
+    """Release the lock of an agent of this node on a key, or all of its locks, without their tokens."""
+    released = await mesh.locks.release_held(body.lock_key, agent=body.agent)
+    return [LockView.of(lock) for lock in released]
+
+
 @LOCKS.post("/v1/locks/break")
 async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     """Break the locks on a key, with all of their keys; the op log records it."""
@@ -162,9 +186,14 @@ async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
 
 @LOCKS.post("/v1/locks/check", scope=Scope.READ, load=Load.READ)
 async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
-    """List the locks of other agents that cover these paths."""
-    found = await in_slices(obstacles_in_steps(body.paths, await mesh.locks.holders(), body.agent))
-    return [ObstacleView(each.path, HoldView.of(each.holder)) for some in found for each in some]
+    """List the locks of other agents that cover these paths, and with `require_lock` paths without a lock."""
+    holders = await mesh.locks.holders()
+    found = await in_slices(obstacles_in_steps(body.paths, holders, body.agent))
+    missing = unlocked(body.paths, holders, body.agent) if body.require_lock else []
+    return [
+        *(ObstacleView(each.path, HoldView.of(each.holder)) for some in found for each in some),
+        *(ObstacleView(path, None) for path in missing),
+    ]
 
 
 @LOCKS.post("/v1/locks/sweep")

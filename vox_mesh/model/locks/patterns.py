@@ -7,6 +7,7 @@ a pattern. The rest of it is a path, split at `/` into segments:
 - `*` is any run of characters within a segment, also an empty one;
 - a segment that is `**` and nothing else is any number of whole segments, also none: `src/**` is `src`
   itself and everything below it, and `a/**/b` is also `a/b`;
+- a path that ends with `/` is a folder: `src/` is short for `src/**`;
 - `**` within a longer segment is two `*`, which is no more than one;
 - every other character is itself. There are no classes and no escapes: a file whose name holds `*` or `?`
   is locked by a pattern that also takes in its look-alikes.
@@ -33,6 +34,7 @@ MAX_BYTES: Final = 1_024
 
 _ANY_CHARACTERS: Final = "*"
 _ONE_CHARACTER: Final = "?"
+_ANY_SEGMENTS: Final = "**"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -43,8 +45,7 @@ def is_pattern(key: str) -> bool:
 
 def normalise(key: str) -> str:
     """Return the key in its normal form; raise `BadValue` if it is invalid."""
-    if _CONTROL.search(key):
-        raise BadValue(f"key must be printable text, got {key!r}", hint="remove the control characters")
+    refuse_control_characters(key)
     if key.startswith(FILE):
         key = FILE + _normal_path(key)
     if not key:
@@ -63,6 +64,12 @@ def normalise(key: str) -> str:
     return key
 
 
+def refuse_control_characters(key: str) -> None:
+    """Raise `BadValue` if the key holds control characters."""
+    if _CONTROL.search(key):
+        raise BadValue(f"key must be printable text, got {key!r}", hint="remove the control characters")
+
+
 def _normal_path(key: str) -> str:
     path = key[len(FILE) :]
     if path.startswith("/"):
@@ -78,6 +85,8 @@ def _normal_path(key: str) -> str:
         raise BadValue(
             f"key must name a path, got {key!r}", hint="write file:src/lib.rs, or file:** for everything"
         )
+    if path.endswith("/") and segments[-1] != _ANY_SEGMENTS:
+        segments.append(_ANY_SEGMENTS)  # a folder stands for itself and everything in it
     return "/".join(segments)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -29,6 +29,8 @@ class Lock:
     deadline: float
     request_id: str
     """Identifies the lock in the database, together with the token."""
+    is_renewed: bool = field(default=False, kw_only=True)
+    """Whether its agent held it already when it was acquired."""
 
 
 class Holder(NamedTuple):

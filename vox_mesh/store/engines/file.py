@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vox_mesh.errors import DatabaseBusy, DatabaseFault, WrongBackend
+from vox_mesh.errors import DatabaseBusy, DatabaseFault, DatabaseNotOpened, WrongBackend
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts
 from vox_mesh.store.engines import sqlite
@@ -237,13 +238,24 @@ def _open_error(path: Path, error: BaseException) -> BaseException:
             f"another process has kept {path} from being opened for {_OPEN_TIMEOUT_S:g} s",
             hint="is a process that writes to it stopped or hanging?",
         )
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+    if _code(error) == sqlite3.SQLITE_NOTADB:
         return _not_a_database(path)
     if isinstance(error, OSError | sqlite3.Error):
-        return DatabaseFault(
+        if getattr(error, "errno", None) == errno.ENOSPC or (_code(error) or 0) & 0xFF in _DISK_FAULTS:
+            return DatabaseFault(f"{path} can't be opened: {error}", hint="is the disk full? free some space")
+        return DatabaseNotOpened(
             f"{path} can't be opened: {error}", hint="check VOX_DB_PATH and the folder's permissions"
         )
     return error
+
+
+_DISK_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def _code(error: BaseException) -> int | None:
+    """Return SQLite's code of an error, if it has one."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code
 
 
 def turn_path(path: Path) -> Path:

@@ -28,7 +28,7 @@ _TRANSIENT_TABLES: Final = frozenset(
         *("script_results", "script_answers", "lock_generations", "lock_waiters", "lock_patterns"),
         *("lock_overlaps", "node_incarnations", "mesh_heartbeats", "node_vitals", "node_versions"),
         *("store_epochs", "a2a_inboxes", "job_counts", "job_claims", "beat_pulses", "phrase_begins"),
-        *("clock_witnesses", "a2a_receivers"),
+        *("clock_witnesses", "a2a_receivers", "lock_sessions"),
     }
 )
 _KEY_COLUMNS: Final = MappingProxyType(

@@ -1,0 +1,48 @@
+-- Sessions: the processes that locks last for. ?1 is the scope and ?2 the repository. Every statement may run twice
+-- with the effect of once.
+
+-- name: of_host
+-- The sessions on a host (?3), at most ?4: of locks, and of the nodes that renew them (without a request).
+SELECT request_id, host, pid, started, ttl_ms FROM lock_sessions
+WHERE scope_id = ?1 AND repository_id = ?2 AND host = ?3 ORDER BY request_id LIMIT ?4
+
+-- name: of_requests
+SELECT request_id, host, pid, started, ttl_ms FROM lock_sessions
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id <> '' AND request_id IN (SELECT value FROM json_each(?3))
+
+-- name: refuse_if_too_many
+-- A host (?3) has ?4 sessions.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
+    SELECT count(*) FROM lock_sessions WHERE scope_id = ?1 AND repository_id = ?2 AND host = ?3)
+
+-- name: begin
+INSERT INTO lock_sessions (scope_id, repository_id, request_id, host, pid, started, ttl_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET ttl_ms = max(ttl_ms, excluded.ttl_ms)
+
+-- name: forget
+-- A node that has ended.
+DELETE FROM lock_sessions
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '' AND host = ?3 AND pid = ?4 AND started = ?5
+
+-- part: ALL_ENDED
+-- Of the request (?3), there is no session but those on this host (?4) of the ended processes (?5).
+NOT EXISTS (
+    SELECT 1 FROM lock_sessions AS s
+    WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.request_id = ?3
+      AND NOT (s.host = ?4 AND s.pid || ' ' || s.started IN (SELECT value FROM json_each(?5))))
+
+-- name: release_exclusive
+UPDATE distributed_locks SET expires_at = NOW_ISO, request_id = ''
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND ALL_ENDED
+
+-- name: release_shared
+DELETE FROM lock_shares
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = ?3 AND ALL_ENDED
+
+-- name: prune
+-- The sessions of locks that are over.
+DELETE FROM lock_sessions
+WHERE scope_id = ?1 AND repository_id = ?2 AND request_id <> '' AND NOT EXISTS (
+    SELECT 1 FROM lock_holds AS h
+    WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.request_id = lock_sessions.request_id
+      AND h.expires_at > NOW_ISO)
