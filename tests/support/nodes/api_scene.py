@@ -43,6 +43,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
     message, *_ = await node.messages.queries.listed()
     return {
         "agent": AGENT,
+        "agent_id": AGENT,
         "conflict_id": await conflict(node, "row"),
         "job": job.job_id,
         "kind": KIND,
