@@ -45,7 +45,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
     return {
         "agent": AGENT,
         "agent_id": AGENT,
-        "content_hash": "ab" * 32,
+        "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
         "job": job.job_id,
         "kind": KIND,
