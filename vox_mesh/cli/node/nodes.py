@@ -156,7 +156,8 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
 def remove(node: str, as_json: bool) -> None:
     """Remove a node that has died or left from the lists.
 
-    A live node is refused. The entries of NODE in the log and its keys stay; if it comes back, it joins again.
+    A live node is refused. The keys of NODE and its entries in the log stay. If it comes back, it joins
+    again.
 
     \b
     Example:
