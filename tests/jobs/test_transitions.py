@@ -128,7 +128,7 @@ async def test_scheduling_what_is_there_is_accepted_and_leaves_it_unchanged(
 @pytest.mark.parametrize("arrow", OF_PREDECESSORS, ids=lambda arrow: arrow.op)
 async def test_a_job_fails_with_the_one_it_waits_for_by_the_same_op(arrow: Arrow, pair: Pair) -> None:
     node = pair.one
-    first = await schedule(node, max_attempts=1)
+    first = await schedule(node, max_attempts=1, max_interruptions=0)
     waiting = await schedule(node, after=[(first, "success")])
     behind = await schedule(node, after=[(waiting, "success")])
     released = await schedule(node, after=[(behind, "end")])

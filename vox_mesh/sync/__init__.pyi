@@ -657,6 +657,7 @@ class Jobs:
         priority: int = ...,
         run_at: datetime | None = ...,
         max_attempts: int = ...,
+        max_interruptions: int | None = ...,
         backoff: timedelta | None = ...,
         lease: timedelta | Until | None = ...,
         timeout: int | None = ...,
