@@ -144,8 +144,9 @@ async def test_an_older_node_counts_an_expiry_as_failed_and_the_replay_agrees(lo
     (seen,) = await found(local, job)
     older = Script(
         Statement(
-            "UPDATE jobs SET state = 'pending', claimer = NULL, failures = failures + 1, "
-            "lease_until_ms = NULL, not_before_ms = ?2, reason = 'the lease ran out', last_op = ?3 WHERE job_id = ?1",
+            "UPDATE jobs SET state = 'pending', claimer = NULL, failures = failures + 1,"
+            " lease_until_ms = NULL, not_before_ms = ?2, reason = 'the lease ran out', last_op = ?3"
+            " WHERE job_id = ?1",
             (job.job_id, seen.created_ms, key := new_key()),
         ),
         key=key,
