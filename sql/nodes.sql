@@ -144,6 +144,29 @@ ON CONFLICT DO UPDATE SET
 UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = NEXT_BEAT
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
+-- name: refuse_unless_ended
+-- It has left, or has been silent for ?4 ticks.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM mesh_heartbeats
+    WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+      AND (left_ms IS NOT NULL OR last_seen_ms <= NOW_MS - ?4 * tick_ms)
+)
+
+-- name: remove
+-- Its keys, its entries, its incarnation and its version stay: the log is verified by them, and it may come back.
+DELETE FROM mesh_heartbeats WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: remove_vitals
+DELETE FROM node_vitals WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: remove_agents
+-- Agents that were last seen there.
+DELETE FROM agent_presence WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+
+-- name: remove_receivers
+-- Its places at inboxes. One with a lease still orders messages, and goes with its agent.
+DELETE FROM a2a_receivers WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND lease_until_ms <= NOW_MS
+
 -- name: now
 -- The time of the mesh, and its difference from the database's clock.
 SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)

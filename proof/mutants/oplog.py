@@ -92,8 +92,8 @@ LOG_PLANTS: Final = (
                 "if True:",
             ),
         ),
-        ("live-never-dead", "dead-told", "downbeats-once", "never-after-expiry"),
-        ("writes", "looks", "beats", "messages"),
+        ("live-never-dead", "dead-told", "downbeats-once"),
+        ("looks", "beats"),  # with messages, a node whose clock runs ahead keeps a seed from ending
     ),
     PlantedBug(
         "live-told-dead",

@@ -178,6 +178,7 @@ def test_commands_go_on_when_the_node_is_killed(tmp_path: Path) -> None:
     "arguments",
     [
         *("", "up", "lock", "lock run task:x -- true", "nodes watch", "nodes --json watch", "nodes rekey x"),
+        "nodes remove x",
         "agents --limit 3 watch",
         *("send bob -", "send bob -- x", "guard check --staged", "guard check --settings-in=x a.txt"),
         *("lock list --watch", "lock acquire task:x --help", "db status", "job schedule --file x"),

@@ -45,7 +45,7 @@ def test_the_examples_pass_on_streams_without_holding_them_back() -> None:
 
 @pytest.mark.skipif(shutil.which("caddy") is None, reason="caddy is not installed")
 def test_caddy_takes_its_example() -> None:
-    command = ["caddy", "adapt", "--validate", "--adapter", "caddyfile", "--config", _CADDY]
+    command = ["caddy", "adapt", "--validate", "--adapter", "caddyfile", "--config", str(_CADDY)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
 
@@ -58,6 +58,10 @@ def test_nginx_takes_its_example(tmp_path: Path) -> None:
     (tmp_path / "example.conf").write_text(re.sub(r"/etc/\S+/privkey.pem", str(key), text))
     whole = f"events {{}} pid {tmp_path}/pid; http {{ include {tmp_path}/example.conf; }}"
     (tmp_path / "nginx.conf").write_text(whole)
-    command = ["nginx", "-t", "-p", tmp_path, "-e", tmp_path / "errors", "-c", tmp_path / "nginx.conf"]
+    command = [
+        "nginx",
+        "-t",
+        *map(str, ("-p", tmp_path, "-e", tmp_path / "errors", "-c", tmp_path / "nginx.conf")),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     assert "syntax is ok" in done.stderr  # whether its folders exist is another question

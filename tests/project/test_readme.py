@@ -41,12 +41,12 @@ def fresh(tmp_path: Path, wheel: Path) -> Path:  # noqa: F811 - the fixture
         "-m",
         "pip",
         "--python",
-        python,
+        str(python),
         "--disable-pip-version-check",
         "--quiet",
         "install",
     ]
-    subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True, timeout=_TIMEOUT_S)
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, timeout=_TIMEOUT_S)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin"

@@ -31,6 +31,7 @@ from vox_mesh.errors import (
     MeshError,
     MessageExpired,
     MessageTaken,
+    NodeInUse,
     NotHolder,
     NotKnown,
     OutcomeUnknown,
@@ -63,7 +64,7 @@ _STATUS: Final = (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(JobNotSucceeded, StaleIncarnation, WrongBackend),
+            *(JobNotSucceeded, NodeInUse, StaleIncarnation, WrongBackend),
         ),
         HTTPStatus.CONFLICT,
     ),

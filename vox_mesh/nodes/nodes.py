@@ -7,14 +7,16 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import NotKnown
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
+from vox_mesh.errors import NodeInUse, NotKnown, Refused
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, REMOVE_NODE, NodeState, missed_ticks, state_of
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.store import Store
 
 STALE_MS: Final = 60_000
@@ -24,6 +26,8 @@ _SQL: Final = named("nodes")
 _CACHE_S: Final = 5.0
 _POLL_INTERVAL_S: Final = 1.0  # a node that falls silent commits nothing
 _DEBOUNCE_S: Final = 0.2
+_IS_LIVE: Final = "node_is_live"
+_REMOVED: Final = ("remove", "remove_vitals", "remove_agents", "remove_receivers")
 
 
 class Node(NamedTuple):
@@ -129,6 +133,32 @@ class Nodes:
                 hint="run `vox-mesh nodes --all` to see all nodes",
             )
         return node
+
+    async def remove(self, node_id: str) -> str:
+        """Remove a node that has died or left from the membership. Return the op that records it.
+
+        Its entries in the log and its keys stay. If it comes back, it joins again.
+
+        Raises:
+            NotKnown: No node of this name is a member.
+            NodeInUse: It is live.
+        """
+        node = await self.require(node_id)
+        whose = (*self._store.mesh_id, node_id)
+        has_ended = Statement(_SQL["refuse_unless_ended"], (*whose, DEAD_AFTER_TICKS), refusal=_IS_LIVE)
+        effects = [Statement(_SQL[name], whose) for name in (*_REMOVED, "withdraw_address")]
+        payload = canonical({"incarnation": node.incarnation, "node": node_id})
+        op = Op(REMOVE_NODE, payload, signed=True)
+        try:
+            return (await self._store.write(Script(has_ended, *effects, op=op))).key
+        except Refused as refused:
+            if refused.reason != _IS_LIVE:
+                raise
+            raise NodeInUse(
+                f"node {node_id!r} not removed: it is {node.state.value}, "
+                f"its last heartbeat was {node.age_ms / 1_000:.1f} s ago",
+                hint=f"stop it first; a silent node is dead after {DEAD_AFTER_TICKS:g} missed heartbeats",
+            ) from None
 
     async def addresses(self) -> dict[str, SignedAddress]:
         """Return the address that each node announces, with its signature, which is not verified here."""

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.jobs.records import JOB_OPS
+from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
@@ -83,7 +84,7 @@ REMOVE_CRON: Final = "RemoveCron"
 ADOPT_CRONS: Final = "AdoptCrons"
 
 _MESH_KINDS: Final = (
-    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS),
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)

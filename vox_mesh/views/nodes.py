@@ -45,6 +45,14 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
         )
 
 
+@dataclass(frozen=True)
+class RemovedNodeView:
+    """A node that was removed from the membership, by this op."""
+
+    op_id: str
+    node_id: str
+
+
 def kinds_of(node: Node) -> list[str]:
     """Return the job kinds a node announces."""
     return _texts(node.kinds)

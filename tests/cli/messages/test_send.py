@@ -109,7 +109,7 @@ def test_under_one_key_it_is_one_message_and_another_one_is_refused(coder: VoxCo
 def test_an_answer_is_in_the_thread_of_what_it_answers(coder: VoxCommand) -> None:
     asked = coder("send", "b", "how?", "--correlation", "c", "--json").document
     beginning = asked["message_uuid"][:14].lower()
-    answer = coder("send", "coder", "so", "--from", "b", "--reply-to", beginning, "--json").document
+    answer = coder("send", "coder", "so", "--agent", "b", "--reply-to", beginning, "--json").document
     assert (answer["reply_to"], answer["thread_id"]) == (asked["message_uuid"], asked["message_uuid"])
     assert (answer["sender_agent"], answer["correlation_id"]) == ("b", "c")
     forgotten = new_key()

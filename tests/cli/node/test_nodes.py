@@ -20,7 +20,14 @@ from vox_mesh.nodes.identity import temporary_identity
 from vox_mesh.nodes.nodes import Node
 
 _SHARED_COMMANDS: Final = (
-    *("nodes", "nodes watch", "nodes rekey n", "roles show", "roles designate-coordinator n"),
+    *(
+        "nodes",
+        "nodes watch",
+        "nodes rekey n",
+        "nodes remove n",
+        "roles show",
+        "roles designate-coordinator n",
+    ),
     *("oplog tail", "oplog tail --follow", "oplog verify", "oplog export e", "oplog anchor", "oplog waiting"),
 )
 
@@ -63,6 +70,19 @@ def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: VoxComma
             assert [each["node_id"] for each in vox("nodes", "--json").document] == [node.node_id]
         finally:
             node.process.send_signal(signal.SIGCONT)
+
+
+def test_one_that_has_left_is_removed_from_all_lists(vox: VoxCommand) -> None:
+    with running_node(vox), running_node(vox, VOX_AGENT_ID="builder") as second:
+        refused = vox("nodes", "remove", second.node_id)
+        assert (refused.code, refused.out) == (1, "")
+        assert f"node '{second.node_id}' not removed: it is alive" in refused.err
+    assert vox("nodes", "remove", second.node_id, "--json").document["node_id"] == second.node_id
+    for shown in (("nodes", "--all"), ("agents", "--all"), ("status",)):
+        assert second.node_id not in vox(*shown).out, shown
+    checks = [line for line in vox("doctor").out.splitlines() if second.node_id in line]
+    assert [line.split()[1] for line in checks] == ["identity"], "only its folder on this disk is named"
+    assert "not found" in vox("nodes", "remove", second.node_id).err
 
 
 def test_if_all_fell_silent_the_database_is_named_as_a_cause(vox: VoxCommand) -> None:

@@ -36,6 +36,17 @@ async def test_one_that_never_was_here_is_not_known(served: ServedNode) -> None:
     assert_problem(await served.ask("GET", "/v1/nodes/unknown"), HTTPStatus.NOT_FOUND, "not_known")
 
 
+async def test_one_that_has_left_can_be_removed_and_a_live_one_not(served: ServedNode) -> None:
+    await come_and_go(served.shared_mesh, "dan")
+    refused = await served.ask("DELETE", "/v1/nodes/ann")
+    assert_problem(refused, HTTPStatus.CONFLICT, "node_in_use")
+    assert "it is alive" in refused.json()["detail"]
+    removed = (await served.ask("DELETE", "/v1/nodes/dan")).json()
+    assert removed == {"op_id": removed["op_id"], "node_id": "dan"}
+    assert_problem(await served.ask("GET", "/v1/nodes/dan"), HTTPStatus.NOT_FOUND, "not_known")
+    assert_problem(await served.ask("DELETE", "/v1/nodes/dan"), HTTPStatus.NOT_FOUND, "not_known")
+
+
 @pytest.mark.parametrize("said", ["-1", "x", str(2**53 + 1), "1.5"])
 async def test_a_time_that_is_none_is_refused(served: ServedNode, said: str) -> None:
     answer = await served.ask("GET", "/v1/nodes", params={"stale_ms": said})

@@ -82,8 +82,8 @@ def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
         milliseconds(text)
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_a_truth_value_is_no_duration(value: bool) -> None:
+@pytest.mark.parametrize("value", [True, False, float("inf"), float("nan"), 1.2e308, 10**400])
+def test_a_truth_value_or_a_number_without_bounds_is_no_duration(value: float) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         milliseconds(value)
 

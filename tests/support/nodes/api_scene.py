@@ -40,10 +40,12 @@ async def fill(node: MeshNode) -> dict[str, str]:
         await node.messages.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
     await node.rhythm.help.ask(AGENT, "how?", sender="coder")
     await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
+    run = await node.workflows.run({"name": "nightly", "jobs": {"report": {"kind": "test.report"}}}, {})
     message, *_ = await node.messages.queries.listed()
     return {
         "agent": AGENT,
         "agent_id": AGENT,
+        "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
         "job": job.job_id,
         "kind": KIND,
@@ -51,4 +53,5 @@ async def fill(node: MeshNode) -> dict[str, str]:
         "name": "report",
         "node_id": node.identity.node_id,
         "op_id": op.key,
+        "run_id": run.summary.run_id,
     }

@@ -33,7 +33,7 @@ _FORWARDED: Final = {
     "roles show": "--json",
     "route list": "--json",
     "send": "--type --priority --thread --correlation --reply-to --ttl --ack-within --wait-ack"
-    " --max-attempts --key --from --text --json",
+    " --max-attempts --key --from --agent --ordered --text --json",
     "worker list": "--json",
 }
 """None of them reads stdin or a file that its arguments name, writes a file, starts a program that the

@@ -23,7 +23,7 @@ from vox_mesh.cli.support.session import run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import STALE_MS, Node
-from vox_mesh.views.nodes import NodeView, kinds_of, with_roles
+from vox_mesh.views.nodes import NodeView, RemovedNodeView, kinds_of, with_roles
 
 _NOT_WRITING: Final = (NodeState.CRITICAL, NodeState.DEAD)
 _NO_HEARTBEAT: Final = (
@@ -148,3 +148,20 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
       vox-mesh nodes rekey builder-1
     """
     show_one(vars(run_command("nodes rekey", lambda mesh: mesh.roles.accept_key(node, key))), as_json=as_json)
+
+
+@nodes.command()
+@click.argument("node")
+@json_option
+def remove(node: str, as_json: bool) -> None:
+    """Remove a node that has died or left from the lists.
+
+    A live node is refused. The keys of NODE and its entries in the log stay. If it comes back, it joins
+    again.
+
+    \b
+    Example:
+      vox-mesh nodes remove builder-1
+    """
+    op_id = run_command("nodes remove", lambda mesh: mesh.nodes.remove(node))
+    show_one(vars(RemovedNodeView(op_id, node)), as_json=as_json)

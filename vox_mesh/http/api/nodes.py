@@ -11,7 +11,7 @@ from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.nodes import STALE_MS
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.nodes import NodeView, with_roles
+from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_roles
 from vox_mesh.views.roles import RolesView, RouteView, roles_of, routes_of
 
 NODES: Final = Operations("nodes")
@@ -42,6 +42,12 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
         raise NotKnown(f"node {node_id!r} not found", hint="see GET /v1/nodes?all=true")
     ((node, role),) = await with_roles(mesh, [node])
     return NodeView.of(node, role)
+
+
+@NODES.delete("/v1/nodes/{node_id}")
+async def remove_node(mesh: MeshServices, node_id: Text) -> RemovedNodeView:
+    """Remove a node that has died or left."""
+    return RemovedNodeView(await mesh.nodes.remove(node_id), node_id)
 
 
 ROLES: Final = Operations("roles")

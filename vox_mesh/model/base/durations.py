@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 from typing import Final
@@ -11,6 +10,7 @@ from vox_mesh.errors import BadValue
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
+_MAX_S: Final = 10**15
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 Duration = float | str | timedelta
@@ -28,7 +28,7 @@ def milliseconds(value: Duration) -> int:
             raise ValueError(_allowed(str(value)))
         return round(value / _MILLISECOND)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value) or value < 0:
+        if not 0 <= value <= _MAX_S:
             raise ValueError(_allowed(str(value)))
         return round(value * 1_000)
     written = str(value).strip()

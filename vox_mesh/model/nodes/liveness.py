@@ -17,6 +17,9 @@ class NodeState(StrEnum):
     LEFT = "left"
 
 
+REMOVE_NODE: Final = "RemoveNode"
+"""The op by which a node that has died or left is removed from the membership."""
+
 _LEVELS: Final = ((10, NodeState.DEAD), (5, NodeState.CRITICAL), (3, NodeState.ALERT), (1, NodeState.WARN))
 _TOLERANCE: Final = 0.5  # of a tick: ticks are jittered, and take time to arrive
 
