@@ -83,7 +83,7 @@ class ClaimReconciler:
     def _release(self, job: Job) -> AttemptResult | None:
         if self.has_run:
             if not job.max_interruptions:
-                return None  # nobody knows whether its attempt began
+                return None  # its attempt may have begun
             return AttemptResult(job, JobState.PENDING, "its worker had no answer", delay_ms=job.backoff_ms)
         result = AttemptResult(job, JobState.PENDING, "its worker was gone", is_interrupted=True)
         return result if result.is_requeued else None
