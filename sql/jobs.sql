@@ -19,9 +19,9 @@ SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 (?4 ->> 'at_ms')
 
 -- part: COLUMNS
-id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
-claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
-output_artifacts, retry_of, scheduled_by, seed, last_op
+id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, max_interruptions, backoff_ms,
+lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions, created_ms, started_ms, ended_ms,
+exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op
 
 -- part: RECORD
 COLUMNS, manifest
@@ -41,12 +41,13 @@ scope_id = ?1 AND repository_id = ?2
 -- name: schedule
 -- An existing job is unchanged; a ULID of another job is refused.
 INSERT INTO jobs (
-    scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, backoff_ms,
-    lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
+    scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
+    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
 )
 SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
     coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
-    i.value ->> 'max_attempts', i.value ->> 'backoff_ms', i.value ->> 'lease_ms', AT_MS,
+    i.value ->> 'max_attempts', coalesce(i.value ->> 'max_interruptions', 5), i.value ->> 'backoff_ms',
+    i.value ->> 'lease_ms', AT_MS,
     i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value -> 'manifest'
 FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
@@ -313,30 +314,35 @@ WHERE EXISTS (SELECT 1 FROM job_kinds WHERE OF_MESH AND is_audited) AND EXISTS (
         WHERE o.value ->> 'type' = 'likewise.inference.snapshot'))
 
 -- name: give_back
--- All of them or none. A failed one has another attempt left; otherwise it would be completed.
+-- All of them or none. A failed one has another attempt left; otherwise it would be completed. One that was
+-- interrupted may be interrupted once more; otherwise its lease ends it.
 WITH items AS MATERIALIZED (
-    SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed, i.value ->> 'reason' AS reason,
+    SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed,
+        coalesce(i.value ->> 'interrupted', 0) AS interrupted, i.value ->> 'reason' AS reason,
         max(coalesce(i.value ->> 'not_before_ms', 0), AT_MS) AS not_before_ms
     FROM THEIR_JOBS
     WHERE j.claim_token = i.value ->> 'claim_token' AND j.claimer IS coalesce(?5, j.claimer)
       AND j.lease_until_ms IS NOT NULL
       AND j.failures + coalesce(i.value ->> 'failed', 0) < j.max_attempts
+      AND coalesce(i.value ->> 'interrupted', 0) <= max(j.max_interruptions - j.interruptions, 0)
 )
 UPDATE jobs SET
-    (failures, reason, not_before_ms) = (
-        SELECT jobs.failures + n.failed, n.reason, n.not_before_ms FROM items AS n WHERE n.id = jobs.id),
+    (failures, interruptions, reason, not_before_ms) = (
+        SELECT jobs.failures + n.failed, jobs.interruptions + n.interrupted, n.reason, n.not_before_ms
+        FROM items AS n WHERE n.id = jobs.id),
     state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
 WHERE id IN (SELECT id FROM items)
 
 -- name: expire
--- Jobs with expired leases; the last attempt ends the job.
+-- Jobs with expired leases: their attempts were interrupted. One interruption too many ends the job.
 UPDATE jobs SET
-    state = iif(failures + 1 >= max_attempts, 'failed', 'pending'),
-    ended_ms = iif(failures + 1 >= max_attempts, AT_MS, NULL),
-    claimer = iif(failures + 1 >= max_attempts, claimer, NULL),
-    started_ms = iif(failures + 1 >= max_attempts, started_ms, NULL),
-    failures = failures + 1, lease_until_ms = NULL, not_before_ms = AT_MS, reason = 'the lease ran out',
-    last_op = ?3
+    state = iif(interruptions >= max_interruptions, 'failed', 'pending'),
+    ended_ms = iif(interruptions >= max_interruptions, AT_MS, NULL),
+    claimer = iif(interruptions >= max_interruptions, claimer, NULL),
+    started_ms = iif(interruptions >= max_interruptions, started_ms, NULL),
+    reason = iif(interruptions >= max_interruptions, 'interrupted more often than max_interruptions ('
+        || max_interruptions || ') allows: ', '') || 'the lease ran out',
+    interruptions = interruptions + 1, lease_until_ms = NULL, not_before_ms = AT_MS, last_op = ?3
 WHERE id IN (
     SELECT j.id FROM THEIR_JOBS
     WHERE j.claim_token = i.value ->> 'claim_token' AND j.lease_until_ms < NOW_MS)

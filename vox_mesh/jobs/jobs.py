@@ -114,6 +114,7 @@ class Jobs:
         priority: int = DEFAULT_PRIORITY,
         run_at: datetime | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
+        max_interruptions: int | None = None,
         backoff: timedelta | None = None,
         lease: timedelta | Until | None = None,
         timeout: int | None = None,
@@ -125,6 +126,7 @@ class Jobs:
             "priority": priority,
             "run_at": run_at,
             "max_attempts": max_attempts,
+            "max_interruptions": max_interruptions,
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
@@ -204,6 +206,8 @@ class Jobs:
         }
         if manifest.lease is not None and (lease_ms := manifest.lease_ms) is not None:
             item["lease_ms"] = lease_ms
+        if manifest.max_interruptions is not None:
+            item["max_interruptions"] = manifest.max_interruptions
         if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
@@ -377,7 +381,7 @@ class Jobs:
 def _expiry_item(job: Job) -> Item:
     """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
     item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
-    return {**item, "state": JobState.FAILED.value} if job.failures + 1 >= job.max_attempts else item
+    return item if job.may_be_interrupted else {**item, "state": JobState.FAILED.value}
 
 
 def _retry_manifest(job: Job) -> Manifest:
@@ -387,6 +391,7 @@ def _retry_manifest(job: Job) -> Manifest:
         "retry_of": job.job_id,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
+        "max_interruptions": job.max_interruptions,
         "backoff": timedelta(milliseconds=job.backoff_ms),
     }
     if job.lease_ms is not None:

@@ -658,6 +658,7 @@ class Jobs:
         priority: int = ...,
         run_at: datetime | None = ...,
         max_attempts: int = ...,
+        max_interruptions: int | None = ...,
         backoff: timedelta | None = ...,
         lease: timedelta | Until | None = ...,
         timeout: int | None = ...,

@@ -71,8 +71,8 @@ class ClaimReconciler:
     async def run_once(self, running: Collection[str]) -> None:
         """Release the claimed jobs that are not among the running ones.
 
-        A job of the previous incarnation counts as failed, since it may have crashed it; its last attempt is
-        left to its lease.
+        A job of the previous incarnation counts as interrupted, since it may have crashed it. One that must
+        not be run again is left to its lease.
         """
         requested = self._requested
         held = await self._queries.held_by(self._node_id, fresh=True)
@@ -82,8 +82,10 @@ class ClaimReconciler:
 
     def _release(self, job: Job) -> AttemptResult | None:
         if self.has_run:
+            if not job.max_interruptions:
+                return None  # its attempt may have begun
             return AttemptResult(job, JobState.PENDING, "its worker had no answer", delay_ms=job.backoff_ms)
-        result = AttemptResult(job, JobState.FAILED, "its worker was gone")
+        result = AttemptResult(job, JobState.PENDING, "its worker was gone", is_interrupted=True)
         return result if result.is_requeued else None
 
 
