@@ -1,7 +1,7 @@
 -- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
 -- name: read
-SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
+SELECT NOW_MS AS now_ms, coalesce(CAST(max(correction_ms) AS INTEGER), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
 -- name: first_read
@@ -24,7 +24,7 @@ WITH step AS (
       )
     ORDER BY age_ms LIMIT 1
 )
-SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
+SELECT NOW_MS AS now_ms, coalesce(CAST(max(correction_ms) AS INTEGER), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
     (SELECT low_ms FROM step) AS step_ms, (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
@@ -64,6 +64,10 @@ WHERE h.left_ms IS NULL AND (
     OR h.last_seen_ms BETWEEN NOW_MS - ?2 * h.tick_ms AND NOW_MS
 )
 
+-- part: NEXT_EPOCH
+-- A planted value would become a float, and rise no more.
+iif(typeof(epoch) = 'integer' AND epoch BETWEEN 0 AND 9007199254740990, epoch + 1, 1)
+
 -- name: correct
 -- The database's clock has stepped by ?2: the time of the mesh continues as if it had not. Only from the epoch
 -- that the nodes agreed on (?1). ?3: when.
@@ -72,7 +76,7 @@ SELECT 1, -?2, printf('%+.3f seconds', -?2 / 1000.0), 1, ?2, ?3, ?3
 WHERE ?1 = 0 OR EXISTS (SELECT 1 FROM database_clock)
 ON CONFLICT (id) DO UPDATE SET
     correction_ms = correction_ms - ?2, modifier = printf('%+.3f seconds', (correction_ms - ?2) / 1000.0),
-    epoch = epoch + 1, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
+    epoch = NEXT_EPOCH, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
 WHERE epoch = ?1
 RETURNING correction_ms
 
@@ -99,7 +103,7 @@ WHERE correction_ms <> 0 AND slewed_ms <= NOW_MS - 1000 AND (
 -- When a node starts and no other is alive: no lease exists that a step could end, so the database's clock applies
 -- if the node's own (?1) agrees with it. ?2: how far they may lie apart, ?3: the ticks after which a node is dead.
 UPDATE database_clock SET
-    correction_ms = 0, modifier = '+0.000 seconds', epoch = epoch + 1, step_ms = -correction_ms,
+    correction_ms = 0, modifier = '+0.000 seconds', epoch = NEXT_EPOCH, step_ms = -correction_ms,
     stepped_ms = RAW_MS, slewed_ms = RAW_MS
 WHERE correction_ms <> 0 AND abs(RAW_MS - ?1) <= ?2 AND NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats AS h WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?3 * h.tick_ms
@@ -111,7 +115,7 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'database_clock'
 
 -- name: report
 -- The correction, and how many nodes have noticed a step of the database's clock since.
-SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, count(*) AS witnesses
+SELECT coalesce((SELECT CAST(correction_ms AS INTEGER) FROM database_clock), 0) AS correction_ms, count(*) AS witnesses
 FROM clock_witnesses AS w JOIN mesh_heartbeats AS h
     ON h.scope_id = w.scope_id AND h.repository_id = w.repository_id AND h.node_id = w.node_id
     AND h.incarnation = w.incarnation

@@ -47,6 +47,12 @@ class TooLarge(ScriptFailed):
     code = "too_large"
 
 
+class UnreadableText(ScriptFailed):
+    """The answer would hold text that is not UTF-8, which only a hostile or faulty writer stores."""
+
+    code = "unreadable_text"
+
+
 class Refused(ScriptFailed):
     """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
 
@@ -175,6 +181,10 @@ class NoAnswer(DatabaseUnavailable):
     """No answer came to a request: its outcome is unknown until it is sent again."""
 
     code = "no_answer"
+
+
+class ConnectionDropped(NoAnswer):
+    """The server closed the connection instead of answering."""
 
 
 class CircuitOpen(DatabaseUnavailable):

@@ -155,15 +155,17 @@ class Batch:
     """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them succeeded, else `ROLLBACK`.
 
     Steps are added in order. `encoded` is the driver's encoding of the batch, so that a retry sends the same
-    bytes. `scripts` is the number of scripts that the batch applies at once.
+    bytes. `scripts` is the number of scripts that the batch applies at once. `was_dropped`: the server closed
+    the connection instead of answering it.
     """
 
-    __slots__ = ("encoded", "scripts", "steps")
+    __slots__ = ("encoded", "scripts", "steps", "was_dropped")
 
     def __init__(self) -> None:
         self.steps: list[BatchStep] = [_BEGIN]
         self.encoded: bytes | None = None
         self.scripts = 1
+        self.was_dropped = False
 
     @property
     def is_single_statement(self) -> bool:

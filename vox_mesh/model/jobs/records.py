@@ -159,6 +159,8 @@ class Job(NamedTuple):
     @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
+        if _JOB_ID.fullmatch(str(self.job_id)) is None:
+            return "job_id must be 64 hexadecimal digits"
         for name, value in zip(_COUNTERS, map(self.__getitem__, _COUNTER_PLACES), strict=True):
             if type(value) is not int or not 0 <= value < COUNTER_LIMIT:
                 return f"{name} must be an integer from 0 to 2^53 - 1, got {str(value)[:32]}"
@@ -190,6 +192,7 @@ class Job(NamedTuple):
         return JobState(self.state).is_end
 
 
+_JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
 _COUNTERS: Final = (
     *("priority", "waits", "not_before_ms", "max_attempts", "backoff_ms", "claim_token"),
     *("attempts", "failures", "created_ms"),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from vox_mesh.errors import NoAnswer, Unreachable, UpgradeRefused
+from vox_mesh.errors import ConnectionDropped, NoAnswer, Unreachable, UpgradeRefused
 from vox_mesh.store.engines.hrana import codec
 
 _PROTOCOL: Final = "hrana3"
@@ -108,7 +108,7 @@ class HranaConnection:
     async def _response(self, answer: aiohttp.WSMessage) -> dict[str, Any]:
         if answer.type is not aiohttp.WSMsgType.TEXT:
             await self.close()
-            raise NoAnswer("the server closed the connection")
+            raise ConnectionDropped("the server closed the connection")
         message = codec.parse(answer.data)
         if message.get("request_id") != self._last_id:
             await self.close()

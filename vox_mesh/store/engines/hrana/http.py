@@ -15,6 +15,8 @@ from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
+from vox_mesh.store.engines.hrana.text_fallback import TextFallback
+from vox_mesh.store.engines.text import is_unreadable, unreadable
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -37,6 +39,7 @@ class HttpEngine:
         self._timeout = timeout
         self._version: str | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._fallback = TextFallback(self._ask)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -44,6 +47,9 @@ class HttpEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
+        return await self._fallback.query(statement)
+
+    async def _ask(self, statement: Statement) -> Rows:
         return codec.decode_rows(await self._result(_execute(statement)))
 
     @asynccontextmanager
@@ -121,6 +127,8 @@ def _pipeline(status: int, body: bytes) -> dict[str, Any]:
     """Return the answer to all requests, or raise the error of its status."""
     if status in (401, 403):
         raise codec.unauthorized(_message(body))
+    if status == 500 and is_unreadable(_message(body)):
+        raise unreadable(_message(body))
     if status >= 500:
         raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
     if status < 400 and status != 200:

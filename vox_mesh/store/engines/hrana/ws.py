@@ -9,12 +9,14 @@ from typing import Any
 
 import aiohttp
 
-from vox_mesh.errors import MeshError, StoreClosed
+from vox_mesh.errors import ConnectionDropped, MeshError, StoreClosed
 from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
 from vox_mesh.store.engines.hrana.connection import ConnectionClosed, HranaConnection
+from vox_mesh.store.engines.hrana.http import HttpEngine
+from vox_mesh.store.engines.hrana.text_fallback import TextFallback
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -73,14 +75,23 @@ class WsEngine:
         self._destination = endpoint, token, timeout
         self._writing = PersistentConnection(*self._destination)
         self._reading = PersistentConnection(*self._destination)
+        self._http = HttpEngine(*self._destination, note)
+        self._fallback = TextFallback(self._ask)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         if self._is_read_only:
             raise codec.unauthorized("it may only read")
+        if batch.was_dropped:
+            # Over HTTP, the server says why it does not answer. If it answers now, the connection just broke.
+            batch.was_dropped = False
+            return await self._http.run(batch)
         connection = await self._writing.get()
         try:
             response = await connection.ask({"type": "batch", "batch": codec.encode_batch(batch)})
+        except ConnectionDropped:
+            batch.was_dropped = True
+            raise
         except MeshError:
             await connection.close()  # an interrupted batch may have left its transaction open
             raise
@@ -92,6 +103,9 @@ class WsEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
+        return await self._fallback.query(statement)
+
+    async def _ask(self, statement: Statement) -> Rows:
         while True:
             with suppress(ConnectionClosed):  # by an earlier query that failed, not by the server
                 connection = await self._reading.get()
@@ -127,6 +141,7 @@ class WsEngine:
         """Close both connections permanently."""
         await self._writing.close_permanently()
         await self._reading.close_permanently()
+        await self._http.close()
 
 
 async def _query(connection: HranaConnection, statement: Statement) -> dict[str, Any]:
