@@ -1,7 +1,7 @@
 -- The database's clock: the testimony of the nodes, and the correction that they agree on.
 
 -- name: read
-SELECT NOW_MS AS now_ms, coalesce(CAST(max(correction_ms) AS INTEGER), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
+SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch
 FROM database_clock
 
 -- name: first_read
@@ -24,7 +24,7 @@ WITH step AS (
       )
     ORDER BY age_ms LIMIT 1
 )
-SELECT NOW_MS AS now_ms, coalesce(CAST(max(correction_ms) AS INTEGER), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
+SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
     (SELECT low_ms FROM step) AS step_ms, (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
@@ -115,7 +115,7 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'database_clock'
 
 -- name: report
 -- The correction, and how many nodes have noticed a step of the database's clock since.
-SELECT coalesce((SELECT CAST(correction_ms AS INTEGER) FROM database_clock), 0) AS correction_ms, count(*) AS witnesses
+SELECT coalesce((SELECT correction_ms FROM database_clock), 0) AS correction_ms, count(*) AS witnesses
 FROM clock_witnesses AS w JOIN mesh_heartbeats AS h
     ON h.scope_id = w.scope_id AND h.repository_id = w.repository_id AND h.node_id = w.node_id
     AND h.incarnation = w.incarnation

@@ -44,16 +44,18 @@ WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_
 -- part: IS_EPOCH
 -- Whether the columns hold values of their kinds, and times of this era: only a hostile row does not.
 (typeof(e.epoch) = 'integer' AND e.epoch BETWEEN 0 AND 9007199254740990 AND typeof(e.op_id) = 'text'
+AND e.op_id NOT GLOB '*[^0-9A-Z]*'
 AND typeof(e.detected_ms) = 'integer' AND e.detected_ms BETWEEN 0 AND 253402300799999)
 
 -- name: join_state
 -- The state of the mesh as a node joins it.
-SELECT i.incarnation, NOW_MS, coalesce((SELECT CAST(correction_ms AS INTEGER) FROM database_clock), 0), i.beats,
+SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
     e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
 FROM node_incarnations AS i
-JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2 AND IS_EPOCH
+LEFT JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2 AND IS_EPOCH
 LEFT JOIN store_epochs AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.epoch = 0
+    AND o.op_id NOT GLOB '*[^0-9A-Z]*'
 WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.node_id = ?3
 ORDER BY e.epoch DESC LIMIT 1
 
@@ -134,7 +136,7 @@ UPDATE node_incarnations SET beats = min(beats, 9007199254740991) + 1 WHERE scop
 
 -- name: heartbeat_state
 -- What a node may rely on after its heartbeat.
-SELECT NOW_MS, coalesce((SELECT CAST(correction_ms AS INTEGER) FROM database_clock), 0),
+SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0),
     incarnation, beats, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0)
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
@@ -151,7 +153,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: now
 -- The time of the mesh, and its difference from the database's clock.
-SELECT NOW_MS, coalesce((SELECT CAST(correction_ms AS INTEGER) FROM database_clock), 0)
+SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)
 
 -- name: heartbeat_marks
 -- All nodes, with what shows a new heartbeat: much less than their whole rows.

@@ -183,10 +183,6 @@ class NoAnswer(DatabaseUnavailable):
     code = "no_answer"
 
 
-class ConnectionDropped(NoAnswer):
-    """The server closed the connection instead of answering."""
-
-
 class CircuitOpen(DatabaseUnavailable):
     """The circuit breaker is open: the call was not tried."""
 

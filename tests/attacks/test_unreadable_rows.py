@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import Vox
+from tests.cli.conftest import VoxCommand
 from tests.support.messages.messaging import write
-from tests.support.nodes.town import SHARED_HOMES, Town
+from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
 from tools.homes import FILE, MESH, MESH_HTTP, HomeCase
 from tools.sqld import Server
 from vox_mesh.errors import BadStatement, ConstraintFailed, UnreadableText
@@ -45,34 +45,34 @@ _WHOLE_DATABASE: Final = frozenset({"mesh_schema", "database_clock", "refusals",
 
 
 @pytest.fixture(params=SHARED_HOMES, ids=str)
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
-    return _town(request, tmp_path)
+    return _make_mesh(request, tmp_path)
 
 
 @pytest.fixture(params=(FILE, MESH, MESH_HTTP), ids=str)
-def direct_town(request: pytest.FixtureRequest, tmp_path: Path) -> Town:
+def direct_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh for each way in which an answer arrives."""
-    return _town(request, tmp_path)
+    return _make_mesh(request, tmp_path)
 
 
-def _town(request: pytest.FixtureRequest, folder: Path) -> Town:
+def _make_mesh(request: pytest.FixtureRequest, folder: Path) -> SharedMesh:
     case: HomeCase = request.param
     server: Server | None = None if case is FILE else request.getfixturevalue("shared_server")
-    return Town(case, folder, server, new_key())
+    return SharedMesh(case, folder, server, new_key())
 
 
 @pytest.fixture
-async def node(town: Town) -> AsyncIterator[MeshNode]:
+async def node(mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that runs."""
-    async with Mesh.open(town.settings("ann")) as node:
+    async with Mesh.open(mesh.settings("ann")) as node:
         yield node
 
 
 @pytest.fixture
-def vox(tmp_path: Path) -> Vox:
+def vox(tmp_path: Path) -> VoxCommand:
     """Commands on a file."""
-    return Vox(tmp_path, VOX_MESH_ENABLED="1")
+    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
 
 
 def _rows(text: str, number: str) -> Iterator[tuple[str, str]]:
@@ -148,19 +148,19 @@ async def _work(node: MeshNode) -> None:
 
 @pytest.mark.parametrize("values", _PLANTED.values(), ids=_PLANTED)
 async def test_a_planted_row_in_each_table_stops_no_node(
-    town: Town, node: MeshNode, values: tuple[str, str]
+    mesh: SharedMesh, node: MeshNode, values: tuple[str, str]
 ) -> None:
     assert len(await _plant(node, *values)) > 30
     await _work(node)
-    async with Mesh.open(town.settings("ben")) as other:
+    async with Mesh.open(mesh.settings("ben")) as other:
         await _work(other)
 
 
 # --- answers -------------------------------------------------------------------------------------
 
 
-async def test_one_value_that_is_not_utf_8_fails_no_answer(direct_town: Town) -> None:
-    async with Mesh.open(direct_town.settings("ann")) as node:
+async def test_one_value_that_is_not_utf_8_fails_no_answer(direct_mesh: SharedMesh) -> None:
+    async with Mesh.open(direct_mesh.settings("ann")) as node:
         await _plant_inbox(node, _NOT_UTF_8, "1")
         await _plant_inbox(node, "'fine'", "2")
         await _plant_inbox(node, "x'ff'", "3")
@@ -176,15 +176,17 @@ async def test_one_value_that_is_not_utf_8_fails_no_answer(direct_town: Town) ->
         assert node.store.circuit in ("closed", "off")
 
 
-async def test_a_write_whose_answer_is_not_utf_8_fails_alone_and_is_not_retried(direct_town: Town) -> None:
-    async with Mesh.open(direct_town.settings("ann")) as node:
+async def test_a_write_whose_answer_is_not_utf_8_fails_alone_and_is_not_retried(
+    direct_mesh: SharedMesh,
+) -> None:
+    async with Mesh.open(direct_mesh.settings("ann")) as node:
         await _plant_inbox(node, _NOT_UTF_8, "1")
         sql = "SELECT receiver_agent FROM a2a_inboxes WHERE scope_id = ?"
         answer = Answer(sql, (node.store.mesh_id[0],), ("receiver_agent",))
         answering = Script(Statement("UPDATE memories SET content = '' WHERE false"), answer=answer)
         good = Script(Statement(_REMEMBER, node.store.mesh_id))
         bad, done = await node.store.write_all([answering, good])
-        if direct_town.case is FILE:
+        if direct_mesh.case is FILE:
             assert isinstance(bad, Outcome)
             assert bad.rows.value == "a\ufffd"
         else:
@@ -303,7 +305,7 @@ def test_a_planted_epoch_of_the_clock_is_replaced_by_an_integer(planted: str) ->
         assert database.execute("SELECT epoch FROM database_clock").fetchall() == [(1,)]
 
 
-def test_doctor_names_the_rows_and_how_to_delete_them(vox: Vox) -> None:
+def test_doctor_names_the_rows_and_how_to_delete_them(vox: VoxCommand) -> None:
     vox("db", "init")
     path = vox.folder / ".vox/cache/db/local.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:

@@ -155,22 +155,31 @@ class Batch:
     """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them succeeded, else `ROLLBACK`.
 
     Steps are added in order. `encoded` is the driver's encoding of the batch, so that a retry sends the same
-    bytes. `scripts` is the number of scripts that the batch applies at once. `was_dropped`: the server closed
-    the connection instead of answering it.
+    bytes. `scripts` is the number of scripts that the batch applies at once.
     """
 
-    __slots__ = ("encoded", "scripts", "steps", "was_dropped")
+    __slots__ = ("encoded", "scripts", "steps")
 
     def __init__(self) -> None:
         self.steps: list[BatchStep] = [_BEGIN]
         self.encoded: bytes | None = None
         self.scripts = 1
-        self.was_dropped = False
 
     @property
     def is_single_statement(self) -> bool:
         """Return whether the batch is one statement, without `BEGIN` and `COMMIT`."""
         return len(self.steps) == 1
+
+    @property
+    def wants_rows(self) -> bool:
+        """Return whether the answer holds rows of any step."""
+        return any(step.wants_rows for step in self.steps)
+
+    def rehearsal(self) -> Batch:
+        """Return the same transaction with `ROLLBACK` as its end: it changes nothing."""
+        batch = Batch()
+        batch.steps = [*self.steps[:-2], _rollback(0)._replace(condition=Ok(0))]
+        return batch
 
     def add(
         self,

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from tests.support.messages.messaging import write
 from tests.support.store.counting import counting
 from tools.homes import MEMORY, MESH
-from tools.pictures import LARGE, SMALL, RestartableNodes, Seen, scene
+from tools.pictures import LARGE, SMALL, Scene, Seen, scene
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
 from vox_mesh.model.jobs.manifest import Manifest
@@ -29,7 +29,7 @@ _EVIL: Final = "\x1b]0;pwned\x07\x1b[2J[bold red]x[/] \u202eevil" + "y" * 300
 
 
 @pytest.fixture
-async def made(tmp_path: Path) -> AsyncIterator[RestartableNodes]:
+async def made(tmp_path: Path) -> AsyncIterator[Scene]:
     """A mesh with something of everything."""
     async with scene(tmp_path) as made:
         yield made
@@ -86,7 +86,7 @@ async def viewed(settings: Settings, size: tuple[int, int] = SMALL) -> AsyncIter
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x50"])
-async def test_each_panel_shows_what_is_there(made: RestartableNodes, size: tuple[int, int]) -> None:
+async def test_each_panel_shows_what_is_there(made: Scene, size: tuple[int, int]) -> None:
     async with viewed(made.settings(_BUILDER), size) as view:
         await view.shows(
             "answers in", "ops/s", "3 live · 1 left", "2 pending · 3 running · 1 failed · 1 aborted"
@@ -107,14 +107,14 @@ async def test_each_panel_shows_what_is_there(made: RestartableNodes, size: tupl
         assert max(map(len, text.splitlines())) <= size[0]
 
 
-async def test_the_beat_has_a_line_where_there_is_room(made: RestartableNodes) -> None:
+async def test_the_beat_has_a_line_where_there_is_room(made: Scene) -> None:
     async with viewed(made.settings(_BUILDER), LARGE) as view:
         assert re.search(r"beat [1-8]/8 (plan|work|review)  12 bpm  leader -", await view.shows("bpm"))
     async with viewed(made.settings(_BUILDER)) as view:
         assert "bpm" not in await view.shows("answers in", "ops/s", "q quit")
 
 
-async def test_what_happens_is_seen_without_a_key_being_pressed(made: RestartableNodes) -> None:
+async def test_what_happens_is_seen_without_a_key_being_pressed(made: Scene) -> None:
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("2 pending")
         await made.nodes["reviewer-1"].jobs.schedule("site.archive")
@@ -123,7 +123,7 @@ async def test_what_happens_is_seen_without_a_key_being_pressed(made: Restartabl
         await view.shows("3 succeeded")
 
 
-async def test_rows_can_be_looked_at_and_filtered(made: RestartableNodes) -> None:
+async def test_rows_can_be_looked_at_and_filtered(made: Scene) -> None:
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("site.announce")
         await view.find("3", "failed")
@@ -143,7 +143,7 @@ async def test_rows_can_be_looked_at_and_filtered(made: RestartableNodes) -> Non
 # --- what is done --------------------------------------------------------------------------------
 
 
-async def test_a_job_is_aborted_once_that_is_confirmed(made: RestartableNodes) -> None:
+async def test_a_job_is_aborted_once_that_is_confirmed(made: Scene) -> None:
     node = made.nodes[_BUILDER]
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("2 pending")
@@ -163,7 +163,7 @@ async def test_a_job_is_aborted_once_that_is_confirmed(made: RestartableNodes) -
     assert [report for report in await node.oplog.verify() if report.problem] == []
 
 
-async def test_a_job_that_has_failed_is_retried_and_only_once(made: RestartableNodes) -> None:
+async def test_a_job_that_has_failed_is_retried_and_only_once(made: Scene) -> None:
     node = made.nodes[_BUILDER]
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("1 failed")
@@ -179,7 +179,7 @@ async def test_a_job_that_has_failed_is_retried_and_only_once(made: RestartableN
     assert [job.retry_of for job in retries] == [made.jobs["failed"]]
 
 
-async def test_a_lock_is_broken_for_a_reason(made: RestartableNodes) -> None:
+async def test_a_lock_is_broken_for_a_reason(made: Scene) -> None:
     node = made.nodes[_BUILDER]
     async with viewed(made.settings(_BUILDER), LARGE) as view:
         await view.shows("2 held")
@@ -195,7 +195,7 @@ async def test_a_lock_is_broken_for_a_reason(made: RestartableNodes) -> None:
     assert '"reason":"hangs"' in shown.payload
 
 
-async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: RestartableNodes) -> None:
+async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene) -> None:
     node = made.nodes["builder-2"]
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("1 dead", "1 open")
@@ -219,7 +219,7 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Resta
     assert row["content"] == "tabs, always"
 
 
-async def test_what_others_have_done_meanwhile_is_one_line(made: RestartableNodes) -> None:
+async def test_what_others_have_done_meanwhile_is_one_line(made: Scene) -> None:
     node = made.nodes["builder-2"]
     async with viewed(made.settings(_BUILDER)) as view:
         await view.shows("1 open")
@@ -235,7 +235,7 @@ async def test_what_others_have_done_meanwhile_is_one_line(made: RestartableNode
 # --- what must not harm it -----------------------------------------------------------------------
 
 
-async def test_what_others_wrote_can_neither_steer_the_terminal_nor_be_markup(made: RestartableNodes) -> None:
+async def test_what_others_wrote_can_neither_steer_the_terminal_nor_be_markup(made: Scene) -> None:
     node = made.nodes[_BUILDER]
     node.presence.activity.text = _EVIL
     await node.run_once()

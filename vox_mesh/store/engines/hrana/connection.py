@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from vox_mesh.errors import ConnectionDropped, NoAnswer, Unreachable, UpgradeRefused
+from vox_mesh.errors import NoAnswer, Unreachable, UpgradeRefused
 from vox_mesh.store.engines.hrana import codec
 
 _PROTOCOL: Final = "hrana3"
@@ -22,6 +22,10 @@ _NO_UPGRADE: Final = frozenset({200, 400, 404, 405, 426, 501, 505})
 
 class ConnectionClosed(Exception):
     """An earlier request closed the connection while this one waited; it was not sent."""
+
+
+class ConnectionDropped(NoAnswer):
+    """The server closed the connection instead of answering: it ended, or it can't send the answer."""
 
 
 class HranaConnection:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import ConnectionDropped, MeshError, UnreadableText
+from vox_mesh.errors import BadStatement, DatabaseUnavailable, MeshError, UnreadableText
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.store.engine import Ask
+from vox_mesh.store.engines.hrana.connection import ConnectionDropped
 from vox_mesh.store.engines.text import note_replaced, replaced
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.script import Statement
 
 _REMEMBERED_S: Final = 60.0
 _MAX_REMEMBERED: Final = 256
+
+Describe = Callable[[str], Awaitable[dict[str, Any]]]
+"""Returns the server's description of a statement, which is not run."""
 
 
 class _Suspect(NamedTuple):
@@ -27,11 +31,13 @@ class _Suspect(NamedTuple):
 class TextFallback:
     """Sends a query again in a safe form if its answer can't be sent: all text as bytes.
 
-    Over HTTP, a server names the fault; over WebSocket, it closes the connection.
+    Over HTTP, a server names the fault; over WebSocket, it closes the connection. A statement that is not
+    known to change nothing is never sent again.
     """
 
-    def __init__(self, ask: Ask, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Ask, describe: Describe, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
+        self._describe = describe
         self._monotonic = monotonic
         self._suspects: Recent[str, _Suspect] = Recent(_MAX_REMEMBERED)
 
@@ -43,11 +49,17 @@ class TextFallback:
         try:
             return await self._ask(statement)
         except (UnreadableText, ConnectionDropped) as fault:
-            try:
-                columns = (await self._ask(_empty_form(statement))).columns
+            return await self._query_again(statement, fault)
+
+    async def _query_again(self, statement: Statement, fault: MeshError) -> Rows:
+        try:
+            described = await self._describe(statement.sql)
+            if described["is_readonly"] and described["cols"]:
+                columns = tuple(column["name"] or "" for column in described["cols"])
                 return await self._query_safely(statement, columns)
-            except MeshError:
-                raise fault from None  # it is no query, or the server is really away
+        except (BadStatement, DatabaseUnavailable):
+            pass  # a statement without a safe form, or the server is really away
+        raise fault
 
     async def _query_safely(self, statement: Statement, columns: tuple[str, ...]) -> Rows:
         answer = await self._ask(_safe_form(statement, len(columns)))
@@ -57,11 +69,6 @@ class TextFallback:
             self._suspects[statement.sql] = _Suspect(columns, until)
             note_replaced(statement.sql)
         return Rows(columns, (values for values, _ in rows))
-
-
-def _empty_form(statement: Statement) -> Statement:
-    """Return a query for the columns alone."""
-    return Statement(f"SELECT * FROM (\n{statement.sql}\n) LIMIT 0", statement.params)
 
 
 def _safe_form(statement: Statement, columns: int) -> Statement:

@@ -9,12 +9,12 @@ from typing import Any
 
 import aiohttp
 
-from vox_mesh.errors import ConnectionDropped, MeshError, StoreClosed
+from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.connection import ConnectionClosed, HranaConnection
+from vox_mesh.store.engines.hrana.connection import ConnectionClosed, ConnectionDropped, HranaConnection
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.text_fallback import TextFallback
 from vox_mesh.store.rows import Rows
@@ -76,21 +76,17 @@ class WsEngine:
         self._writing = PersistentConnection(*self._destination)
         self._reading = PersistentConnection(*self._destination)
         self._http = HttpEngine(*self._destination, note)
-        self._fallback = TextFallback(self._ask)
+        self._fallback = TextFallback(self._ask, self._describe)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         if self._is_read_only:
             raise codec.unauthorized("it may only read")
-        if batch.was_dropped:
-            # Over HTTP, the server says why it does not answer. If it answers now, the connection just broke.
-            batch.was_dropped = False
-            return await self._http.run(batch)
         connection = await self._writing.get()
         try:
             response = await connection.ask({"type": "batch", "batch": codec.encode_batch(batch)})
         except ConnectionDropped:
-            batch.was_dropped = True
+            await self._http.explain_drop(batch)
             raise
         except MeshError:
             await connection.close()  # an interrupted batch may have left its transaction open
@@ -112,6 +108,14 @@ class WsEngine:
                 result = await _query(connection, statement)
                 self._note(codec.last_frame(result), connection.number)
                 return codec.decode_rows(result)
+
+    async def _describe(self, sql: str) -> dict[str, Any]:
+        while True:
+            with suppress(ConnectionClosed):
+                connection = await self._reading.get()
+                described = await connection.ask({"type": "describe", "sql": sql})
+                result: dict[str, Any] = described["result"]
+                return result
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
