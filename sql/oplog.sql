@@ -282,3 +282,17 @@ ORDER BY from_seq DESC LIMIT 1
 -- name: newest_key
 SELECT public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
+
+-- name: refuse_unless_rekeyed
+-- The owner has accepted no further key: ?3 is the mark that was read.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT (REKEYED)
+
+-- name: drop_planted_keys
+-- Of the chain ?3, all but its keys ?4. An earlier version recorded the first one with the number 0.
+DELETE FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND NOT EXISTS (
+    SELECT 1 FROM json_each(?4) AS k
+    WHERE k.value ->> 1 = public_key AND (from_seq <= 1 OR k.value ->> 0 = from_seq))
+
+-- name: forget_own_request
+DELETE FROM node_key_requests
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND public_key = ?4

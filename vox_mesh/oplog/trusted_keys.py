@@ -45,6 +45,11 @@ class TrustedKeys:
         self._accepted: dict[str, list[Key]] = {}
         self._mark: str | None = None
 
+    @property
+    def mesh_id(self) -> tuple[str, str]:
+        """Return the scope and the repository of the mesh."""
+        return self._store.mesh_id
+
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening = Recent(_MAX_KNOWN)
@@ -70,6 +75,15 @@ class TrustedKeys:
         else:
             await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
         return self._keys(chain)
+
+    async def in_force(self, node_id: str) -> tuple[dict[str, list[Key]], str | None]:
+        """Return the keys of a node's chain and of that of its commands, the newest last, with their mark.
+
+        A chain of commands without any has those of its node.
+        """
+        await self._look_up(node_id, fresh=True)
+        own = self._keys(node_id)
+        return {node_id: own, node_id + COMMANDS: self._keys(node_id + COMMANDS) or own}, self._mark
 
     def known(self, chain: str, mark: str | None) -> list[Key] | None:
         """Return the keys of a chain without a query, if they are known.
