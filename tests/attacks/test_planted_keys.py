@@ -122,3 +122,20 @@ async def test_a_node_whose_key_the_owner_replaced_does_not_bring_its_own_back(
     with pytest.raises(KeyRefused):
         async with Mesh.open(shared_mesh.settings("third")):
             pass
+
+
+async def test_a_chain_of_commands_that_another_key_opened_ends_with_the_start_of_its_node(
+    owner: MeshNode, shared_mesh: SharedMesh, hostile: HostileWriter
+) -> None:
+    hostile.plant_key("third/cli")
+    hostile.plant_entry("third/cli", OPEN_CHAIN, {"key": hostile.key.public})
+    genuine = await owner.messages.send("elsewhere", "", sender="a")
+    like = genuine._replace(
+        sender_node="third", receiver_agent="z", hlc=genuine.hlc.replace("owner", "third")
+    )
+    hostile.plant_message(like, "the name is free")
+    assert await received(owner, "z") == ["the name is free"]
+    async with Mesh.open(shared_mesh.settings("third")) as third:
+        await third.messages.send("z", "mine now", sender="c")
+        hostile.plant_message(like._replace(sender_agent="b"), "forged")
+        assert await received(owner, "z") == ["mine now"]

@@ -42,6 +42,7 @@ class TrustedKeys:
         self._ownership = ownership
         self._pages = Pages(store)
         self._opening = Recent[str, str](_MAX_KNOWN)
+        self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._mark: str | None = None
 
@@ -52,7 +53,7 @@ class TrustedKeys:
 
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
-        self._opening = Recent(_MAX_KNOWN)
+        self._opening, self._provisional = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
         self._accepted, self._mark = {}, None
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
@@ -67,6 +68,10 @@ class TrustedKeys:
             # An earlier version recorded a node's key without opening its chain: there is nothing else.
             found = {key for chain in chains for key in begun.recorded.get(chain, ())}
         return frozenset(found)
+
+    def is_settled(self, node_id: str) -> bool:
+        """Return whether the node was seen to have opened its chain: until then, others may open it first."""
+        return node_id in self._opening
 
     async def of_chain(self, chain: str) -> list[Key]:
         """Return the keys of a chain, in the order in which they came into force."""
@@ -106,7 +111,7 @@ class TrustedKeys:
         return entry.accepted == 1 and witness.is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
-        opening = self._opening.get(chain)
+        opening = self._opening.get(chain) or self._provisional.get(chain)
         keys = [] if opening is None else [Key(chain, 1, opening)]
         return keys + [key for key in self._accepted.get(chain, ()) if key.from_seq > 1 or opening is None]
 
@@ -116,6 +121,7 @@ class TrustedKeys:
         """Learn the keys that opened the chain of a node and that of its commands, and the accepted ones."""
         begun = await self._read_beginnings(node_id, fresh)
         await self._learn_accepted(begun.mark)
+        self._provisional.pop(node_id + COMMANDS, None)
         for chain in (node_id, node_id + COMMANDS):
             first = begun.entries.get(chain)
             if first is None or chain in self._opening:
@@ -126,7 +132,8 @@ class TrustedKeys:
             # A command has its node's key: no other one opens its chain once the node has opened its own.
             is_foreign = chain != node_id and bool(own) and opening not in own
             if opening is not None and not is_foreign and await self._may_open(chain, opening):
-                self._opening[chain] = opening
+                is_final = chain == node_id or bool(own)
+                (self._opening if is_final else self._provisional)[chain] = opening
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:
