@@ -59,7 +59,6 @@ soak: $(TOOLS) sqld ## run everything at length: tests, an hour of chaos, 10,000
 
 sqld: $(TOOLS)
 	@$(BIN)/python -m tools.install_sqld > /dev/null
-	@$(BIN)/python -m tools.sqld_extensions > /dev/null
 
 faketime: $(TOOLS)
 	@$(BIN)/python -m tools.install_faketime > /dev/null

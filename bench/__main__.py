@@ -46,7 +46,7 @@ def main() -> int:
     else:
         print(f"{report.machine_line(outcome.facts)}\n\n{report.table(outcome.found)}\n\nkept in {kept}")
         if not outcome.failed:
-            print(f"To make docs/benchmarks.md of it: python -m bench.report.page {kept}")
+            print(f"To make docs/project/benchmarks.md of it: python -m bench.report.page {kept}")
     if outcome.failed:
         failed = " ".join(outcome.failed)
         print(f"failed: {failed}; run these again, and make the page of both files", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Generate docs/cli.md, the reference of all commands, from the commands themselves.
+"""Generate docs/reference/cli.md, the reference of all commands, from the commands themselves.
 
 `python -m tools.cli_reference` writes it; with `--check` it only says whether the page is up to date.
 """
@@ -18,7 +18,7 @@ import click
 
 from vox_mesh.cli.app import NAME, app
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
 _JSON: Final = "as_json"
 _EXAMPLE: Final = re.compile(r"^Examples?:\n((?:[ ]{2}.*(?:\n|$))+)", re.MULTILINE)
@@ -39,6 +39,7 @@ stderr; an error is one line with its cause and a hint. Durations are written `5
 | 1 | a negative answer: not acquired, not found, refused, broken |
 | 2 | wrong usage or settings |
 | 3 | the database is unreachable, or the circuit is open |
+| 4 | nothing new: `job schedule --once` found the same job, and it was not run again |
 | 130, 141 | interrupted; the reader of the output has exited |
 
 `vox-mesh lock run` ends with the exit code of the command it runs, with 126 or 127 if that can't be run, and
@@ -149,7 +150,7 @@ def main() -> int:
     if not parser.parse_args().check:
         PAGE.write_text(text)
     elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/cli.md is out of date: run `python -m tools.cli_reference`")
+        print("docs/reference/cli.md is out of date: run `python -m tools.cli_reference`")
         return 1
     return 0
 

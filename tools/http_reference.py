@@ -1,4 +1,4 @@
-"""Generate the table of all operations in docs/http.md, from the operations themselves.
+"""Generate the table of all operations in docs/reference/http.md, from the operations themselves.
 
 `python -m tools.http_reference` writes it; with `--check` it only says whether the page is up to date.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "http.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "http.md"
 
 _BEGIN: Final = "<!-- operations: written by `python -m tools.http_reference` -->\n"
 _END: Final = "<!-- end of operations -->\n"
@@ -52,7 +52,7 @@ def main() -> int:
     if not parser.parse_args().check:
         PAGE.write_text(text)
     elif PAGE.read_text() != text:
-        print("docs/http.md is out of date: run `python -m tools.http_reference`")
+        print("docs/reference/http.md is out of date: run `python -m tools.http_reference`")
         return 1
     return 0
 

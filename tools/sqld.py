@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tools.install_sqld import binary
-from tools.sqld_extensions import extensions
+from tools.install_sqld import binary, extensions
 from vox_mesh.model.base.keys import SigningKey, public_pem, signed_token
 from vox_mesh.nodes.key_file import new_key
 

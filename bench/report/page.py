@@ -1,7 +1,7 @@
-"""`python -m bench.report.page [JSONL ...]`: make docs/benchmarks.md and its pictures of what runs have kept.
+"""`python -m bench.report.page [JSONL ...]`: make the page of the benchmarks and its pictures of kept runs.
 
-Without a file, of docs/benchmarks.jsonl; files that are named become that one first. Of a line that is in
-several files, the last counts.
+Without a file, of `benchmarks.jsonl` next to the page; files that are named become that one first. Of a line
+that is in several files, the last counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bench.report.records import Record, merged, read, written
 from bench.report.report import machine_line
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
-DATA: Final = "benchmarks.jsonl"
-_PAGE: Final = "benchmarks.md"
+DATA: Final = "project/benchmarks.jsonl"
+PAGE: Final = "project/benchmarks.md"
 _PICTURE: Final = "pictures/benchmarks-{}.svg"
 _TEXT: Final = Path(__file__).with_name("page.md")
 
@@ -35,7 +35,7 @@ def documents(records: Sequence[Record]) -> dict[str, str]:
             return table
         path = drawn_as(name)
         drawn[path] = svg
-        return f"![{name}]({path})\n\n{table}"
+        return f"![{name}](../{path})\n\n{table}"
 
     def of_plane(name: str) -> list[Record]:
         return [record for record in records if record.plane == name]
@@ -60,7 +60,7 @@ def documents(records: Sequence[Record]) -> dict[str, str]:
         peers=with_picture("peers", pictures.of_peers(peers), tables.of_peers(peers)),
         growth="\n\n".join(growth),
     )
-    return {_PAGE: page, **drawn}
+    return {PAGE: page, **drawn}
 
 
 def drawn_as(name: str) -> str:

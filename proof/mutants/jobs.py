@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.planted_bug import PlantedBug, Sql
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 
 _HELD: Final = (
     "j.claim_token = i.value ->> 'claim_token' AND j.claimer = ?5 AND j.lease_until_ms IS NOT NULL "
@@ -16,7 +16,23 @@ _NEXT: Final = (
     "AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)"
 )
 
+_NONCE: Final = "new_key() if new and each.nonce is None else None"
+
 JOB_PLANTS: Final = (
+    PlantedBug(
+        "new-job-not-run",
+        "a job that is scheduled again is taken for the one that has succeeded",
+        (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "None"),),
+        ("test_a_command_runs_each_time_and_with_once_only_once",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "once-runs-again",
+        "a job that is to run once is scheduled again",
+        (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "new_key()"),),
+        ("test_a_command_runs_each_time_and_with_once_only_once",),
+        instrument=Instrument.ATTACKS,
+    ),
     PlantedBug(
         "completed-by-anyone",
         "a job is completed under a claim that is over",

@@ -12,8 +12,8 @@ import aiohttp
 import httpx
 import pytest
 
+from tools.install_sqld import extensions
 from tools.sqld import Server
-from tools.sqld_extensions import extensions
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ class Ended:
     @property
     def document(self) -> Any:
         """The one JSON document on stdout; fails if there is anything else."""
-        assert self.code in (0, 1, 3), self
+        assert self.code in (0, 1, 3, 4), self
         return json.loads(self.out)
 
     @property

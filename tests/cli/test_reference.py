@@ -20,6 +20,7 @@ _EXAMPLES = [(each.name, example) for each in _ALL for example in each.examples]
 _VARIABLE = re.compile(r"[A-Z_]+=\S*")
 _BEYOND = re.compile(r" [|>] ")
 _GOES_ON_OR_NEEDS_MORE = (
+    "server",
     "watch",
     "--watch",
     "--follow",

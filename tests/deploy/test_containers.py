@@ -181,7 +181,7 @@ def test_the_server_of_the_project_has_the_public_key_and_not_the_private_one() 
 
 
 def test_the_page_makes_every_secret_of_the_project(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "guides" / "operations.md").read_text()
     [recipe] = re.findall(r"^```sh\n([^`]*?)^docker compose ", page, re.MULTILINE)
     (tmp_path / "deploy" / "secrets").mkdir(parents=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

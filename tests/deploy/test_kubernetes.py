@@ -146,7 +146,7 @@ def test_secrets_are_referred_to_and_made_as_the_page_says() -> None:
     }
     [key] = [each["secret"] for each in pod("sqld")["volumes"] if "secret" in each]
     referred |= {item["key"] for item in key["items"]}
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "guides" / "operations.md").read_text()
     [made] = re.findall(r"kubectl [^`]*?create secret generic vox-mesh((?:.*\\\n)*.*)", page)
     assert set(re.findall(r"--from-(?:literal|file)=([\w.-]+)=", made)) == referred
 

@@ -29,8 +29,8 @@ _ALERTS: Final = DEPLOY / "prometheus" / "alerts.yaml"
 _PROMETHEUS: Final = DEPLOY / "prometheus" / "prometheus.yaml"
 _GRAFANA: Final = DEPLOY / "grafana"
 _DASHBOARD: Final = _GRAFANA / "dashboards" / "vox-mesh.json"
-_OPERATIONS: Final = ROOT / "docs" / "operations.md"
-_METRICS: Final = ROOT / "docs" / "metrics.md"
+_RUNBOOK: Final = ROOT / "docs" / "reference" / "alerts.md"
+_METRICS: Final = ROOT / "docs" / "reference" / "metrics.md"
 _WIDTH: Final = 24
 _TIMEOUT_S: Final = 60.0
 _THEIRS: Final = {"up", "ALERTS"}
@@ -235,11 +235,11 @@ def test_alerts_are_whole_and_each_has_a_heading_that_says_what_to_do() -> None:
     schemas.check(found, schemas.ALERTS)
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
-    headings = re.findall(r"^### (Vox\w+)\n\n(?=[^#\n])", _OPERATIONS.read_text(), re.MULTILINE)
+    headings = re.findall(r"^## (Vox\w+)\n\n(?=[^#\n])", _RUNBOOK.read_text(), re.MULTILINE)
     assert headings == names, "in the order of the alerts"
     for rule in rules():
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert ROOT / page == _OPERATIONS
+        assert ROOT / page == _RUNBOOK
         assert anchor == rule["alert"].lower()
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy import command_lines
 from tests.deploy.files import ROOT
 
-_PAGES: Final = [ROOT / "docs" / name for name in ("operations.md", "turso-cloud.md")]
+_PAGES: Final = [ROOT / "docs" / "guides" / name for name in ("operations.md", "turso-cloud.md")]
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)

@@ -16,9 +16,8 @@ import httpx
 import pytest
 
 from tests.deploy.files import DEPLOY
-from tools.install_sqld import binary
+from tools.install_sqld import binary, extensions
 from tools.sqld import Server, free_port
-from tools.sqld_extensions import extensions
 from vox_mesh import load_settings, open_store
 from vox_mesh.errors import Unauthorized
 from vox_mesh.model.base.keys import SigningKey, public_pem, signed_token

@@ -108,7 +108,7 @@ def test_the_timer_runs_the_script_of_the_page_every_night() -> None:
     [line] = options(_VERIFY)["ExecStart"]
     program, script = line.split()
     assert program in _PROGRAMS
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "guides" / "operations.md").read_text()
     assert f" deploy/verify_log.py {script}\n" in page
     assert f"enable --now {_TIMER.name.replace('@', '@builder-1')}" in page
     assert _TIMER.stem == _VERIFY.stem
@@ -124,7 +124,7 @@ def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
     assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
     given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
     assert {name for name, _, _ in given} == {*SECRET_VARIABLES} - {"TURSO_AUTH_TOKEN"}
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "guides" / "operations.md").read_text()
     for _, _, path in given:
         assert f"install -m 0600 /dev/stdin {path}\n" in page
 

@@ -21,7 +21,7 @@ from vox_mesh import Mesh, Script, Statement
 from vox_mesh.errors import CircuitOpen, DatabaseUnavailable
 from vox_mesh.model.rhythm.budgets import Budget
 
-_PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+_PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 _ROW: Final = re.compile(r"^\| `(vox_\w+)` \| (\w+) \|([^|]*)\| (?:node|mesh) \| \S.* \|$", re.MULTILINE)
 _FRAMES: Final = "/wal_log.ReplicationLog/LogEntries"
 _LINES: Final = 2  # to write and to read, each with a hello and the opening of a stream

@@ -219,7 +219,7 @@ async def test_the_environment_is_what_is_promised_and_nothing_else(
     result, heard = await run(command_of("env", "-0", env=env, cwd=str(tmp_path)))
     assert result.is_success
     got = dict(each.split("=", 1) for each in heard.text.split("\0") if each)
-    base = {"PATH": SEARCH_PATH, "HOME": str(tmp_path), "LANG": "de_DE", "GREETING": "hello\nworld"}
+    base = {"PATH": SEARCH_PATH, "HOME": str(Path.home()), "LANG": "de_DE", "GREETING": "hello\nworld"}
     assert got == base | _TOLD
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.figures import Figure, Found, LeftOut, Of, Point, at_least, at_most
 from bench.report.chart import Bar, Spot, bars, curves
-from bench.report.page import DATA, DOCS, documents, drawn_as, main
+from bench.report.page import DATA, DOCS, PAGE, documents, drawn_as, main
 from bench.report.records import Record, merged, read, written
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
@@ -55,7 +55,7 @@ def test_the_page_in_the_documentation_is_what_its_figures_make() -> None:
     made = documents(read((DOCS / DATA).read_bytes()))
     assert {path: (DOCS / path).read_text() for path in made} == made, "run `python -m bench.report.page`"
     pictures = {str(path.relative_to(DOCS)) for path in DOCS.glob(drawn_as("*"))}
-    assert pictures == made.keys() - {"benchmarks.md"}, "no picture is left of a page before"
+    assert pictures == made.keys() - {PAGE}, "no picture is left of a page before"
 
 
 def test_every_picture_of_the_page_is_well_formed() -> None:
@@ -75,7 +75,7 @@ def test_of_a_line_in_several_runs_the_last_counts() -> None:
     early = [_record(line, Figure(line, "w", "us", [1.0])) for line in ("read-file", "read-memory")]
     late = [_record("read-file", Figure("read-file", "w", "us", [2.0]), at="2026-02-01T00:00:00Z")]
     assert merged([early, late]) == [early[1], late[0]]
-    page = documents(merged([early, late]))["benchmarks.md"]
+    page = documents(merged([early, late]))[PAGE]
     assert "Measured on 2026-01-02 (`read-memory`)" in page
     assert "Measured on 2026-02-01 (`read-file`)" in page
 
@@ -89,7 +89,7 @@ def test_what_was_missed_or_left_out_is_said_plainly() -> None:
             _record("64-callers-file", reached),
             _record("peer-rq", LeftOut("peer-rq", "RQ on Redis", "no redis-server was found"), "peers"),
         ]
-    )["benchmarks.md"]
+    )[PAGE]
     assert "1 of 2 targets were reached" in page
     assert "- `slow`: 3.10 x, not at most 1.5 x: ours / raw" in page
     assert (
@@ -101,7 +101,7 @@ def test_what_was_missed_or_left_out_is_said_plainly() -> None:
 
 def test_a_short_look_is_reported_as_one() -> None:
     record = _record("read-file", Figure("read-file", "w", "us", [1.0]), quick=True)
-    assert "these figures mean little" in documents([record])["benchmarks.md"]
+    assert "these figures mean little" in documents([record])[PAGE]
 
 
 def test_a_bar_lies_on_its_side_of_the_target() -> None:
@@ -127,10 +127,11 @@ def test_a_curve_rises_with_what_it_shows() -> None:
 
 def test_files_that_are_named_become_the_data_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
+    (tmp_path / PAGE).parent.mkdir()
     (tmp_path / drawn_as("gone")).write_text("<svg/>")
     run = tmp_path / "run.jsonl"
     run.write_bytes(written([_record("read-file", Figure("read-file", "w", "us", [1.0]))]))
     main([run], tmp_path)
     assert (tmp_path / DATA).read_bytes() == run.read_bytes()
-    assert "`read-file`" in (tmp_path / "benchmarks.md").read_text()
+    assert "`read-file`" in (tmp_path / PAGE).read_text()
     assert not (tmp_path / drawn_as("gone")).exists()

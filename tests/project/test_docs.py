@@ -21,9 +21,9 @@ from tools.forked import Process
 from tools.sqld import Server
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
+_PAGES: Final = sorted([_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md")])
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$)")
+_ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$|[0-9a-f]{8,64}$)")
 _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
 _QUOTED: Final = re.compile(r"'[^']*'")
 _EXAMPLE: Final = Path("tour.py")
@@ -89,7 +89,7 @@ def shape(text: str) -> list[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
 def test_what_a_page_shows_still_works_in_the_order_shown(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -134,6 +134,14 @@ def follow(page: Path, tmp_path: Path, request: pytest.FixtureRequest, backgroun
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    for page in [*_PAGES, _ROOT / "CONTRIBUTING.md", _ROOT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in [*_PAGES, _ROOT / "CONTRIBUTING.md", _ROOT / "CHANGELOG.md", _ROOT / "SECURITY.md"]:
+        for target, anchor in re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)]+))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

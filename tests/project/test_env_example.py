@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tests.runtime.test_settings import approve
+from tools import settings_reference
 from vox_mesh import Settings, load_settings
 from vox_mesh.settings import variable_of
 
@@ -47,3 +48,9 @@ def test_every_variable_is_explained() -> None:
 def test_it_names_the_second_names() -> None:
     assert "TURSO_DATABASE_URL" in TEXT
     assert "TURSO_AUTH_TOKEN" in TEXT
+
+
+def test_the_page_of_settings_is_what_it_says() -> None:
+    assert settings_reference.page() == settings_reference.PAGE.read_text(), (
+        "run `python -m tools.settings_reference`"
+    )

@@ -11,7 +11,7 @@ import pytest
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _LINES: Final = [
     line
-    for line in (_ROOT / "docs" / "threat-model.md").read_text().splitlines()
+    for line in (_ROOT / "docs" / "concepts" / "threat-model.md").read_text().splitlines()
     if line.startswith("| ") and not line.startswith(("| credential", "| ---"))
 ]
 

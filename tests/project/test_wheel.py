@@ -47,6 +47,10 @@ def test_it_carries_the_statements_and_the_type_mark_and_no_tests(wheel: Path) -
     assert "vox_mesh/sql/migrations/0008_baseline.sql" in statements
     assert statements <= set(names)
     assert "vox_mesh/py.typed" in names
+    server = {
+        f"vox_mesh/contrib/sqld/{name}" for name in ("start.sh", "build_extension.sh", "no_file_access.c")
+    }
+    assert server <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"vox_mesh"}
     assert not [name for name in names if "tests" in name or name.endswith(".pyc")]
 

@@ -14,7 +14,7 @@ from proof.suite import CHECKS
 from proof.verdicts import Check
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_PAGE: Final = (_ROOT / "docs" / "reliability.md").read_text()
+_PAGE: Final = (_ROOT / "docs" / "project" / "reliability.md").read_text()
 _ATTACKS: Final = _ROOT / "tests" / "attacks"
 
 

@@ -46,6 +46,7 @@ _COMMANDS: Final = {
     "route": "vox_mesh.cli.node.nodes:route",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
+    "server": "vox_mesh.cli.database.server:server",
     "top": "vox_mesh.cli.node.top:top",
     "token": "vox_mesh.cli.database.token:token",
     "trust": "vox_mesh.cli.trust:trust",

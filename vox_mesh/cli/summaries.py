@@ -25,6 +25,7 @@ SUMMARIES: Final = {
     "route": "Route kinds of job to one node",
     "score": "Check scores: how a task divides its work into beats",
     "send": "Send a message to an agent, a role or everyone",
+    "server": "Install and start a self-hosted database server",
     "top": "Show nodes, jobs, locks, messages and conflicts live",
     "token": "Make tokens for database servers and the HTTP service",
     "trust": "Approve the .env file of the current folder",

@@ -135,11 +135,11 @@ class Jobs:
         (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new)
         return scheduled
 
-    async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = False) -> list[Scheduled]:
+    async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = True) -> list[Scheduled]:
         """Schedule jobs atomically. They may name each other in `after`, by their ULIDs.
 
         The result is in dependency order: predecessors first.
-        Unless `new` is true, a manifest that was scheduled before is the same job.
+        With `new=False`, a manifest that was scheduled before is the same job.
         """
         if any(each.after for each in manifests):
             if new:  # the nonce is part of the id, and `after` refers to ids
@@ -198,7 +198,7 @@ class Jobs:
             "manifest": embedded(text),
             "seed": self._random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
-            "max_attempts": manifest.max_attempts or DEFAULT_ATTEMPTS,
+            "max_attempts": manifest.attempts,
             "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff_ms is None else manifest.backoff_ms,
         }
         if manifest.lease_ms is not None:

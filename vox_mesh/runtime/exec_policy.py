@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.jobs.exec.isolation import choose_isolation
-from vox_mesh.jobs.exec.policy import ExecPolicy
+from vox_mesh.jobs.exec.policy import ExecPolicy, path_of_worker
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 from vox_mesh.settings import Settings
 from vox_mesh.settings.names import ENV_FILE
@@ -37,7 +37,8 @@ def exec_policy_of(settings: Settings) -> ExecPolicy:
     isolation = choose_isolation(
         settings.worker_exec_user, settings.worker_exec_sandbox, settings.worker_exec_limits, hidden
     )
-    return replace(policy, isolation=isolation, secrets=secrets)
+    path = path_of_worker(os.environ.get("PATH"))
+    return replace(policy, isolation=isolation, secrets=secrets, path=path)
 
 
 def check_exec_settings(settings: Settings) -> None:

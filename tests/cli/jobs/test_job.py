@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,7 +32,7 @@ def scheduled(vox: VoxCommand, *arguments: str) -> Any:
 
 def kind(vox: VoxCommand, name: str = "test.work", *more: str) -> str:
     """Schedule a new job of a kind; its id."""
-    return str(scheduled(vox, "--kind", name, "--new", *more)["job_id"])
+    return str(scheduled(vox, "--kind", name, *more)["job_id"])
 
 
 def listed(vox: VoxCommand, *arguments: str) -> list[str]:
@@ -41,25 +43,70 @@ def listed(vox: VoxCommand, *arguments: str) -> list[str]:
 # --- scheduling ----------------------------------------------------------------------------------
 
 
-def test_the_same_manifest_is_the_same_job_unless_a_new_one_is_wanted(vox: VoxCommand) -> None:
+def test_a_job_is_new_each_time(vox: VoxCommand) -> None:
     asked = ("--kind", "test.work", "--payload", '{"n": 1}')
+    jobs = [scheduled(vox, *asked) for _ in range(3)]
+    assert [{*each} for each in jobs] == 3 * [{"job_id", "ulid", "kind", "is_new"}]
+    assert [each["is_new"] for each in jobs] == 3 * [True]
+    assert len({each["job_id"] for each in jobs}) == 3
+
+
+def test_once_schedules_a_job_once_and_says_so(vox: VoxCommand) -> None:
+    asked = ("--once", "--kind", "test.work", "--payload", '{"n": 1}')
     first = scheduled(vox, *asked)
-    assert {*first} == {"job_id", "ulid", "kind", "is_new"}
-    assert first["job_id"] == content_id({"kind": "test.work", "payload": {"n": 1}})
-    assert (first["kind"], first["is_new"]) == ("test.work", True)
-    assert scheduled(vox, *asked) == first | {"is_new": False}
-    new = scheduled(vox, *asked, "--new")
-    assert (new["is_new"], new["job_id"] != first["job_id"]) == (True, True)
+    job_id = first["job_id"]
+    assert (job_id, first["is_new"]) == (content_id({"kind": "test.work", "payload": {"n": 1}}), True)
+    again = vox("job", "schedule", *asked, "--json")
+    assert (again.code, again.document) == (4, first | {"is_new": False})
+    assert re.fullmatch(
+        rf"vox-mesh: already pending, scheduled \d+ s ago \(job {job_id[:12]}\), not scheduled again\n",
+        again.err,
+    )
+    done(job_id)
+    for more in ((), ("--wait",)):
+        ended = vox("job", "schedule", *asked, *more)
+        line = rf"vox-mesh: already succeeded \d+ s ago \(job {job_id[:12]}\), not run again\n"
+        assert (ended.code, bool(re.fullmatch(line, ended.err))) == (4, True)
     heading, line = vox("job", "schedule", *asked).out.splitlines()
     assert heading.split() == ["job_id", "ulid", "kind", "is_new"]
-    assert line.split() == [first["job_id"][:12], first["ulid"], "test.work", "no"]
+    assert line.split() == [job_id[:12], first["ulid"], "test.work", "no"]
+    failed = scheduled(vox, "--once", "--kind", "test.fail")["job_id"]
+    done(failed)
+    ended = vox("job", "schedule", "--once", "--wait", "--kind", "test.fail")
+    assert (ended.code, "already failed" in ended.err) == (1, True)
 
 
-def test_a_job_with_a_ulid_of_its_own_is_new_once(vox: VoxCommand) -> None:
+def test_a_ulid_belongs_to_one_job(vox: VoxCommand) -> None:
     asked = ("--ulid", new_key(), "--", "/bin/true")
-    assert [scheduled(vox, *asked)["is_new"] for _ in range(2)] == [True, False]
-    taken_by_another = vox("job", "schedule", *asked, "--and-more")
+    assert [scheduled(vox, "--once", *asked)["is_new"] for _ in range(2)] == [True, False]
+    taken_by_another = vox("job", "schedule", *asked)
     assert (taken_by_another.code, "the ULID is taken by another job" in taken_by_another.error) == (2, True)
+
+
+def test_a_command_runs_in_the_folder_of_its_scheduler_once_and_finds_its_programs(vox: VoxCommand) -> None:
+    tools = vox.folder / "tools"
+    tools.mkdir()
+    (tools / "mytool").write_text("#!/bin/sh\npwd -P; exit 3\n")
+    (tools / "mytool").chmod(0o755)
+    here = scheduled(vox, "--", "mytool")["job_id"]
+    empty = scheduled(vox, "--isolated", "--retries", "1", "--backoff", "0s", "--", "mytool")["job_id"]
+    shown = [vox("job", "show", each, "--json").document for each in (here, empty)]
+    assert [each["manifest"].get("cwd") for each in shown] == [str(vox.folder), None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f".:{tools}:{os.environ['PATH']}")
+        done(here, empty)
+    shown = [vox("job", "show", each, "--json").document for each in (here, empty)]
+    assert [(each["exit_code"], each["failures"]) for each in shown] == [(3, 1), (3, 2)]
+    folders = [vox("job", "logs", each).out.split() for each in (here, empty)]
+    assert folders[0] == [str(vox.folder.resolve())]
+    assert [Path(each).name.startswith("vox-job-") for each in folders[1]] == [True, True]
+
+
+def test_a_command_fails_by_name_where_its_folder_is_missing(vox: VoxCommand) -> None:
+    job = scheduled(vox, "--cwd", "/no/such/folder", "--", "true")["job_id"]
+    done(job)
+    reason = vox("job", "show", job, "--json").document["reason"]
+    assert "cwd: '/no/such/folder' does not exist on this node" in reason
 
 
 def test_a_command_is_scheduled_with_all_that_its_options_say(vox: VoxCommand) -> None:
@@ -70,6 +117,7 @@ def test_a_command_is_scheduled_with_all_that_its_options_say(vox: VoxCommand) -
     after = ("--after", f"{before[:10]}:end", "--after", f"op:{op_id}")
     scheduled(vox, *options, *more, *after, "--", "printf", "--json", "--", "x")
     shown = vox("job", "show", ulid, "--json").document
+    assert shown["manifest"].pop("nonce")
     assert shown["manifest"] == {
         "args": [],
         "command": ["printf", "--json", "--", "x"],
@@ -98,7 +146,13 @@ def test_the_jobs_of_a_file_are_scheduled_together_also_from_stdin(vox: VoxComma
         assert process.stdin is not None
         process.stdin.write(text)
         out, err = process.communicate(_PATIENCE_S)
-    assert (process.wait(), err, out.count('"is_new": false')) == (0, "", 2)
+    assert (process.wait(), out.count('"is_new": false')) == (0, 2)
+    assert [line.split(" (")[1] for line in err.splitlines()] == [
+        f"job {each['job_id'][:12]}), not scheduled again" for each in first
+    ]
+    assert vox("job", "schedule", "-f", "jobs.yaml", "--once").code == 4
+    new = vox("job", "schedule", "-f", "jobs.yaml", "--new")
+    assert (new.code, "the ULID is taken" in new.error) == (2, True)
 
 
 def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_scheduled(
@@ -147,6 +201,10 @@ def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_sc
         ("--kind a --after xyz", "'xyz' names no job"),
         ("--kind a --after 123456:never", "'never' is neither success nor end"),
         ("--kind a --after op:1", "'1' is not the ULID of an op"),
+        ("--once --new --kind a", "--once and --new can't be combined"),
+        ("--kind a --isolated", "--isolated needs a command"),
+        ("--isolated --cwd / -- true", "--isolated and --cwd can't be combined"),
+        ("--retries 1 --max-attempts 2 -- true", "--retries and --max-attempts can't be combined"),
         ("--cwd here -- true", "'here' is not an absolute path"),
     ],
 )
@@ -328,14 +386,15 @@ def test_one_that_waits_is_notified_when_the_job_ends(
 
 def test_a_job_is_scheduled_and_waited_for_in_one(vox: VoxCommand) -> None:
     ulid = new_key()
-    with vox.launch("job", "schedule", "--wait", "--ulid", ulid, "--", "false") as plain:
+    with vox.launch("job", "schedule", "--once", "--wait", "--ulid", ulid, "--", "false") as plain:
         assert plain.stdout.readline().startswith("job_id")  # so it is scheduled
-        asked = ("job", "schedule", "--wait", "--json", "--ulid", ulid, "--", "false")
+        asked = ("job", "schedule", "--once", "--wait", "--json", "--ulid", ulid, "--", "false")
         with vox.launch(*asked) as documents:
             done(ulid)
             out, err = documents.communicate(_PATIENCE_S)
         text = plain.communicate(_PATIENCE_S)[0]
-    assert (documents.wait(), err, '"is_new": false' in out, '"exit_code": 1' in out) == (1, "", True, True)
+    assert (documents.wait(), "already" in err) == (1, True)
+    assert ('"is_new": false' in out, '"exit_code": 1' in out) == (True, True)
     assert (plain.wait(), "failed" in text) == (1, True)
 
 

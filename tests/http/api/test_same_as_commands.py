@@ -65,7 +65,7 @@ async def test_commands_and_operations_tell_the_same(neighbour: tuple[ServedNode
     assert await printed("cron", "list") == await served.all("/v1/crons")
     assert await printed("kind", "list") == await served.all("/v1/kinds")
     assert await printed("worker", "list") == await served.all("/v1/workers")
-    assert await printed("job", "schedule", "--kind", "test.a", "--payload", "[1.5, null]") == {
+    assert await printed("job", "schedule", "--once", "--kind", "test.a", "--payload", "[1.5, null]") == {
         **first,
         "is_new": False,
     }

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.model.jobs.records import JobState
 
-_PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "jobs.md"
+_PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "concepts" / "jobs.md"
 _DIAGRAM: Final = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ARROW: Final = re.compile(r"(\S+) --> (\S+)(?:: (\w+)( of a predecessor)?)?")
 _NOTHING: Final = "[*]"

@@ -33,7 +33,7 @@ async def nodes(context: CheckContext) -> CheckResult:
         return ok("none: `vox-mesh up` starts one")
     faults = [f"{node.node_id}: {fault}" for node in present for fault in node.faults]
     if faults:
-        return fail("; ".join(faults), "see that node's log and docs/operations.md")
+        return fail("; ".join(faults), "see that node's log and docs/guides/operations.md")
     late = [node.node_id for node in present if node.state != NodeState.ALIVE]
     if late:
         return warn(

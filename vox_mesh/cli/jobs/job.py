@@ -12,7 +12,7 @@ import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
-from vox_mesh.cli.jobs.job_output import show_jobs, show_scheduled, whole_lines
+from vox_mesh.cli.jobs.job_output import known_job, show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
@@ -60,7 +60,19 @@ def _scheduling_options(function: Function) -> Function:
             help="Lease of a claim: a time, or until the phase or bar ends.",
         ),
         click.option("--backoff", metavar="DURATION", help="Delay after a failed attempt."),
-        click.option("--max-attempts", type=int, metavar="N", help="Maximum number of failed attempts."),
+        click.option(
+            "--max-attempts",
+            type=int,
+            metavar="N",
+            help="Maximum number of failed attempts: --retries and 1.",
+        ),
+        click.option(
+            "--retries",
+            type=click.IntRange(0, 99),
+            metavar="N",
+            help="Number of retries after a failure.",
+            show_default="0 for a command, 2 for a kind",
+        ),
         click.option("--run-at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z."),
         click.option(
             "--priority",
@@ -75,7 +87,12 @@ def _scheduling_options(function: Function) -> Function:
             metavar="JOB",
             help="Predecessor that must succeed; JOB:end, must end; op:ULID, an op. Repeatable.",
         ),
-        click.option("--cwd", metavar="FOLDER", help="Working folder of the command: an absolute path."),
+        click.option(
+            "--cwd",
+            metavar="FOLDER",
+            help="Working folder of the command: an absolute path.",
+            show_default="this folder",
+        ),
         click.option(
             "--env",
             multiple=True,
@@ -96,7 +113,8 @@ def _scheduling_options(function: Function) -> Function:
 @job.command(cls=TrailingCommand)
 @job_options
 @_scheduling_options
-@click.option("--new", is_flag=True, help="Schedule a new job even if one with this manifest exists.")
+@click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
+@click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(
     "--wait", "waits", is_flag=True, help="Wait until it has ended; end with 1 unless it succeeded."
 )
@@ -107,6 +125,8 @@ def schedule(
     payload: str | None,
     timeout: float | None,
     command: list[str],
+    isolated: bool,
+    once: bool,
     new: bool,
     waits: bool,
     as_json: bool,
@@ -114,14 +134,17 @@ def schedule(
 ) -> int:
     """Schedule a job: a kind, a command or a file of manifests.
 
-    A kind runs in a handler, a command follows `--`. The same manifest is the same job: scheduling it again
-    returns the existing one. The manifests of a file are scheduled all or none; their faults are listed line
-    by line, and end with 2.
+    A kind runs in a handler, a command follows `--` and runs in this folder. Each call schedules a new job.
+    With --once, the same job is not scheduled again: the command says so, and ends with 4 unless --wait finds
+    it unfinished or unsuccessful. The manifests of a file are scheduled all or none, and existing ones are
+    not scheduled again; faults are listed line by line, and end with 2.
 
     \b
     Example:
       vox-mesh job schedule --timeout 5m --env CI=1 -- make test
     """
+    if once and new:
+        raise click.UsageError("--once and --new can't be combined")
     fields = _fields(**options)
     if file is not None and fields:
         raise click.UsageError(
@@ -129,9 +152,10 @@ def schedule(
             click.get_current_context(),
         )
     try:
-        manifests = JobSource(file, kind, payload, timeout, command).manifests(**fields)
-        scheduled, ended = run_command(
-            "job schedule", lambda mesh: _schedule(mesh, manifests, new=new, waits=waits, as_json=as_json)
+        manifests = JobSource(file, kind, payload, timeout, command, isolated).manifests(**fields)
+        is_new = new or (file is None and not once)
+        scheduled, known, ended = run_command(
+            "job schedule", lambda mesh: _schedule(mesh, manifests, new=is_new, waits=waits, as_json=as_json)
         )
     except BadManifest as bad:
         if file is None:
@@ -149,13 +173,25 @@ def schedule(
         show_scheduled(scheduled, as_json=as_json, is_one=file is None)
     else:
         show_jobs(ended, as_json=False)
-    return ExitCode.DONE if has_succeeded(ended) else ExitCode.NO
+    if not has_succeeded(ended):
+        return ExitCode.NO
+    is_known = len(known) == len(scheduled) and (not waits or all(each.has_ended for each in known))
+    return ExitCode.NOTHING_NEW if once and is_known else ExitCode.DONE
 
 
 def _fields(
-    after: Sequence[str], env: Sequence[str], env_from: Sequence[str], priority: int | None, **texts: Any
+    after: Sequence[str],
+    env: Sequence[str],
+    env_from: Sequence[str],
+    priority: int | None,
+    retries: int | None,
+    **texts: Any,
 ) -> dict[str, Any]:
     """Return the manifest fields of the options; the manifest validates them."""
+    if retries is not None:
+        if texts["max_attempts"] is not None:
+            raise click.UsageError("--retries and --max-attempts can't be combined")
+        texts["max_attempts"] = retries + 1
     fields = {
         "priority": priority,
         "after": [*map(_predecessor, after)],
@@ -182,16 +218,22 @@ def _variable(text: str, option: str) -> tuple[str, str]:
 
 async def _schedule(
     mesh: Mesh, manifests: Sequence[Any], *, new: bool, waits: bool, as_json: bool
-) -> tuple[list[Scheduled], list[Job]]:
-    """Schedule jobs; with `waits`, wait until they have ended."""
+) -> tuple[list[Scheduled], list[Job], list[Job]]:
+    """Schedule jobs; with `waits`, wait until they have ended.
+
+    Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
+    """
     scheduled = await mesh.jobs.schedule_all(manifests, new=new)
+    known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
+    for each in known:
+        click.echo(f"vox-mesh: {known_job(each, mesh.clock.now_ms)}", err=True)
     if not waits:
-        return scheduled, []
+        return scheduled, known, []
     if not as_json:
         show_scheduled(scheduled, as_json=False, is_one=False)
     jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
     by_id = {each.job_id: each for each in await wait(mesh, jobs)}
-    return scheduled, [by_id[each.job_id] for each in scheduled]
+    return scheduled, known, [by_id[each.job_id] for each in scheduled]
 
 
 # --- looking -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -36,6 +37,7 @@ class JobSource(NamedTuple):
     payload: str | None
     timeout: float | None
     command: list[str]
+    isolated: bool
 
     def manifests(self, **fields: Any) -> list[Manifest]:
         """Return the manifests; `fields` are added to a manifest that is not from a file."""
@@ -44,6 +46,10 @@ class JobSource(NamedTuple):
             raise click.UsageError("pass exactly one of -f FILE, --kind KIND and -- COMMAND")
         if self.payload is not None and self.kind is None:
             raise click.UsageError("--payload needs --kind")
+        if self.isolated and not self.command:
+            raise click.UsageError("--isolated needs a command after --")
+        if self.isolated and "cwd" in fields:
+            raise click.UsageError("--isolated and --cwd can't be combined")
         if self.file is not None:
             if self.timeout is not None:
                 raise click.UsageError("--timeout can't be combined with --file: set it in the file")
@@ -55,7 +61,18 @@ class JobSource(NamedTuple):
         if self.kind is not None:
             payload = None if self.payload is None else _json(self.payload)
             return [Manifest.of(kind=self.kind, payload=payload, **fields)]
+        if not self.isolated and "cwd" not in fields:
+            fields["cwd"] = _current_folder()
         return [Manifest.of(command=self.command, **{"timeout": int(seconds(_TIMEOUT)), **fields})]
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise BadValue(
+            f"the current folder can't be used: {error.strerror}", hint="pass --cwd FOLDER or --isolated"
+        ) from None
 
 
 def job_options(function: Function) -> Function:
@@ -68,6 +85,7 @@ def job_options(function: Function) -> Function:
             help="Time limit of an attempt; 0 for none.",
             show_default=f"{_TIMEOUT} for a command, none for a kind",
         ),
+        click.option("--isolated", is_flag=True, help="Run the command in an empty folder, not in this one."),
         click.option("--payload", metavar="JSON", help="Payload for the handler."),
         click.option("--kind", help="Kind of the job; a worker needs a handler for it."),
         click.option(

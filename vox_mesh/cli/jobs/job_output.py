@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from vox_mesh.cli.support.output import Record, fields, printable, show_one, show_several
 from vox_mesh.jobs.jobs import Scheduled
+from vox_mesh.model.base.durations import rough_duration
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.views.job_graph import OP, Graph, Vertex
@@ -55,6 +56,15 @@ def show_scheduled(scheduled: Sequence[Scheduled], *, as_json: bool, is_one: boo
     else:
         shown = [each if as_json else {**each, "job_id": short_id(each["job_id"])} for each in records]
         show_several(shown, as_json=as_json)
+
+
+def known_job(job: Job, now_ms: int) -> str:
+    """Return the line about a job that had been scheduled before, and was not scheduled again."""
+    since_ms = job.ended_ms if job.has_ended else job.created_ms
+    age = rough_duration(now_ms - (job.created_ms if since_ms is None else since_ms))
+    if job.has_ended:
+        return f"already {job.state} {age} ago (job {short_id(job.job_id)}), not run again"
+    return f"already {job.state}, scheduled {age} ago (job {short_id(job.job_id)}), not scheduled again"
 
 
 def whole_lines(view: WholeJobView) -> list[str]:

@@ -18,12 +18,14 @@ KILLED: Final = 128
 
 
 class ExitCode(IntEnum):
-    """The exit codes of commands. The first four are the contract; the others follow shell conventions."""
+    """The exit codes of commands. The first five are the contract; the others follow shell conventions."""
 
     DONE = 0
     NO = 1
     USAGE = 2
     DATABASE_AWAY = 3
+    NOTHING_NEW = 4
+    """With --once: the job had been scheduled before, and nothing was run."""
     BUG = 70
     NOT_RUNNABLE = 126
     NOT_FOUND = 127

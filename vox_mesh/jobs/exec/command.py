@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Literal, Protocol
 
 from vox_mesh.errors import BadSettings
-from vox_mesh.jobs.exec.policy import SEARCH_PATH, CommandRefused, ExecPolicy, find_program
+from vox_mesh.jobs.exec.policy import CommandRefused, ExecPolicy, find_program
 from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start
 from vox_mesh.jobs.exec.secrets import Redactor
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
@@ -53,11 +53,11 @@ class Command:
     timeout_s: float | None = None
     """The timeout in seconds; `None` or 0 for no limit."""
 
-    def environment(self, folder: Path, secrets: Mapping[str, str]) -> dict[str, str]:
-        """Return its whole environment; nothing is inherited from this process."""
+    def environment(self, path: str, home: str, secrets: Mapping[str, str]) -> dict[str, str]:
+        """Return its whole environment: nothing else is inherited from this process."""
         return {
-            "PATH": SEARCH_PATH,
-            "HOME": str(folder),
+            "PATH": path,
+            "HOME": home,
             "LANG": "C.UTF-8",
             **self.env,
             **secrets,
@@ -172,6 +172,7 @@ class _WorkingFolder:
         self._policy = policy
         self._temporary: TemporaryDirectory[str] | None = None
         self.folder = self.program = Path()
+        self.search_path = ""
         self.secrets: dict[str, str] = {}
         """The variables that the command gets from its worker."""
 
@@ -192,10 +193,10 @@ class _WorkingFolder:
         self.folder = self._folder()
         command, name = self._command, self._command.argv[0]
         variables = {**command.env, **dict.fromkeys(command.env_from)}
-        search_path = self._policy.search_path(command.env)
-        program = find_program(name, search_path, self.folder)
+        self.search_path = self._policy.search_path(command.env)
+        program = find_program(name, self.search_path, self.folder)
         if program is None:
-            where = "" if "/" in name else f" in {search_path}"
+            where = "" if "/" in name else f" in {self.search_path}"
             raise _CommandNotRunnable(f"can't run {name!r}: there is no such program{where}")
         if not os.access(program, os.X_OK):
             raise _CommandNotRunnable(f"can't run {name!r}: {program} may not be executed")
@@ -218,7 +219,7 @@ class _WorkingFolder:
             argv, program = wrapped, None
         return Start(
             argv,
-            self._command.environment(self.folder, self.secrets),
+            self._command.environment(self.search_path, self._home(), self.secrets),
             executable=program,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -244,7 +245,16 @@ class _WorkingFolder:
         except (OSError, ValueError) as error:
             raise _CommandNotRunnable(f"cwd: {self._command.cwd!r} can't be used: {error}") from error
         fault = "is not a folder" if folder.exists() else "does not exist on this node"
-        raise _CommandNotRunnable(f"cwd: {self._command.cwd!r} {fault}")
+        raise _CommandNotRunnable(
+            f"cwd: {self._command.cwd!r} {fault}; route the job to a node that has it, or pass --isolated"
+        )
+
+    def _home(self) -> str:
+        """Return the home of the command's user, or its own empty folder.
+
+        Not the folder of the job's choice: programs would keep their caches there and read its settings.
+        """
+        return self._policy.isolation.home if self._temporary is None else self._temporary.name
 
     def _remove(self) -> None:
         if self._temporary is not None:

@@ -33,6 +33,7 @@ class ExecUser:
     uid: int
     gid: int
     groups: tuple[int, ...]
+    home: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,16 @@ class Isolation:
             wrapped = self.limits.launch(first, others)
         return wrapped
 
+    @property
+    def home(self) -> str:
+        """Return the home of the user that commands run as."""
+        if self.user is not None:
+            return self.user.home
+        try:
+            return str(Path.home())
+        except RuntimeError:  # a user without an entry, as in some containers
+            return "/"
+
     def describe(self) -> str:
         """Return how commands run."""
         if self.user is not None:
@@ -147,7 +158,7 @@ def _find_user(name: str) -> ExecUser:
     if found.pw_uid == _ROOT:
         raise _bad_user("commands must not run as root", "name a user without privileges")
     # Not the supplementary groups of the user: docker, disk and the like are as good as root.
-    return ExecUser(name, found.pw_uid, found.pw_gid, ())
+    return ExecUser(name, found.pw_uid, found.pw_gid, (), found.pw_dir)
 
 
 def _bad_user(fault: str, hint: str) -> BadSettings:

@@ -14,7 +14,7 @@ from vox_mesh.jobs.exec.isolation import Isolation
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""Where a program is searched unless the job sets PATH."""
+"""Where the programs of a list of allowed commands are searched."""
 
 
 class CommandRefused(MeshError):
@@ -31,6 +31,15 @@ def find_program(name: str, search_path: str, folder: Path) -> Path | None:
         candidates = [folder / part / name for part in search_path.split(os.pathsep)]
     files = [each for each in candidates if _is_file(each)]
     return next((each for each in files if os.access(each, os.X_OK)), files[0] if files else None)
+
+
+def path_of_worker(variable: str | None) -> str:
+    """Return the PATH of a worker for its commands: its absolute folders, then the usual ones.
+
+    A relative folder would be one of the job's choice.
+    """
+    folders = [each for each in (variable or "").split(os.pathsep) if each.startswith("/")]
+    return os.pathsep.join(dict.fromkeys([*folders, *SEARCH_PATH.split(os.pathsep)]))
 
 
 def _is_file(path: Path) -> bool:
@@ -50,6 +59,8 @@ class ExecPolicy:
     allowed: tuple[AllowEntry, ...] | None = None
     isolation: Isolation = field(default_factory=Isolation)
     secrets: ExecSecrets = field(default_factory=ExecSecrets)
+    path: str = SEARCH_PATH
+    """Where a program is searched unless there is a list, or the job sets PATH."""
 
     @classmethod
     def parsed(cls, text: str | None) -> Self:
@@ -63,7 +74,7 @@ class ExecPolicy:
                 "variable PATH is not taken from jobs on this worker",
                 hint="remove it from the job's env, and name the program by its absolute path",
             )
-        return variables.get("PATH", SEARCH_PATH)
+        return SEARCH_PATH if self.allowed is not None else variables.get("PATH", self.path)
 
     def permit(self, program: Path, arguments: Sequence[str], variables: Mapping[str, str | None]) -> Path:
         """Return the file to run for a program, so that the checked file is the one that runs.

@@ -35,6 +35,13 @@ def _allowed(written: str) -> str:
     return f"{written!r} is not a duration (write 500ms, 30s, 5m, 2h, 30d, PT1M30S or whole seconds)"
 
 
+def rough_duration(duration_ms: float) -> str:
+    """Return a duration in its largest whole unit, such as `2 h`."""
+    units = (("d", "d"), ("h", "h"), ("m", "min"), ("s", "s"))
+    name, written = next((each for each in units if duration_ms >= _UNITS_MS[each[0]]), units[-1])
+    return f"{max(0, int(duration_ms // _UNITS_MS[name]))} {written}"
+
+
 def checked_seconds(name: str, value: object, least: float, most: float, *, hint: str) -> float:
     """Return the value if it is a number of seconds within these bounds.
 

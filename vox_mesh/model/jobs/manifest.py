@@ -25,6 +25,7 @@ from vox_mesh.model.documents.validation import (
 )
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
+from vox_mesh.model.jobs.records import COMMAND_ATTEMPTS, DEFAULT_ATTEMPTS
 from vox_mesh.model.rhythm.tempo import Until
 
 __all__ = [
@@ -178,6 +179,11 @@ class Manifest(BaseModel):
     def job_kind(self) -> str:
         """Return the kind of the job."""
         return self.kind or EXEC
+
+    @property
+    def attempts(self) -> int:
+        """Return the maximum number of failed attempts."""
+        return self.max_attempts or (DEFAULT_ATTEMPTS if self.command is None else COMMAND_ATTEMPTS)
 
     @property
     def unresolved(self) -> list[str]:

@@ -28,6 +28,9 @@ EXEC: Final = "exec"
 
 DEFAULT_PRIORITY: Final = 1
 DEFAULT_ATTEMPTS: Final = 3
+COMMAND_ATTEMPTS: Final = 1
+"""The attempts of a command: one that fails is not retried unless its manifest says so."""
+
 DEFAULT_BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 5 * 60_000
 DEFAULT_LEASE_MS: Final = 60_000
