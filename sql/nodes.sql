@@ -44,7 +44,7 @@ WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_
 -- part: IS_EPOCH
 -- Whether the columns hold values of their kinds, and times of this era: only a hostile row does not.
 (typeof(e.epoch) = 'integer' AND e.epoch BETWEEN 0 AND 9007199254740990 AND typeof(e.op_id) = 'text'
-AND e.op_id NOT GLOB '*[^0-9A-Z]*'
+AND e.op_id NOT GLOB '*[^ -~]*'
 AND typeof(e.detected_ms) = 'integer' AND e.detected_ms BETWEEN 0 AND 253402300799999)
 
 -- name: join_state
@@ -55,7 +55,7 @@ SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock
 FROM node_incarnations AS i
 LEFT JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2 AND IS_EPOCH
 LEFT JOIN store_epochs AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.epoch = 0
-    AND o.op_id NOT GLOB '*[^0-9A-Z]*'
+    AND o.op_id NOT GLOB '*[^ -~]*'
 WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.node_id = ?3
 ORDER BY e.epoch DESC LIMIT 1
 
