@@ -69,7 +69,7 @@ MESSAGE_MOVES: Final = Witness(
     "proof_message_moves",
     "a2a_messages",
     (
-        *("message_uuid", "sender_agent", "receiver_agent", "hlc", "expires_ms"),
+        *("message_uuid", "sender_agent", "receiver_agent", "hlc", "expires_ms", "is_ordered"),
         *("state", "claim_owner", "claim_until_ms", "delivery_attempts", "not_before_ms"),
     ),
     ("state", "claim_owner", "claim_until_ms", "delivery_attempts", "not_before_ms"),

@@ -263,6 +263,22 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
+-- When each agent was last seen, and where: one row per agent, written in batches and not with every action. Rows are
+-- pruned a month after that.
+CREATE TABLE IF NOT EXISTS agent_presence (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,  -- the node, or the node for which a command acted
+    is_attached   INTEGER NOT NULL,  -- it lives in the process of the node: it is gone when the node is
+    action        TEXT    NOT NULL,  -- what it last did: lock, send, receive, or run
+    first_seen_ms INTEGER NOT NULL,
+    seen_ms       INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, agent_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS agent_presence_seen ON agent_presence (scope_id, repository_id, seen_ms);
+
 -- Where each node's service is: scheme, host and port, signed by the node with the other columns. `control_addr` in
 -- `mesh_heartbeats` is not signed, and only shown.
 CREATE TABLE IF NOT EXISTS node_addresses (
@@ -427,6 +443,7 @@ CREATE TABLE IF NOT EXISTS a2a_messages (
     ended_ms           INTEGER,           -- NULL while it can be delivered
     ended_reason       TEXT,              -- why it is a dead letter
     overdue_ms         INTEGER,           -- when its sender got the notice
+    is_ordered         INTEGER NOT NULL DEFAULT 1,  -- 0: to a role, and handled in parallel with others of its sender
     UNIQUE (scope_id, repository_id, message_uuid),
     CHECK ((state = 'acked') = acknowledged),
     CHECK ((state IN ('stored', 'delivered')) = (ended_ms IS NULL))

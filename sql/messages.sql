@@ -31,7 +31,7 @@ CAST(json_array(
     CAST(sender_incarnation AS INTEGER), CAST(traceparent AS TEXT), CAST(signature AS TEXT), id,
     CAST(created_at AS TEXT), CAST(state AS TEXT), CAST(delivery_attempts AS INTEGER),
     CAST(claim_owner AS TEXT), CAST(claim_until_ms AS INTEGER), CAST(not_before_ms AS INTEGER),
-    CAST(ended_reason AS TEXT)
+    CAST(ended_reason AS TEXT), NULL, CAST(is_ordered AS INTEGER)
 ) AS BLOB)
 
 -- part: HAS_PLAIN_ID
@@ -40,15 +40,15 @@ length(CAST(message_uuid AS BLOB)) = 26 AND message_uuid NOT GLOB '*[^0-9A-Z]*'
 
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
-SELECT ?2, ?3, OF_ITEM, NOW_ISO FROM json_each(?1) WHERE true
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1) FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
 -- name: send_one
 -- The same for a single message, as a request by itself.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at)
-SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
+SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO, ?24
 WHERE IS_CURRENT
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
@@ -70,6 +70,26 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 
 -- --- receiving -------------------------------------------------------------------------------------------
 
+-- part: FIRSTS
+-- The first ordered message of a pair; and, if the recipient is a role, the messages that are not ordered.
+SELECT * FROM (
+    SELECT id FROM (
+        SELECT id, is_ordered FROM a2a_messages
+        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent = p.sender
+          AND ended_ms IS NULL
+          AND (expires_ms IS NULL OR expires_ms > clock.now OR (
+            claim_until_ms > clock.now AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
+        ORDER BY hlc LIMIT 512)
+    WHERE is_ordered LIMIT 1)
+UNION ALL
+SELECT id FROM (
+    SELECT id, is_ordered FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND sender_agent = p.sender AND ended_ms IS NULL
+      AND receiver_agent = iif(p.receiver >= 'role:' AND p.receiver < 'role;', p.receiver, NULL)
+      AND coalesce(expires_ms > clock.now, 1)
+    ORDER BY hlc LIMIT 512)
+WHERE NOT is_ordered
+
 -- part: HEADS
 -- For each sender to the recipients in ?3, its first message that can still be delivered, and the first rejected
 -- one behind it. Each step seeks the next sender, so the time grows with senders, not messages. The claim in
@@ -78,6 +98,8 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 --
 -- A message that arrives late, or is sent again, may precede others that are being handled: it waits for those, as
 -- far as they are among the next few. An inbox that another node has leased is free when that lease ends.
+--
+-- Of messages that are not ordered, each is a head of its own; 512 messages of a pair are looked at, from the oldest on.
 pairs (receiver, sender) AS (
     SELECT value, (
         SELECT min(sender_agent) FROM a2a_messages
@@ -91,18 +113,18 @@ pairs (receiver, sender) AS (
     FROM pairs WHERE sender IS NOT NULL
 ),
 heads AS (
-    SELECT p.receiver, p.sender, m.id, m.message_uuid, m.hlc, m.priority, clock.now, coalesce(m.claim_owner, '') = ?4 AS is_ours,
+    SELECT p.receiver, p.sender, m.id, m.message_uuid, m.hlc, m.priority, m.is_ordered, clock.now, coalesce(m.claim_owner, '') = ?4 AS is_ours,
         max(
             coalesce(m.not_before_ms, 0),
             CASE WHEN m.claim_owner = ?4 OR (instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1)
                 THEN 0 ELSE coalesce(m.claim_until_ms, 0) END,
             CASE WHEN m.claim_until_ms > clock.now THEN 0 ELSE coalesce((
                 SELECT max(claim_until_ms) FROM (
-                    SELECT claim_owner, claim_until_ms FROM a2a_messages
+                    SELECT claim_owner, claim_until_ms, is_ordered FROM a2a_messages
                     WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
                       AND sender_agent = p.sender AND ended_ms IS NULL AND hlc > m.hlc
                     ORDER BY hlc LIMIT 8)
-                WHERE claim_owner <> ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)
+                WHERE m.is_ordered AND is_ordered AND claim_owner <> ?4 AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)
             ), 0) END,
             coalesce((
                 SELECT max(lease_until_ms) FROM a2a_receivers
@@ -112,16 +134,10 @@ heads AS (
         m.delivery_attempts >= m.max_attempts AND coalesce(m.claim_owner, '') <> ?4 AS is_exhausted,
         (SELECT min(hlc) FROM a2a_messages
          WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver
-           AND sender_agent = p.sender AND ended_ms IS NULL AND not_before_ms IS NOT NULL
+           AND sender_agent = p.sender AND ended_ms IS NULL AND is_ordered AND not_before_ms IS NOT NULL
            AND not_before_ms > clock.now AND (expires_ms IS NULL OR expires_ms > clock.now)) AS barrier
     FROM pairs AS p CROSS JOIN clock
-    JOIN a2a_messages AS m ON m.id = (
-        SELECT id FROM a2a_messages
-        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = p.receiver AND sender_agent = p.sender
-          AND ended_ms IS NULL
-          AND (expires_ms IS NULL OR expires_ms > clock.now OR (
-            claim_until_ms > clock.now AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
-        ORDER BY hlc LIMIT 1)
+    JOIN a2a_messages AS m ON m.id IN (FIRSTS)
     WHERE p.sender IS NOT NULL
 )
 
@@ -166,6 +182,10 @@ WITH RECURSIVE inboxes (receiver) AS (
 )
 SELECT CAST(receiver AS BLOB) FROM inboxes WHERE receiver IS NOT NULL
 
+-- part: FREE_MS
+max(coalesce(o.not_before_ms, 0), CASE WHEN instr(o.claim_owner, ?5) = 1 AND instr(o.claim_owner, ?6) <> 1
+    THEN 0 ELSE coalesce(o.claim_until_ms, 0) END)
+
 -- name: free_times
 -- When each of the inboxes in ?3 has something to claim, or earlier: by the first message of each pair alone. An
 -- inbox that has something now needs no check of its other pairs. ?4: the time, as the caller knows it, ?5 and ?6
@@ -174,8 +194,16 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
     SELECT value, '', ?4 + 1 FROM json_each(?3)
     UNION ALL
     SELECT p.receiver, m.sender_agent, max(
-        coalesce(m.not_before_ms, 0),
-        CASE WHEN instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1
+        CASE WHEN p.receiver >= 'role:' AND p.receiver < 'role;' THEN (
+            SELECT min(free_ms) FROM (
+                SELECT FREE_MS AS free_ms FROM a2a_messages AS o
+                WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = p.receiver
+                  AND o.sender_agent = m.sender_agent AND o.ended_ms IS NULL AND (NOT o.is_ordered OR o.id = m.id)
+                  AND (o.expires_ms IS NULL OR o.expires_ms > ?4)
+                ORDER BY o.hlc LIMIT 512))
+        ELSE coalesce(m.not_before_ms, 0) END,
+        CASE WHEN p.receiver >= 'role:' AND p.receiver < 'role;' THEN 0
+            WHEN instr(m.claim_owner, ?5) = 1 AND instr(m.claim_owner, ?6) <> 1
             THEN 0 ELSE coalesce(m.claim_until_ms, 0) END,
         coalesce((
             SELECT max(lease_until_ms) FROM a2a_receivers
@@ -193,7 +221,7 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
 SELECT receiver, CAST(min(free_ms) AS INTEGER) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
 
 -- name: claim_one
--- For a message that is the only one of its pair, as most are: much cheaper than `claim`. ?3: the message, ?4: the
+-- For a message that is the only one of its pair, as most are, or not ordered: much cheaper than `claim`. ?3: the message, ?4: the
 -- claim, ?5: for how long.
 UPDATE a2a_messages AS m SET
     state = 'delivered', delivery_attempts = delivery_attempts + (coalesce(claim_owner, '') <> ?4),
@@ -204,7 +232,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
     delivery_attempts < max_attempts AND max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0)) <= NOW_MS))
   AND NOT EXISTS (
     SELECT 1 FROM a2a_messages AS o
-    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = m.receiver_agent
+    WHERE m.is_ordered AND o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = m.receiver_agent
       AND o.sender_agent = m.sender_agent AND o.ended_ms IS NULL AND o.hlc <> m.hlc)
   AND NOT EXISTS (
     SELECT 1 FROM a2a_receivers AS l
@@ -246,13 +274,18 @@ few AS (
         ORDER BY is_ours DESC, priority DESC, hlc LIMIT ?8
     ) AS h
     JOIN a2a_messages AS m ON m.id IN (
-        SELECT id FROM a2a_messages
-        WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = h.receiver AND sender_agent = h.sender
-          AND ended_ms IS NULL AND hlc >= h.hlc AND (h.barrier IS NULL OR hlc < h.barrier)
-          AND (expires_ms IS NULL OR expires_ms > h.now)
-          AND (coalesce(claim_until_ms, 0) <= h.now OR claim_owner = ?4
-            OR (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1))
-        ORDER BY hlc LIMIT ?9)
+        SELECT h.id WHERE NOT h.is_ordered
+        UNION ALL
+        SELECT * FROM (
+            SELECT id FROM (
+                SELECT id, is_ordered FROM a2a_messages
+                WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent = iif(h.is_ordered, h.receiver, NULL)
+                  AND sender_agent = h.sender AND ended_ms IS NULL AND hlc >= h.hlc
+                  AND (h.barrier IS NULL OR hlc < h.barrier) AND (expires_ms IS NULL OR expires_ms > h.now)
+                  AND (coalesce(claim_until_ms, 0) <= h.now OR claim_owner = ?4
+                    OR (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1))
+                ORDER BY hlc LIMIT 512)
+            WHERE is_ordered LIMIT ?9))
     ORDER BY 4 DESC, h.priority DESC, m.hlc LIMIT ?8
 ),
 chosen AS MATERIALIZED (
@@ -320,8 +353,8 @@ WHERE id IN (
     SELECT m.id FROM a2a_messages AS b JOIN a2a_messages AS m
         ON m.scope_id = b.scope_id AND m.repository_id = b.repository_id
         AND m.receiver_agent = b.receiver_agent AND m.sender_agent = b.sender_agent AND m.ended_ms IS NULL
-        AND m.hlc > b.hlc
-    WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.message_uuid = ?3
+        AND m.hlc > b.hlc AND m.is_ordered
+    WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.message_uuid = ?3 AND b.is_ordered
     ORDER BY m.hlc LIMIT 256)
   AND claim_owner = ?4 AND claim_until_ms IS NOT NULL
 
@@ -421,6 +454,11 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
     (SELECT node_id FROM mesh_heartbeats
      WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3 AND left_ms IS NULL
      ORDER BY last_seen_ms DESC LIMIT 1))
+
+-- name: node_named
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = ?3
 
 -- name: node_at
 SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms

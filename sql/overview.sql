@@ -1,7 +1,8 @@
 -- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
--- ?1: scope, ?2: repository, ?3: the maximum of rows of each sort, ?4: the lock key of the rhythm's leader. A
--- column of rows is a JSON array of arrays, and long texts are cut.
+-- ?1: scope, ?2: repository, ?3 to ?11: as in `agents.sql`, ?12: the maximum of rows of each sort, ?13: the lock key of
+-- the rhythm's leader. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
+-- `agents.sql` replaces the one with its name; its records are in hex, since any text of theirs may be invalid.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -27,7 +28,7 @@ SELECT json_group_array(json_array(
     substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
     machine_id, place, CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
     iif(json_valid(faults), faults, NULL)))
-FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH AND IS_NODE ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?3)
+FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH AND IS_NODE ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS
@@ -58,16 +59,16 @@ SELECT json_group_array(json_array(
     substr(CAST(j.reason AS TEXT), 1, 200), CAST(n.progress AS REAL), substr(CAST(n.message AS TEXT), 1, 200)))
 FROM (
     SELECT * FROM (
-        SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?3)
+        SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_gone_wrong
-        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'failed' ORDER BY id DESC LIMIT ?3)
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'failed' ORDER BY id DESC LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_gone_wrong
-        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'aborted' ORDER BY id DESC LIMIT ?3)
+        WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = 'aborted' ORDER BY id DESC LIMIT ?12)
     UNION ALL SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_open
-        WHERE OF_MESH AND ended_ms IS NULL AND state = 'pending' ORDER BY id LIMIT ?3)
+        WHERE OF_MESH AND ended_ms IS NULL AND state = 'pending' ORDER BY id LIMIT ?12)
 ) AS chosen
 CROSS JOIN jobs AS j ON j.id = chosen.id
 LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_id = j.job_id
@@ -77,13 +78,13 @@ LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_i
 SELECT json_group_array(json_array(
     CAST(lock_key AS TEXT), CAST(fence_token AS INTEGER), CAST(holder_node AS TEXT), CAST(holder_agent AS TEXT),
     CAST(is_shared AS INTEGER), CAST(acquired_at AS TEXT), CAST(expires_at AS TEXT)))
-FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?3)
+FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?12)
 
 -- part: WAITERS
 SELECT json_group_array(json_array(
     CAST(lock_key AS TEXT), CAST(holder_node AS TEXT), CAST(holder_agent AS TEXT), CAST(is_shared AS INTEGER),
     CAST(waits_since AS TEXT)))
-FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?3)
+FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?12)
 
 -- part: MAIL
 -- The number of unread, claimed, overdue and dead messages.
@@ -105,24 +106,24 @@ FROM a2a_messages WHERE id IN (
     SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_awaited
         WHERE OF_MESH AND acknowledged = 0 AND ack_by_ms IS NOT NULL AND ack_by_ms <= NOW_MS AND ended_ms IS NULL
-        ORDER BY ack_by_ms LIMIT ?3)
+        ORDER BY ack_by_ms LIMIT ?12)
     UNION SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_ended
-        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' ORDER BY ended_ms DESC LIMIT ?3)
+        WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' ORDER BY ended_ms DESC LIMIT ?12)
     UNION SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_open
-        WHERE OF_MESH AND ended_ms IS NULL ORDER BY id LIMIT ?3))
+        WHERE OF_MESH AND ended_ms IS NULL ORDER BY id LIMIT ?12))
 
 -- part: CONFLICTS
 SELECT json_group_array(json_array(
     CAST(conflict_id AS TEXT), CAST(table_name AS TEXT), substr(CAST(row_key AS TEXT), 1, 200),
     CAST(left_node AS TEXT), CAST(left_agent AS TEXT), CAST(right_node AS TEXT), CAST(deferred_to AS TEXT),
     CAST(created_at AS TEXT)))
-FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?3)
+FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?12)
 
 -- part: LEADER
 SELECT CAST(holder_node AS TEXT) FROM distributed_locks
-WHERE OF_MESH AND lock_key = ?4 AND request_id <> '' AND expires_at > NOW_ISO
+WHERE OF_MESH AND lock_key = ?13 AND request_id <> '' AND expires_at > NOW_ISO
 
 -- part: REPORT
 -- On the last bar that has a report.
@@ -132,6 +133,7 @@ SELECT CAST(document AS TEXT) FROM bar_reports WHERE OF_MESH ORDER BY window_ms 
 -- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
+    (SELECT json_group_array(hex(record)) FROM (SELECT 'newest agents' AS record)) AS agents,
     (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH) AS drains,
     json_array(
         (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),

@@ -15,3 +15,8 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE (SELECT max(version) FROM m
 
 -- name: record_version
 INSERT INTO mesh_schema (version, oldest_code) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: tables
+-- All tables but those of the database itself.
+SELECT name FROM sqlite_master
+WHERE type = 'table' AND name NOT GLOB 'sqlite_*' AND name NOT GLOB 'libsql_*' ORDER BY name

@@ -58,13 +58,14 @@ def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object]
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable, no `.env` and no configuration of the machine reaches a test."""
+    """No variable, no `.env`, no configuration and no mesh of the machine reaches a test."""
     import os
 
     for name in os.environ:
         if name.startswith(("VOX_MESH", "VOX_DB", "VOX_AGENT", "VOX_LOG", "VOX_SPOOL", "TURSO_", VARIABLE)):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".data"))
     monkeypatch.chdir(tmp_path)
 
 

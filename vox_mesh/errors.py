@@ -241,6 +241,12 @@ class WrongBackend(MeshError):
     code = "wrong_home"
 
 
+class ForeignDatabase(WrongBackend):
+    """The database holds tables of another application, and no mesh."""
+
+    code = "foreign_database"
+
+
 class SpoolFull(MeshError):
     """The database is unreachable and the spool is full: the write was not stored."""
 
@@ -299,6 +305,12 @@ class ArtifactMissing(NotKnown):
     def __init__(self, message: str, *, node_id: str | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.node_id = node_id
+
+
+class JobNotSucceeded(MeshError):
+    """A job has no result: it has failed, was aborted, or has not ended."""
+
+    code = "job_not_succeeded"
 
 
 class ArtifactDamaged(MeshError):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import MeshError, ScriptFailed
+from vox_mesh.errors import LockHeld, MeshError, ScriptFailed
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
+from vox_mesh.nodes.sightings import COMMAND_INTERVAL_S
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 ARTIFACTS: Final = "artifacts"
 """The folder of artifacts in the home directory."""
+
+_SIGHTINGS_TIMEOUT_S: Final = 1.0
 
 LOCAL: Final = "local"
 """The name of a node that no other process can see."""
@@ -77,10 +80,12 @@ class Mesh(MeshServices):
             await mesh.nodes.now_ms()  # before the local clock is used
             try:
                 yield mesh
-            except ScriptFailed:
+            except (ScriptFailed, LockHeld):
                 await mesh._seal()  # the op log has the refused op too
+                await mesh._write_sightings()
                 raise
             await mesh._seal()
+            await mesh._write_sightings()
         finally:
             await mesh._close_command()
 
@@ -91,6 +96,13 @@ class Mesh(MeshServices):
                 await self.store.write(self.oplog.seal_script())
             except MeshError as error:
                 _log.warning("op log not sealed, left to the next command: %s", error.line)
+
+    async def _write_sightings(self) -> None:
+        """Record the agents that the command acted for, unless they were seen just before."""
+        script = self.sightings.script(min_age_s=COMMAND_INTERVAL_S)
+        if script is not None:
+            with suppress(MeshError):
+                await self.store.write(script, timeout=_SIGHTINGS_TIMEOUT_S)
 
     async def _close_command(self) -> None:
         """Close the services that the command has used."""

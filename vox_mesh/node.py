@@ -99,7 +99,10 @@ class MeshNode(Mesh):
             writer.database_clock,
             writer.witness,
             dependencies,
+            self.agents,
+            self.sightings,
             vitals=lambda: self.health.vitals(),
+            local_agents=lambda: self._local_agents(settings.agent_id),
             tick_s=settings.tick,
         )
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
@@ -139,6 +142,10 @@ class MeshNode(Mesh):
         )
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
+
+    def _local_agents(self, own: str | None) -> list[str]:
+        """Return the agents that live in this process: its own, and the receiving ones."""
+        return [*([] if own is None else [own]), *self.messages.local_agents]
 
     def _artifacts_node(self) -> str:
         return self.identity.node_id

@@ -147,13 +147,18 @@ class _Letter:
 
 
 def in_order(history: History) -> Iterator[str | int]:
-    """Follow the witness: one consumer at a time for a pair, and no message before an earlier one."""
+    """Follow the witness: one consumer at a time for a pair, and no message before an earlier one.
+
+    Messages to a role that are not ordered may be handled at the same time and in any order.
+    """
     pairs: dict[tuple[str, str], dict[str, _Letter]] = {}
     acks = _Acks(history)
     moves = list(final_rows(history, "proof_message_moves"))
     acked_ms = {move["message_uuid"]: move["at_ms"] for move in moves if move["state"] == MessageState.ACKED}
     for move in moves:
-        letters = pairs.setdefault((move["sender_agent"], move["receiver_agent"]), {})
+        is_parallel = move.get("is_ordered") == 0
+        one = move["message_uuid"] if is_parallel else move["sender_agent"]  # in parallel: a pair of its own
+        letters = pairs.setdefault((one, move["receiver_agent"]), {})
         letter = letters.get(move["message_uuid"])
         if move["deed"] == "insert":
             key = move["message_uuid"]

@@ -27,6 +27,19 @@ JOB_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "artifact-not-verified",
+        "a fetched artifact is kept whatever its hash",
+        (
+            Code(
+                "vox_mesh.jobs.proof.artifacts:Artifacts._fetch",
+                "if sink.cut or sink.content_hash != content_hash:",
+                "if sink.cut:",
+            ),
+        ),
+        ("test_an_artifact_that_its_node_has_changed_is_not_taken",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "once-runs-again",
         "a job that is to run once is scheduled again",
         (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "new_key()"),),

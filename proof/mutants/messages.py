@@ -64,6 +64,16 @@ MESSAGE_PLANTS: Final = (
         ("messages",),
     ),
     PlantedBug(
+        "ordered-in-parallel",
+        "ordered messages of one sender to a role are handed out in parallel",
+        tuple(
+            Sql("messages", name, "LIMIT 512) WHERE NOT is_ordered", "LIMIT 512) WHERE true")
+            for name in ("claim", "claimable")
+        ),
+        ("messages-in-order",),
+        ("messages",),
+    ),
+    PlantedBug(
         "dropped-when-handed-out",
         "a message is acknowledged when it is handed out",
         (

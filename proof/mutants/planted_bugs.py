@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.authenticity import AUTHENTICITY_PLANTS
+from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
@@ -30,6 +31,7 @@ PLANTS: Final = {
         AUTHENTICITY_PLANTS,
         HOSTILE_PLANTS,
         READ_PLANTS,
+        DISCOVERY_PLANTS,
     )
     for plant in plants
 }

@@ -30,6 +30,7 @@ _MOST_TOGETHER: Final = 4
 _TO_CREW: Final = 0.4
 _EXPIRES: Final = 0.2
 _SOON_DEAD: Final = 0.1
+_ORDERED: Final = 0.5
 _REPLIES: Final = 0.1
 _BROADCASTS: Final = 0.03
 _GIVES_BACK: Final = 0.1
@@ -58,6 +59,7 @@ class _Plan:
     to: str
     expires: bool
     attempts: int
+    is_ordered: bool
 
     @classmethod
     def of(cls, context: WorkloadContext, number: int) -> _Plan:
@@ -65,7 +67,8 @@ class _Plan:
         others = context.others or context.nodes
         to = CREW if rng.random() < _TO_CREW else inbox_of(rng.choice(others))
         expires, is_soon_dead = rng.random() < _EXPIRES, rng.random() < _SOON_DEAD
-        return cls(key_of(context.who, _MESSAGE, number), to, expires, 2 if is_soon_dead else 20)
+        attempts, is_ordered = 2 if is_soon_dead else 20, rng.random() < _ORDERED
+        return cls(key_of(context.who, _MESSAGE, number), to, expires, attempts, is_ordered)
 
 
 async def run(context: WorkloadContext) -> None:
@@ -103,6 +106,7 @@ async def _send(context: WorkloadContext, plan: _Plan) -> None:
             ttl=ttl,
             max_attempts=plan.attempts,
             key=plan.key,
+            ordered=plan.is_ordered,
         )
         record.ok(spooled=sent.state == MessageState.SPOOLED)
 

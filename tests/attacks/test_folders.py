@@ -12,10 +12,12 @@ from typing import Final
 import pytest
 
 from tests.cli.conftest import VoxCommand
+from tests.runtime.test_settings import approve
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.runtime import home_check
+from vox_mesh.settings.discovery import locate_mesh
 
 _TOKEN: Final = "eyJ-the-token-of-the-user"
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can give files to another user")
@@ -97,7 +99,6 @@ def test_a_folder_can_t_send_the_user_s_token_to_a_server_of_its_own(vox: VoxCom
         "VOX_MESH_TOKEN_FILE=/etc/hostname",
         "VOX_MESH_HOME=/tmp/elsewhere",
         "VOX_DB_PATH=/tmp/elsewhere.db",
-        "TURSO_DATABASE_URL=http://evil",
         "VOX_DB_ALLOW_PLAINTEXT=1",
         "VOX_MESH_RATES=/etc/passwd",
         "vox_db_url=http://evil",
@@ -111,6 +112,23 @@ def test_what_decides_over_servers_tokens_commands_and_files_needs_approval(
     Path(".env").write_text(f"VOX_AGENT_ID=planner\n{line}\n")
     with pytest.raises(BadSettings, match="you have not approved this file"):
         load_settings()
+
+
+def test_the_names_of_turso_in_a_file_belong_to_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "TURSO_DATABASE_URL=libsql://app.turso.io\nTURSO_AUTH_TOKEN=of-the-app\nVOX_AGENT_ID=planner\n"
+    Path(".env").write_text(f"{lines}TURSO_AUTH_TOKEN_FILE=/etc/hostname\n")
+    for _ in range(2):  # also after an approval
+        settings = load_settings()
+        assert (settings.db_url, settings.db_token, settings.agent_id) == (None, None, "planner")
+        approve(Path(".env"))
+
+
+def test_an_exported_variable_wins_over_a_file_also_if_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("VOX_DB_URL=http://evil\nVOX_DB_TOKEN=of-the-file\nVOX_AGENT_ID=planner\n")
+    for name in ("VOX_DB_URL", "VOX_DB_TOKEN", "VOX_AGENT_ID"):
+        monkeypatch.setenv(name, "")
+    settings = load_settings()
+    assert (settings.db_url, settings.db_token, settings.agent_id) == (None, None, None)
 
 
 def test_names_of_fields_are_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,3 +246,37 @@ def test_a_file_of_another_process_may_vanish_while_the_home_is_checked(
     monkeypatch.setattr(home_check, "is_link", vanish)
     home_check.refuse_unsafe_home(home, home / "local.db")
     assert not (home / "slots" / "journal").exists()
+
+
+@pytest.mark.parametrize("fault", ["link", "world", pytest.param("owner", marks=as_root)])
+def test_a_mesh_above_that_others_may_have_prepared_is_refused(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below, home = tmp_path / "a" / "b", tmp_path / "a" / ".vox"
+    below.mkdir(parents=True)
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    if fault == "link":
+        home.symlink_to(tmp_path / "theirs")
+    else:
+        home.mkdir(mode=0o700)
+    if fault == "owner":
+        os.chown(home, OTHER_USER, OTHER_USER)
+    elif fault == "world":
+        home.chmod(0o777)
+    monkeypatch.chdir(below)
+    with pytest.raises(BadSettings, match=r"symbolic link|other user|another user"):
+        locate_mesh()
+
+
+def test_agents_in_two_worktrees_share_one_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two meshes would both grant the lock on a file, and no agent would notice."""
+    private = tmp_path / "main/.git/worktrees/linked"
+    private.mkdir(parents=True)
+    (private / "commondir").write_text("../..\n")
+    (tmp_path / "linked/src").mkdir(parents=True)
+    (tmp_path / "linked/.git").write_text(f"gitdir: {private}\n")
+    for folder in ("main", "linked", "linked/src"):
+        monkeypatch.chdir(tmp_path / folder)
+        settings = load_settings(enabled=True)
+        assert settings.home_dir.absolute() == tmp_path / "main/.vox"
+        assert settings.file_path.absolute() == tmp_path / "main/.vox/cache/db/local.db"

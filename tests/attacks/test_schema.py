@@ -50,7 +50,7 @@ async def names(engine: Engine) -> set[str]:
 @pytest.fixture
 def vox(tmp_path: Path) -> VoxCommand:
     """Commands on a file."""
-    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
+    return VoxCommand.with_home(tmp_path)
 
 
 # --- at start ------------------------------------------------------------------------------------

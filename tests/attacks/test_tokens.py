@@ -257,9 +257,7 @@ async def test_the_order_of_relayed_messages_cannot_be_changed_on_the_way(
         second = letter(pair.sender)._replace(after=new_key())
         headers = pair.headers(stored=False)
         if signature is not None:
-            headers["VoxCommand-Mesh-Order"] = pair.sender.messages.sign_order(
-                [second], receiver, stored=False
-            )
+            headers["Vox-Mesh-Order"] = pair.sender.messages.sign_order([second], receiver, stored=False)
         stream = pair.receiver.messages.receive(AGENT)
         waiting = asyncio.ensure_future(anext(stream))
         await _announced(pair.sender, pair.receiver)

@@ -57,6 +57,12 @@ class VoxCommand:
         self.folder = folder
         self.variables = variables
 
+    @classmethod
+    def with_home(cls, folder: Path, **variables: str) -> VoxCommand:
+        """Runs it in a folder that has a home of its own, as those of earlier versions have."""
+        (folder / ".vox").mkdir(mode=0o700, exist_ok=True)
+        return cls(folder, VOX_MESH_ENABLED="1", **variables)
+
     def having(self, **variables: str) -> VoxCommand:
         """The same with more variables."""
         return VoxCommand(self.folder, **(self.variables | variables))
@@ -71,7 +77,7 @@ class VoxCommand:
         """All that the command can see."""
         kept = {
             name: os.environ[name]
-            for name in ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME")
+            for name in ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
             if name in os.environ
         }
         return kept | {"PYTHONPATH": str(_ROOT)} | self.variables
@@ -151,7 +157,7 @@ def memory(tmp_path: Path) -> VoxCommand:
 @pytest.fixture
 def vox(tmp_path: Path) -> VoxCommand:
     """Commands on the file home."""
-    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=MESH_TOKEN)
+    return VoxCommand.with_home(tmp_path, VOX_MESH_TOKEN=MESH_TOKEN)
 
 
 @pytest.fixture(params=["file", "mesh"])

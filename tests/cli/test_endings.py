@@ -155,7 +155,14 @@ def test_a_file_that_is_no_database_ends_with_2_and_is_left_alone(vox: VoxComman
     assert letter.read_text() == "Dear database,"
 
 
-_EXITS = {"BadSettings": 2, "DriverMissing": 2, "BadValue": 2, "NotJson": 2, "WrongBackend": 2}
+_EXITS = {
+    "BadSettings": 2,
+    "DriverMissing": 2,
+    "BadValue": 2,
+    "WrongBackend": 2,
+    "ForeignDatabase": 2,
+    "NotJson": 2,
+}
 _EXITS |= dict.fromkeys(("BadDocument", "BadManifest", "BadPolicy", "BadScore", "BadBudget", "BadAddress"), 2)
 _EXITS |= dict.fromkeys(("DatabaseUnavailable", "Unreachable", "ServerFull", "NoAnswer", "CircuitOpen"), 3)
 _EXITS |= dict.fromkeys(("DatabaseBusy", "DatabaseClockJumped", "OutcomeUnknown", "Overloaded"), 3)

@@ -77,9 +77,7 @@ async def test_a_token_lets_its_bearer_write_with_each_key_of_the_server(
 
 
 def test_a_read_only_token_reads_and_cant_write(keys: Path, server: Server, tmp_path: Path) -> None:
-    writing = VoxCommand(tmp_path, VOX_MESH_ENABLED="1").at(
-        server, made(keys, "--ttl", "1h", "--key", "sqld.pem")
-    )
+    writing = VoxCommand.with_home(tmp_path).at(server, made(keys, "--ttl", "1h", "--key", "sqld.pem"))
     assert writing("db", "init").code == 0
     reading = writing.at(server, made(keys, "--read-only", "--ttl", "30d", "--key", "sqld.pem"))
     assert reading("db", "status", "--json").document["schema_version"]
@@ -120,7 +118,7 @@ def test_the_private_key_is_its_owners_alone_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_key_of_an_earlier_version_next_to_a_node_is_used_with_a_warning(tmp_path: Path) -> None:
-    vox = VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
+    vox = VoxCommand.with_home(tmp_path)
     vox("token", "create", "--ttl", "1d", "--key", ".vox/sqld.pem")
     made = vox("token", "create", "--ttl", "1d", "--json")
     assert made.document["key"] == ".vox/sqld.pem"

@@ -20,6 +20,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
+from vox_mesh.store.script import Script, Statement
 
 READ_TOKEN: Final = "a-token-for-those-who-look"
 _PATIENCE_S: Final = 30.0
@@ -237,3 +238,14 @@ async def test_more_listeners_than_there_is_room_for_are_notified(
 async def test_strangers_are_given_nothing(node: MeshNode) -> None:
     async with httpx.AsyncClient(base_url=address_of(node)) as client:
         assert_problem(await client.get(events.PATH), 401, "token_missing")
+
+
+async def test_agents_that_come_and_go_are_named(node: MeshNode) -> None:
+    async with _listening(node, topics="agents") as listener:
+        assert (await listener.next()).name == "reset"
+        await node.messages.send("ben", "hello", sender="ann")
+        await node.run_once()
+        came = await listener.next("agent_seen")
+        assert (came.data["agent_id"], came.data["state"]) == ("ann", "alive")
+        await node.store.write(Script(Statement("DELETE FROM agent_presence")))
+        assert (await listener.next("agent_gone")).data["agent_id"] == "ann"

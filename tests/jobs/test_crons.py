@@ -196,6 +196,7 @@ async def test_a_cron_is_added_listed_and_removed(node: MeshNode) -> None:
     assert added.expression == "0 3 * * *"
     assert before_ms < added.next_ms <= before_ms + 25 * _HOUR_MS
     assert await crons.add("tidy", "0 3 * * *", TIDY, BERLIN) == added == await the_cron(node)
+    assert await crons.add("tidy", "0 3 * * *", TIDY.model_dump(exclude_unset=True), BERLIN) == added
     with pytest.raises(BadValue, match="cron tidy exists already"):
         await crons.add("tidy", "0 4 * * *", TIDY, BERLIN)
     await crons.remove("tidy")

@@ -17,7 +17,7 @@ from tests.support.jobs.job_desks import ended
 from tests.support.jobs.jobs_in_hand import lapse, ops
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import Script, Statement
-from vox_mesh.errors import Refused, StaleClaim
+from vox_mesh.errors import JobNotSucceeded, Refused, StaleClaim
 from vox_mesh.jobs.worker.attempt import GiveUp, Yield
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.inference import SNAPSHOT
@@ -53,6 +53,48 @@ async def test_what_an_async_handler_returns_is_the_result(node: MeshNode) -> No
     job = await done(node, 21)
     assert (job.state, job.attempts, job.failures) == ("succeeded", 1, 0)
     assert await left_by(node, job) == {"result": b'{"attempt":1,"twice":42}'}
+
+
+async def test_a_handler_has_the_results_of_its_predecessors(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        results = await context.results()
+        return [context.payload, *results.values()]
+
+    first = await node.jobs.schedule("work", "first")
+    second = await node.jobs.schedule("work", "second", after=[first])
+    async with node.worker.running():
+        assert await node.jobs.result(second, timeout=PATIENCE_S) == ["second", ["first"]]
+
+
+async def test_an_async_handler_that_is_stopped_sees_that_it_is_cancelled(node: MeshNode) -> None:
+    begun, seen = asyncio.Event(), list[bool]()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(context.is_cancelled)
+
+    job = await node.jobs.schedule("work")
+    async with node.worker.running():
+        await begun.wait()
+        await node.jobs.abort(job)
+        await node.jobs.wait(job, timeout=PATIENCE_S)
+        await node.worker.catch_up()
+    assert seen == [True]
+
+
+async def test_a_job_without_success_has_no_result(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        raise GiveUp("not today")
+
+    job = await done(node)
+    with pytest.raises(JobNotSucceeded, match="not today"):
+        await node.jobs.result(job)
 
 
 async def test_a_handler_that_is_not_async_runs_beside_the_others(local: MeshNode) -> None:

@@ -97,7 +97,7 @@ async def test_a_node_whose_command_has_only_sent_can_be_given_another_key(share
 
 
 async def test_the_log_and_the_doctor_are_content_after_commands_have_sent(tmp_path: Path) -> None:
-    vox = VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
+    vox = VoxCommand.with_home(tmp_path)
     settings = load_settings(_env_file=None, enabled=True)  # as the commands have them, in their folder
     for number in range(2):
         async with Mesh.open_command(settings) as command:

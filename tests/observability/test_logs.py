@@ -140,7 +140,7 @@ def _run(vox: VoxCommand, code: str, *arguments: str) -> Ended:
 @pytest.fixture
 def vox(tmp_path: Path) -> VoxCommand:
     """Commands and programs on the file home."""
-    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1", VOX_MESH_TOKEN=_TOKEN)
+    return VoxCommand.with_home(tmp_path, VOX_MESH_TOKEN=_TOKEN)
 
 
 # --- what lines are about ------------------------------------------------------------------------

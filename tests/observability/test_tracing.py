@@ -147,7 +147,7 @@ def collector() -> Iterator[Collector]:
 def vox(tmp_path: Path) -> VoxCommand:
     """Commands and programs on the file home, where handlers lie."""
     (tmp_path / "my_handlers.py").write_text(_HANDLERS)
-    return VoxCommand(tmp_path, VOX_MESH_ENABLED="1")
+    return VoxCommand.with_home(tmp_path)
 
 
 def _run(vox: VoxCommand, code: str, *arguments: str) -> Ended:

@@ -64,7 +64,7 @@ def test_it_works_by_itself_in_another_folder(wheel: Path, tmp_path: Path) -> No
     ran = subprocess.run(
         [sys.executable, "-c", USE],
         cwd=elsewhere,
-        env={**os.environ, "PYTHONPATH": str(unpacked)},
+        env={**os.environ, "PYTHONPATH": str(unpacked), "VOX_MESH_HOME": ".vox"},
         capture_output=True,
         text=True,
         timeout=60,

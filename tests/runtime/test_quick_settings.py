@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.runtime.test_settings import BAD, READ, approve
 from vox_mesh import Settings, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.settings import EXAMPLES, variable_of
-from vox_mesh.settings.quick import FIELDS, quick_settings
+from vox_mesh.settings.fields import FIELDS
+from vox_mesh.settings.quick import quick_settings
 from vox_mesh.settings.secrets import SECRET_VARIABLES
 
 _PROPERTIES = ("backend", "file_path", "is_database_elsewhere")
@@ -31,7 +33,8 @@ _VARIABLES = st.sampled_from([*EXAMPLES, *(name.lower() for name in EXAMPLES), "
 
 def values_of(found: Settings) -> dict[str, Any]:
     """All that a command may ask of its settings."""
-    return {name: getattr(found, name) for name in (*Settings.model_fields, *_PROPERTIES)}
+    values = {name: getattr(found, name) for name in (*Settings.model_fields, *_PROPERTIES)}
+    return {**values, "given": set(found.model_fields_set)}
 
 
 def agree() -> bool:
@@ -92,3 +95,58 @@ def test_secrets_from_files_and_credentials_are_left_to_the_other(
     monkeypatch.delenv("VOX_DB_TOKEN_FILE")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert quick_settings() is None
+
+
+_FOLDERS = ("work", "work/repository", "work/repository/src", "linked/src")
+_PLACES = st.sampled_from(["", "work", "work/repository", "work/repository/src", "linked", "linked/src"])
+_LINES = st.sampled_from(
+    [
+        "",
+        "TURSO_DATABASE_URL=file:app.db",
+        "VOX_AGENT_ID=ada",
+        "VOX_MESH_ENABLED=1",
+        "VOX_MESH_HOME=.vox",
+        "VOX_DB_PATH=a.db",
+        "VOX_DB_URL=file:a.db",
+    ]
+)
+
+
+@given(
+    homes=st.dictionaries(_PLACES, st.booleans(), max_size=3),
+    files=st.dictionaries(_PLACES, st.tuples(_LINES, st.booleans()), max_size=2),
+    is_gone=st.booleans(),
+    folder=st.sampled_from(_FOLDERS),
+    chosen=st.sampled_from([None, ".vox", "../.vox", "elsewhere"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_find_the_same_mesh_in_any_layout(
+    tmp_path: Path,
+    homes: dict[str, bool],
+    files: dict[str, tuple[str, bool]],
+    is_gone: bool,
+    folder: str,
+    chosen: str | None,
+) -> None:
+    """A repository, a linked worktree of it, homes with and without `init`, and `.env` files."""
+    with tempfile.TemporaryDirectory(dir=tmp_path) as root, pytest.MonkeyPatch.context() as patch:
+        base = Path(root)
+        for each in _FOLDERS:
+            (base / each).mkdir(parents=True, exist_ok=True)
+        private = base / "work/repository/.git/worktrees/linked"
+        if not is_gone:
+            private.mkdir(parents=True)
+            (private / "commondir").write_text("../..")
+        (base / "linked/.git").write_text(f"gitdir: {private}\n")
+        for place, is_made in homes.items():
+            (base / place / ".vox").mkdir(mode=0o700)
+            if is_made:
+                (base / place / ".vox/mesh.json").touch()
+        for place, (line, is_trusted) in files.items():
+            (base / place / ".env").write_text(line)
+            if is_trusted:
+                approve(base / place / ".env")
+        if chosen is not None:
+            patch.setenv("VOX_MESH_HOME", chosen)
+        patch.chdir(base / folder)
+        agree()

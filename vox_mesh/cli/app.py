@@ -26,6 +26,7 @@ NAME: Final = "vox-mesh"
 _OUTPUT: Final = 1
 
 _COMMANDS: Final = {
+    "agents": "vox_mesh.cli.node.agents:agents",
     "beat": "vox_mesh.cli.rhythm.beat:beat",
     "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",
@@ -35,6 +36,7 @@ _COMMANDS: Final = {
     "doctor": "vox_mesh.cli.doctor.doctor:doctor",
     "guard": "vox_mesh.cli.locks.guard:guard",
     "inbox": "vox_mesh.cli.messages.inbox:inbox",
+    "init": "vox_mesh.cli.init:init",
     "kind": "vox_mesh.cli.jobs.kinds:kind",
     "job": "vox_mesh.cli.jobs.job:job",
     "lock": "vox_mesh.cli.locks.lock:lock",
@@ -90,7 +92,7 @@ def app() -> None:
 
     \b
     Example:
-      VOX_MESH_ENABLED=1 vox-mesh db init
+      vox-mesh init
     """
 
 

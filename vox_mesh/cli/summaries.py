@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SUMMARIES: Final = {
+    "agents": "List the agents and what they do",
     "beat": "Show the current beat, its phase, the tempo and the leader",
     "budget": "Set budgets in beats, and show spending",
     "completion": "Print the completion script of a shell",
@@ -14,6 +15,7 @@ SUMMARIES: Final = {
     "doctor": "Check settings, database and nodes, and give advice",
     "guard": "Reject commits of paths that another agent holds",
     "inbox": "Show, claim or acknowledge the messages of an agent",
+    "init": "Create the mesh of this repository or folder",
     "kind": "Pause, limit and audit kinds of job",
     "job": "Schedule, inspect, wait for, abort and verify jobs",
     "lock": "Acquire, renew, release, list and break locks",

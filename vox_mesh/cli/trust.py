@@ -10,7 +10,7 @@ import click
 from vox_mesh.cli.support.output import json_option, show_one
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import trust as approvals
-from vox_mesh.settings.names import ENV_FILE
+from vox_mesh.settings.fields import ENV_FILE
 
 
 class EnvFileMissing(MeshError):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
+from vox_mesh.nodes.agents import Agents
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock
 from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.oplog.oplog import Heads, OpLog
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.schema.statements import named
@@ -42,10 +44,14 @@ class Heartbeat:
         database_clock: DatabaseClock,
         witness: StoreWitness,
         dependencies: Dependencies,
+        agents: Agents,
+        sightings: Sightings,
         *,
         vitals: Callable[[], Vitals],
+        local_agents: Callable[[], Collection[str]],
         tick_s: float,
     ) -> None:
+        """`local_agents` returns the agents that live in this process."""
         self._store = store
         self._presence = presence
         self._oplog = oplog
@@ -54,7 +60,10 @@ class Heartbeat:
         self._database_clock = database_clock
         self._witness = witness
         self._dependencies = dependencies
+        self._agents = agents
+        self._sightings = sightings
         self._vitals = vitals
+        self._local_agents = local_agents
         self._tick_s = tick_s
         self._minute_began = dependencies.monotonic()
         self._anchored: Heads = {}
@@ -107,10 +116,13 @@ class Heartbeat:
         if is_full_minute := began - self._minute_began >= _MINUTE_S:
             moved = await self._moved_heads()
             scripts = self._seal_scripts() + ([self._oplog.anchor_script(moved)] if moved else [])
+            scripts.append(self._agents.prune_script())
         steps = self._database_clock.unrecorded[:]
         scripts += map(self._oplog.clock_step_script, steps)
         if self._clock.correction_ms:
             scripts.append(Script(_SLEW, repeatable=True))
+        if (sighted := self._sightings.script(self._local_agents())) is not None:
+            scripts.append(sighted)
         started = self._clock.started()
         tick, is_all = await self._write(self._presence.beat(self._vitals()), scripts, self._tick_s)
         now_ms, correction_ms, *witnessed = tick.rows[0]
@@ -118,6 +130,7 @@ class Heartbeat:
         self._witness.record_beat(*witnessed)
         if is_all:
             del self._database_clock.unrecorded[: len(steps)]
+            self._sightings.written()
         if is_full_minute:
             self._minute_began = began
         if is_all:

@@ -29,7 +29,7 @@ class Scope(StrEnum):
     READ = "read"
     WRITE = "write"
     RELAY = "relay"
-    """To deliver messages; relay keys have it too."""
+    """To deliver messages, and to read files of artifacts by hash; relay keys have it too."""
 
     METRICS = "metrics"
     """To read metrics and the reasons of health checks."""
@@ -58,7 +58,9 @@ _METRICS_TOKEN: Final = Grant(
     "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
 )
 _RELAY_KEY: Final = Grant(
-    "relay key", frozenset({Scope.RELAY}), ("relay_only", "relay key can deliver messages only")
+    "relay key",
+    frozenset({Scope.RELAY}),
+    ("relay_only", "relay key can deliver messages and read artifacts only"),
 )
 
 

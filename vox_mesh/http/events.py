@@ -24,14 +24,19 @@ from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.redaction import redacted_json
+from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
+from vox_mesh.views.agents import AgentView
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
-from vox_mesh.views.overview import Overview, OverviewReader
+from vox_mesh.views.overview import MAX_AGENTS, Overview, OverviewReader
 
 PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
 BEATS: Final = "beats"
+AGENTS: Final = "agents"
+AGENT_SEEN: Final = "agent_seen"
+AGENT_GONE: Final = "agent_gone"
 
 _QUEUE_SIZE: Final = 16
 _KEEPALIVE_S: Final = 15.0
@@ -54,6 +59,13 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     "nodes": lambda overview: [
         (node.node_id, node.incarnation, node.state, node.role, node.load, node.activity, node.faults)
         for node in overview.nodes
+    ],
+    AGENTS: lambda overview: [
+        (
+            *(agent.agent_id, agent.state, agent.node_id, agent.task_id, agent.task_state, agent.unread),
+            *(agent.lock_count, agent.waits_for_count, agent.job_count),
+        )
+        for agent in overview.agents
     ],
     "locks": lambda overview: [
         (lock.lock_key, lock.fence_token, len(lock.waiters)) for lock in overview.locks
@@ -168,9 +180,11 @@ class EventStream:
     ) -> AsyncGenerator[Event, None]:
         selected = {name: part for name, part in _PARTS.items() if name in topics}
         sent: dict[str, Any] | None = None
+        agents = AgentChanges()
         async with aclosing(self._feed.watch()) as overviews:
             async for overview in overviews:
                 now = {name: part(overview) for name, part in selected.items()}
+                changed_agents = agents.update(overview) if AGENTS in topics else []
                 if sent is None:
                     state: dict[str, Any] = {name: json_of(overview, name) for name in selected}
                     if BEATS in topics:
@@ -181,6 +195,8 @@ class EventStream:
                     for name in selected:
                         if now[name] != sent[name]:
                             yield name, json_of(overview, name), None
+                    for event in changed_agents:
+                        yield event
                 sent = now
 
     async def _beats(self, has_reset: asyncio.Event) -> AsyncGenerator[Event, None]:
@@ -188,6 +204,30 @@ class EventStream:
         async with aclosing(self._mesh.rhythm.beats()) as beats:
             async for frame in beats:
                 yield BEATS, frame, None
+
+
+class AgentChanges:
+    """Tell which agents came and went between overviews."""
+
+    def __init__(self) -> None:
+        self._present: dict[str, AgentView] = {}
+
+    def update(self, overview: Overview) -> list[Event]:
+        """Return an event for each agent that is seen now and was not before, or is gone and was not before.
+
+        An agent beyond the maximum of an overview is not known to be gone.
+        """
+        before = self._present
+        self._present = {each.agent_id: each for each in overview.agents if each.state != AgentState.GONE}
+        is_cut = len(overview.agents) >= MAX_AGENTS
+        gone = {each.agent_id: each for each in overview.agents if each.state == AgentState.GONE}
+        events: list[Event] = [
+            (AGENT_SEEN, view, None) for name, view in self._present.items() if name not in before
+        ]
+        for name, view in before.items():
+            if name in gone or (name not in self._present and not is_cut):
+                events.append((AGENT_GONE, gone.get(name, view), None))
+        return events
 
 
 def _last_id(request: web.Request) -> int | None:

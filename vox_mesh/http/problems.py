@@ -23,6 +23,7 @@ from vox_mesh.errors import (
     Contended,
     DatabaseFault,
     DatabaseUnavailable,
+    JobNotSucceeded,
     KeyRefused,
     LockHeld,
     LockLost,
@@ -62,7 +63,7 @@ _STATUS: Final = (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(StaleIncarnation, WrongBackend),
+            *(JobNotSucceeded, StaleIncarnation, WrongBackend),
         ),
         HTTPStatus.CONFLICT,
     ),

@@ -10,6 +10,7 @@ from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.admission import Admission
 from vox_mesh.http.api.api import Api
+from vox_mesh.http.artifact_client import HttpArtifactSource
 from vox_mesh.http.events import EventStream
 from vox_mesh.http.health import Checks, HealthPages
 from vox_mesh.http.limits import Quotas, RefusalBrake
@@ -87,6 +88,7 @@ class NodeServer:
             faults=store.faults,
         )
         messages.relay_by(self._outbox)
+        mesh.artifacts.source = HttpArtifactSource(messages.directory, keys)
 
     async def start(self) -> str:
         """Start to listen; return the announced address."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -103,11 +103,15 @@ class Crons:
         self._logged_unusable: set[str] = set()
         self._fired_ms: dict[str, int] = {}  # the latest time of each cron that this process has fired
 
-    async def add(self, name: str, expression: str, manifest: Manifest, timezone: str = "UTC") -> CronJob:
+    async def add(
+        self, name: str, expression: str, manifest: Manifest | Mapping[str, Any], timezone: str = "UTC"
+    ) -> CronJob:
         """Add a cron that schedules a job at each time of the expression. Adding it again changes nothing.
 
-        Raises `BadValue` if another cron has this name.
+        A manifest may be given by its fields. Raises `BadValue` if another cron has this name.
         """
+        if not isinstance(manifest, Manifest):
+            manifest = Manifest.of(**manifest)
         if not _NAME.fullmatch(name):
             raise BadValue(
                 f"a cron's name must be up to 64 letters, digits, _, . and -, got {name!r}",

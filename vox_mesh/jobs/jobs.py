@@ -21,6 +21,7 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
@@ -88,8 +89,10 @@ class Jobs:
         random_bytes: Callable[[int], bytes],
         trusted_keys: TrustedKeys,
         monotonic: Callable[[], float],
+        read_artifact: ReadArtifact,
     ) -> None:
         self._store = store
+        self._read_artifact = read_artifact
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
@@ -332,6 +335,19 @@ class Jobs:
                 with suppress(DatabaseUnavailable):  # continues when the database is back
                     job = await self.queries.find(job.job_id)
             return job
+
+    async def result(self, reference: Reference, *, timeout: float | None = None) -> Any:
+        """Wait until the job is terminal, and return what its handler returned, or what its command printed.
+
+        Raises `JobNotSucceeded` if it did not succeed, and `TimeoutError` after `timeout` seconds.
+        """
+        return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
+
+    async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the results of the jobs among these that have succeeded, by id."""
+        found = await self.queries.find_all(job_ids, fresh=True)
+        succeeded = [each for each in found.values() if each.state == JobState.SUCCEEDED]
+        return {each.job_id: await read_result(each, self._read_artifact) for each in succeeded}
 
     # --- deprecated ------------------------------------------------------------------------------
 

@@ -56,8 +56,12 @@ class Locks:
         monotonic: Callable[[], float],
         *,
         on_granted: Callable[[int], None],
+        on_agent: Callable[[str, str], None],
     ) -> None:
-        """`on_granted` is called with the fencing token of each lock that an agent acquires."""
+        """`on_granted` is called with the fencing token of each lock that an agent acquires.
+
+        `on_agent` is called with each agent that asks for a lock, and its action.
+        """
         self._store = store
         self._mesh = store.mesh_id
         self._clock = clock
@@ -68,6 +72,7 @@ class Locks:
         self._acquirer = LockAcquirer(store, clock, self._holders, monotonic)
         self._held = HeldLocks(store, self._release_after_hold, monotonic)
         self._on_granted = on_granted
+        self._on_agent = on_agent
         self.waited = Histogram(QUICK_S)
         """How long granted requests waited, in seconds."""
 
@@ -90,6 +95,7 @@ class Locks:
         checked_seconds("wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held")
         refuse_mesh_keys(request.keys)
         self._clock.refuse_if_off()
+        self._on_agent(request.holder_agent, "lock")
         asked_at = self._monotonic()
         lock = await self._acquirer.acquire(request, wait=wait)
         self.waited.observe(self._monotonic() - asked_at)

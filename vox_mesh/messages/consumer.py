@@ -12,7 +12,7 @@ from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.claims import MAX_CLAIMED, RELAYED_PREFIX, Claims, firsts_of_pairs, is_relayed
 from vox_mesh.messages.inboxes import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.model.messages.records import Message
+from vox_mesh.model.messages.records import ROLE, Message
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store
@@ -33,7 +33,7 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 _DEBOUNCE_S: Final = 0.002  # a busy mesh commits all the time
 _BUSY_INTERVAL_S: Final = 0.02
 _CLEAN_INTERVAL_S: Final = 1.0
-_FIRST_LIMIT: Final = 8
+_FIRST_LIMIT: Final = 8  # for an agent alone: messages to a role are shared with other consumers
 _QUICK_S: Final = 1.0
 _STALE_FRACTION: Final = 0.25  # of a lease: messages not handed out by then are released, and claimed again
 _MARGIN_S: Final = 0.002
@@ -79,7 +79,9 @@ class Consumer:
         self._prefetched_at = 0.0
         self._expires_ms = float("inf")  # the earliest expiry of the prefetched messages, or earlier
         self._at_once = at_once
-        self._limit = min(_FIRST_LIMIT, at_once)
+        has_roles = any(name.startswith(ROLE) for name in names)
+        self._first_limit = min(1 if has_roles else _FIRST_LIMIT, at_once)
+        self._limit = self._first_limit
         self._claim_name: str | None = None  # of a claim that is not answered yet
         self._polled_at = self._looked_at = self._cleaned_at = float("-inf")
         self._next_ms: int | None = None
@@ -128,8 +130,12 @@ class Consumer:
         await self._release(self.mark_rejected(message))
 
     def has_pair(self, pair: _Pair) -> bool:
-        """Return whether messages of this pair are in progress or prefetched here."""
-        return self._is_busy(pair) or any(each.pair == pair for each in self._prefetched)
+        """Return whether messages of this sender and receiver are in progress or prefetched here."""
+        sender, receiver = pair
+        parallel = [key for key in self._busy if key[1] == receiver and key[0].startswith(f"{sender}\n")]
+        return any(map(self._is_busy, (pair, *parallel))) or any(
+            each.addresses == pair for each in self._prefetched
+        )
 
     # --- handing out -----------------------------------------------------------------------------
 
@@ -195,7 +201,7 @@ class Consumer:
     async def _release_prefetched(self) -> None:
         stock, self._prefetched = self._prefetched, []
         if self._claim_name is None:  # otherwise the same number is requested again
-            self._limit = min(_FIRST_LIMIT, self._at_once)  # a slow consumer should leave messages to others
+            self._limit = self._first_limit  # a slow consumer should leave messages to others
         await self._release(stock)
 
     async def _release_stale(self) -> None:

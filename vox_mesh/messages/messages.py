@@ -16,7 +16,7 @@ The way of a message, a module for each step:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -45,6 +45,7 @@ from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
+    MESH_AGENT,
     ROLE,
     Message,
     MessageState,
@@ -86,12 +87,16 @@ class Messages:
         dependencies: Dependencies,
         agent: str | None,
         trusted_keys: TrustedKeys,
+        *,
+        on_agent: Callable[[str, str], None],
     ) -> None:
+        """`on_agent` is called with each agent that sends or receives, and its action."""
         monotonic = dependencies.monotonic
         self._store = store
         self._writer = writer
         self._clock = clock
         self._agent = agent
+        self._on_agent = on_agent
         self._monotonic = monotonic
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._consumers: list[Consumer] = []
@@ -143,6 +148,7 @@ class Messages:
         route: Route = Auto,
         timeout: float | None = None,
         statements: MakeStatements | None = None,
+        ordered: bool = False,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
@@ -150,6 +156,9 @@ class Messages:
         `ttl` seconds from now. If it is not acknowledged within `ack_within` seconds, its sender is notified.
         Messages sent with the same `key` (a ULID) and content are one message. The `statements` take effect
         with it, or neither does; such a message is not spooled while the database is unreachable.
+
+        Messages to an agent are received in order. Messages to a role are received in parallel, unless they
+        are `ordered`: then the next one of the sender comes when the last was settled.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -157,6 +166,8 @@ class Messages:
         sender = self.agent_or_default(sender)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
+        if sender != MESH_AGENT:
+            self._on_agent(sender, "send")
         await self.queries.learn_time()
         now_ms = self._clock.now_ms
         own = self._writer.identity  # loaded first: the clock ticks in its name
@@ -180,6 +191,7 @@ class Messages:
                 sender_node=own.node_id,
                 sender_incarnation=self._writer.incarnation,
                 traceparent=traceparent or carried,
+                is_ordered=int(ordered or not to.startswith(ROLE)),
             )
             return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
 
@@ -336,7 +348,14 @@ class Messages:
         )
 
     def _names(self, agent: str | None, roles: Sequence[str]) -> list[str]:
-        return inbox_names(self.agent_or_default(agent), roles)
+        agent = self.agent_or_default(agent)
+        self._on_agent(agent, "receive")
+        return inbox_names(agent, roles)
+
+    @property
+    def local_agents(self) -> list[str]:
+        """The agents that receive in this process now."""
+        return [name for name in self.relay_buffer.names if not name.startswith(ROLE)]
 
     # --- settling --------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class RelayBuffer:
 
     def _is_taken_by_other(self, message: Message, taker: Receiver) -> bool:
         others = self._receivers.get(message.receiver_agent, ())
-        return any(each is not taker and each.has_pair(message.pair) for each in others)
+        return any(each is not taker and each.has_pair(message.addresses) for each in others)
 
     def drop_claimed(self, messages: Sequence[Message]) -> None:
         """Drop messages that were claimed from the database."""

@@ -145,8 +145,8 @@ class Outbox:
 
     def _record_last(self, message: Message) -> str | None:
         """Record a message, and return the one sent before it in the same pair, if known."""
-        before = self._last.get(message.pair)
-        self._last[message.pair] = message.message_uuid
+        before = self._last.get(message.addresses)
+        self._last[message.addresses] = message.message_uuid
         return UNKNOWN if before == message.message_uuid else before  # the same one is sent again
 
     async def _resolve(self) -> None:
@@ -354,6 +354,10 @@ class AgentDirectory:
     async def find_url(self, url: str) -> Peer | None:
         """Return the node with this URL."""
         return await self._find("node_at", url)
+
+    async def find_node(self, node_id: str) -> Peer | None:
+        """Return the node with this id; `None` if it can't be reached."""
+        return await self._find("node_named", node_id)
 
     def _cached(self, query: str, name: str) -> tuple[bool, Peer | None]:
         since, peer = self._known.get((query, name), (float("-inf"), None))

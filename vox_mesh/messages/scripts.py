@@ -38,7 +38,7 @@ _SEND: Final = Shape(
     subject=_message_id,
     repeatable=True,
     single_statement=sql("send_one"),
-    single_statement_values=WIRE_FIELDS,
+    single_statement_values=(*WIRE_FIELDS, "is_ordered"),
 )
 _ACK: Final = Shape(
     "messages.ack",
@@ -67,18 +67,18 @@ def json(values: Iterable[object]) -> str:
 
 def send_script(message: Message) -> Script:
     """Return the script that stores a message; no rows if its id is taken, or we are superseded."""
-    return Script.of(_SEND, _wire_values(message), appendable=True)
+    return Script.of(_SEND, _stored_values(message), appendable=True)
 
 
 def send_guarded(mesh: Mesh, message: Message, *before: Statement) -> Script:
     """Return the script that stores a message after statements that may refuse it."""
-    answer = Answer(sql("send"), (json([_wire_values(message)]), *mesh), ("message_uuid", "stored"))
+    answer = Answer(sql("send"), (json([_stored_values(message)]), *mesh), ("message_uuid", "stored"))
     return Script(*before, answer=answer, repeatable=True)
 
 
 def send_with(mesh: Mesh, message: Message, statements: Sequence[Statement]) -> Script:
     """Return the script that stores a message together with these statements, or neither."""
-    stored = Statement(sql("send"), (json([_wire_values(message)]), *mesh))
+    stored = Statement(sql("send"), (json([_stored_values(message)]), *mesh))
     guard = Statement(
         sql("refuse_unless_ours"),
         (*mesh, message.message_uuid, message.signature),
@@ -101,6 +101,10 @@ def ack_on_arrival_script(message: Message) -> Script:
 
 def _wire_values(message: Message) -> dict[str, str | int | None]:
     return dict(zip(WIRE_FIELDS, message, strict=False))
+
+
+def _stored_values(message: Message) -> dict[str, str | int | None]:
+    return {**_wire_values(message), "is_ordered": message.is_ordered}
 
 
 # --- receivers -----------------------------------------------------------------------------------

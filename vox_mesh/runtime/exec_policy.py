@@ -13,9 +13,9 @@ from vox_mesh.jobs.exec.isolation import choose_isolation
 from vox_mesh.jobs.exec.policy import ExecPolicy, path_of_worker
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 from vox_mesh.settings import Settings
-from vox_mesh.settings.names import ENV_FILE
+from vox_mesh.settings.fields import ENV_FILE
 from vox_mesh.settings.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES
-from vox_mesh.settings.trust import config_folder, read_env_file
+from vox_mesh.settings.trust import config_folder, env_files
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +63,9 @@ def _node_files(settings: Settings, secrets: ExecSecrets) -> Iterator[Path]:
     yield settings.home_dir
     yield config_folder()
     yield Path(ENV_FILE)
-    file = read_env_file(Path(ENV_FILE))
-    written = {} if file is None else file.variables
-    for name in (CREDENTIALS, *(name + FILE_SUFFIX for name in SECRET_VARIABLES)):
-        yield from (Path(path) for path in (os.environ.get(name), written.get(name)) if path)
+    names = (CREDENTIALS, *(name + FILE_SUFFIX for name in SECRET_VARIABLES))
+    yield from (Path(path) for name in names if (path := os.environ.get(name)))
+    for file in env_files():
+        yield file.path
+        yield from (file.path.parent / path for name in names if (path := file.variables.get(name)))
     yield from (path for path in secrets.sources.values() if path is not None)

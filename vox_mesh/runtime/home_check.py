@@ -7,15 +7,17 @@ bring a key that this user does not control alone.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from vox_mesh.errors import BadSettings
-from vox_mesh.settings.ownership import is_link, ownership_fault, ownership_hint
+from vox_mesh.settings.discovery import FOLDER
+from vox_mesh.settings.ownership import is_link, link_refused, refuse_unless_owned
+from vox_mesh.store.files import load_or_create, make_private
 
+_GITIGNORE: Final = ".gitignore"
 _ARTIFACTS: Final = "artifacts"
 _MAX_DEPTH: Final = 4
 
@@ -28,15 +30,37 @@ def refuse_unsafe_home(home: Path, database: Path) -> None:
     """
     for path in (*_relative_steps(home), *_relative_steps(database)):
         if is_link(path):
-            raise _link(path)
+            raise link_refused(path)
     if home.exists():
-        _check_owner(home, home.stat())
+        refuse_unless_owned(home, home.stat())
         for path in _entries(home, 1):
             _check(path)
     if not database.is_absolute() or database.absolute().is_relative_to(home.absolute()):
         for path in (database.parent, *database.parent.glob(f"{database.name}*")):
             if path.exists() or is_link(path):
                 _check(path)
+
+
+def make_home(home: Path) -> None:
+    """Create a home, accessible to this user only. Raises `BadSettings` if it can't be created."""
+    try:
+        make_private(home)
+    except OSError as error:
+        raise BadSettings(
+            f"VOX_MESH_HOME: {home} can't be used: {error.strerror}", hint="set it to a folder of your own"
+        ) from None
+    keep_out_of_git(home)
+
+
+def keep_out_of_git(home: Path) -> None:
+    """Have git ignore a home: it holds the node's private key.
+
+    Nothing is written into a folder of another name that holds something else, such as a repository's root.
+    """
+    path = home / _GITIGNORE
+    with suppress(OSError):  # there is no home yet, or it is read-only
+        if not path.exists() and (home.name == FOLDER or not any(home.iterdir())):
+            load_or_create(path, lambda: b"*\n")
 
 
 def _relative_steps(path: Path) -> Iterator[Path]:
@@ -60,20 +84,6 @@ def _entries(folder: Path, depth: int) -> Iterator[Path]:
 
 def _check(path: Path) -> None:
     if is_link(path):
-        raise _link(path)
+        raise link_refused(path)
     with suppress(FileNotFoundError):  # another process of the home has removed it meanwhile
-        _check_owner(path, path.lstat())
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    fault = ownership_fault(path, status)
-    # A file that others could write is out of their reach in a private folder.
-    if fault is not None and (status.st_uid != os.geteuid() or stat.S_ISDIR(status.st_mode)):
-        raise BadSettings(f"VOX_MESH_HOME: {fault}", hint=ownership_hint(path, status))
-
-
-def _link(path: Path) -> BadSettings:
-    return BadSettings(
-        f"VOX_MESH_HOME: {path} is a symbolic link, which is not followed",
-        hint=f"remove it, or set VOX_MESH_HOME and VOX_DB_PATH to absolute paths instead of {path}",
-    )
+        refuse_unless_owned(path, path.lstat())

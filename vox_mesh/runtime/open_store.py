@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.runtime.home_check import refuse_unsafe_home
+from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.script import WriterId, new_key
@@ -55,6 +55,7 @@ def slot_of(settings: Settings, role: Role) -> Slot | None:
     if role is not Role.NODE or settings.backend is Backend.MEMORY:
         return None
     refuse_unsafe_home(settings.home_dir, settings.file_path)
+    make_home(settings.home_dir)
     return take_slot(settings.home_dir, settings.node_id)
 
 
@@ -214,8 +215,11 @@ def _token(settings: Settings) -> str | None:
     return None if settings.db_token is None else settings.db_token.get_secret_value()
 
 
-async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
-    """Open the engine below a store, for work on the whole database such as backup and restore."""
+async def open_engine(settings: Settings, note: Note = ignore_note, *, beside_others: bool = False) -> Engine:
+    """Open the engine below a store, for work on the whole database such as backup and restore.
+
+    With `beside_others` the file may be that of another application.
+    """
     # Imported late: a command on the file backend does not load the network engines.
     if settings.backend is Backend.MEMORY:
         from vox_mesh.store.engines.memory import MemoryEngine
@@ -224,7 +228,12 @@ async def open_engine(settings: Settings, note: Note = ignore_note) -> Engine:
     refuse_unsafe_home(settings.home_dir, settings.file_path)
     if settings.backend is Backend.FILE:
         from vox_mesh.store.engines.file import FileEngine
+        from vox_mesh.store.schema.foreign import refuse_foreign_file
 
+        if not beside_others:
+            refuse_foreign_file(settings.file_path)
+        if settings.file_path.absolute().is_relative_to(settings.home_dir.absolute()):
+            make_home(settings.home_dir)
         return await FileEngine.open(settings.file_path)
     arguments = settings.endpoint, _token(settings), settings.db_request_timeout, note
     match settings.db_driver:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.proof.artifacts import Artifacts
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
+    from vox_mesh.nodes.agents import Agents
     from vox_mesh.nodes.identity import Identity
     from vox_mesh.nodes.nodes import Features, Nodes
     from vox_mesh.occ.conflicts import Conflict, Conflicts
@@ -68,6 +70,7 @@ class MeshServices(RenamedAttributes):
         self._artifacts_folder = artifacts_folder
         self._owner_key = owner_key
         self._remembered = remembered
+        self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
     @property
@@ -88,6 +91,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.nodes.nodes import Nodes
 
         return Nodes(self.store, self.clock)
+
+    @cached_property
+    def agents(self) -> Agents:
+        """Return the agents of the mesh."""
+        from vox_mesh.nodes.agents import Agents
+
+        return Agents(self.store, self.clock)
 
     @cached_property
     def features(self) -> Features:
@@ -167,6 +177,7 @@ class MeshServices(RenamedAttributes):
             self._agent,
             self._dependencies.monotonic,
             on_granted=self._writer.witness.record_token,
+            on_agent=self.sightings.note,
         )
 
     @cached_property
@@ -202,7 +213,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.messages.messages import Messages
 
         return Messages(
-            self.store, self._writer, self.clock, self._dependencies, self._agent, self.trusted_keys
+            self.store,
+            self._writer,
+            self.clock,
+            self._dependencies,
+            self._agent,
+            self.trusted_keys,
+            on_agent=self.sightings.note,
         )
 
     @cached_property
@@ -218,6 +235,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies.secret,
             self.trusted_keys,
             self._dependencies.monotonic,
+            lambda content_hash: self.artifacts.body(content_hash),
         )
 
     @cached_property

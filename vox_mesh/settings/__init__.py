@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vox_mesh.settings.settings import EXAMPLES, Settings, load_settings, variable_of
+    from vox_mesh.settings.fields import EXAMPLES
+    from vox_mesh.settings.settings import Settings, load_settings, variable_of
 
 __all__ = ["EXAMPLES", "Settings", "load_settings", "variable_of"]
 
@@ -15,5 +16,6 @@ def __getattr__(name: str) -> Any:
     """Load the settings when first asked for: a process removes its secrets from its environment before."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module("vox_mesh.settings.settings"), name)
+    module = "fields" if name == "EXAMPLES" else "settings"
+    globals()[name] = found = getattr(import_module(f"vox_mesh.settings.{module}"), name)
     return found

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from vox_mesh.errors import BadSettings
+
 _OTHERS_CAN_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _ROOT: Final = 0
 
@@ -33,3 +35,19 @@ def is_link(path: Path) -> bool:
         return stat.S_ISLNK(path.lstat().st_mode)
     except FileNotFoundError:
         return False
+
+
+def refuse_unless_owned(path: Path, status: os.stat_result) -> None:
+    """Raise `BadSettings` if others may have prepared a file or folder of a home."""
+    fault = ownership_fault(path, status)
+    # A file that others could write is out of their reach in a private folder.
+    if fault is not None and (status.st_uid != os.geteuid() or stat.S_ISDIR(status.st_mode)):
+        raise BadSettings(f"VOX_MESH_HOME: {fault}", hint=ownership_hint(path, status))
+
+
+def link_refused(path: Path) -> BadSettings:
+    """Return the error for a symbolic link in a home."""
+    return BadSettings(
+        f"VOX_MESH_HOME: {path} is a symbolic link, which is not followed",
+        hint=f"remove it, or set VOX_MESH_HOME and VOX_DB_PATH to absolute paths instead of {path}",
+    )

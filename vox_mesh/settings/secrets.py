@@ -46,6 +46,11 @@ def secret_of(name: str) -> str | None:
     return os.environ.get(name) or _taken.get(name) or None
 
 
+def is_exported(name: str) -> bool:
+    """Return whether the environment had a variable at the start, empty or not."""
+    return name in os.environ or name in _taken
+
+
 def secret_from_file(name: str, variables: Mapping[str, str | None] = os.environ) -> str | None:
     """Return the secret in the file that `<name>_FILE` names. Raises `BadSettings` if it can't be read."""
     variable = name + FILE_SUFFIX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -23,8 +23,15 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.settings.names import ENV_FILE, NAME, PLAIN_FIELDS
-from vox_mesh.settings.sources import EnvFileSource, SecretSource, VariableSource
+from vox_mesh.settings.fields import ENV_FILE, EXAMPLES, FIELDS, NAME, PLAIN_FIELDS, Kind
+from vox_mesh.settings.paths import file_url_path
+from vox_mesh.settings.sources import (
+    EnvFileSource,
+    MeshEnvFileSource,
+    MeshSource,
+    SecretSource,
+    VariableSource,
+)
 from vox_mesh.settings.trust import check_env_file
 
 _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": False, "ws": False}
@@ -39,7 +46,7 @@ def _name(value: str) -> str:
 def _database_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme == "file":
-        if not _path_of(value):
+        if not file_url_path(value):
             raise ValueError("a file: URL must have a path")
         return value
     if parts.scheme not in _REMOTE_SCHEMES:
@@ -53,14 +60,6 @@ def _database_url(value: str) -> str:
         raise ValueError("the query of the URL must be ?tls=0 or ?tls=1")  # it may hold a secret: not shown
     _check_port(parts)
     return value
-
-
-def _path_of(file_url: str) -> str:
-    """Return the path in a `file:` URL, with or without slashes for the absent host."""
-    parts = urlsplit(file_url)
-    if parts.netloc not in ("", "localhost"):
-        return unquote(parts.netloc + parts.path)
-    return unquote(parts.path)
 
 
 def _control_address(value: str) -> str:
@@ -113,6 +112,29 @@ Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(t
 """A duration as people write it, in seconds."""
 
 
+def sources_of(settings_cls: type[BaseSettings], env_file: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+    """Return the sources of settings besides arguments, the first of which wins."""
+    found: list[PydanticBaseSettingsSource] = [
+        VariableSource(settings_cls),
+        SecretSource(settings_cls),
+        EnvFileSource(settings_cls, env_file, PLAIN_FIELDS),
+    ]
+    if env_file == ENV_FILE:  # neither none nor another one was asked for
+        found.append(MeshEnvFileSource(settings_cls, PLAIN_FIELDS))
+    return (*found, MeshSource(settings_cls))
+
+
+def _field(name: str) -> Any:
+    """Return the field of a setting as the table describes it."""
+    found = FIELDS[name]
+    alias = AliasChoices(*found.variables) if found.second is not None else found.variable
+    bounds: dict[str, Any] = {"ge": found.least, "le": found.most}
+    if found.kind is Kind.TEXT:
+        bounds = {"max_length": found.most}
+    given = {key: bound for key, bound in bounds.items() if bound is not None}
+    return Field(found.default, validate_default=False, validation_alias=alias, **given)
+
+
 class Settings(BaseSettings):
     """The settings of a process. Secrets are `SecretStr`: they never show in `repr`, logs or JSON."""
 
@@ -125,54 +147,44 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    enabled: bool = Field(False, validation_alias="VOX_MESH_ENABLED")
-    node_id: Name | None = Field(None, validation_alias="VOX_MESH_NODE_ID")
-    control_addr: ControlAddress | None = Field(None, validation_alias="VOX_MESH_CONTROL_ADDR")
-    bind: BindAddress | None = Field(None, validation_alias="VOX_MESH_BIND")
-    http: bool = Field(True, validation_alias="VOX_MESH_HTTP")
-    message_retention: Seconds = Field(
-        86_400.0, validate_default=False, validation_alias="VOX_MESH_MESSAGE_RETENTION", ge=1, le=31_536_000
-    )
-    worker_exec: bool = Field(False, validation_alias="VOX_WORKER_EXEC")
-    worker_exec_allow: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_ALLOW")
-    worker_exec_user: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_USER", max_length=64)
-    worker_exec_sandbox: Sandbox = Field(Sandbox.AUTO, validation_alias="VOX_WORKER_EXEC_SANDBOX")
-    worker_exec_limits: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_LIMITS")
-    worker_exec_secrets: str | None = Field(None, validation_alias="VOX_WORKER_EXEC_SECRETS")
-    worker_concurrency: int = Field(8, validation_alias="VOX_WORKER_CONCURRENCY", ge=1, le=1_000)
-    tempo_policy: Path | None = Field(None, validation_alias="VOX_MESH_TEMPO_POLICY")
-    rates: Path | None = Field(None, validation_alias="VOX_MESH_RATES")
-    scope_id: str = Field("", validation_alias="VOX_MESH_SCOPE_ID", max_length=64)
-    repository_id: Name = Field("default", validation_alias="VOX_MESH_REPOSITORY_ID")
-    token: Token | None = Field(None, validation_alias="VOX_MESH_TOKEN")
-    read_token: Token | None = Field(None, validation_alias="VOX_MESH_READ_TOKEN")
-    metrics_token: Token | None = Field(None, validation_alias="VOX_MESH_METRICS_TOKEN")
-    rate_limit: int = Field(500, validation_alias="VOX_MESH_RATE_LIMIT", ge=1, le=1_000_000)
-    open_limit: int = Field(100_000, validation_alias="VOX_MESH_OPEN_LIMIT", ge=1, le=1_000_000_000)
-    owner_key: PublicKey | None = Field(None, validation_alias="VOX_MESH_OWNER_KEY")
-    tick: Seconds = Field(5.0, validate_default=False, validation_alias="VOX_MESH_TICK", ge=0.05, le=3_600)
-    home_dir: Path = Field(Path(".vox"), validation_alias="VOX_MESH_HOME")
-    agent_id: str | None = Field(None, validation_alias="VOX_AGENT_ID", max_length=128)
-    log_format: Literal["text", "json"] = Field("text", validation_alias="VOX_LOG_FORMAT")
-    db_url: DatabaseUrl | None = Field(
-        None, validation_alias=AliasChoices("VOX_DB_URL", "TURSO_DATABASE_URL")
-    )
-    db_token: SecretStr | None = Field(
-        None, validation_alias=AliasChoices("VOX_DB_TOKEN", "TURSO_AUTH_TOKEN")
-    )
-    db_path: Path = Field(Path(".vox/cache/db/local.db"), validation_alias="VOX_DB_PATH")
-    db_driver: Driver = Field(Driver.AUTO, validation_alias="VOX_DB_DRIVER")
-    db_replica: ReplicaChoice = Field(ReplicaChoice.AUTO, validation_alias="VOX_DB_REPLICA")
-    db_max_stale_ms: int = Field(5_000, validation_alias="VOX_DB_MAX_STALE_MS", ge=0, le=3_600_000)
-    db_circuit_breaker: bool = Field(False, validation_alias="VOX_DB_CIRCUIT_BREAKER")
-    db_allow_plaintext: bool = Field(False, validation_alias="VOX_DB_ALLOW_PLAINTEXT")
-    db_deadline: Seconds = Field(
-        10.0, validate_default=False, validation_alias="VOX_DB_DEADLINE", gt=0, le=600
-    )
-    db_request_timeout: Seconds = Field(
-        5.0, validate_default=False, validation_alias="VOX_DB_REQUEST_TIMEOUT", gt=0, le=600
-    )
-    spool_max_bytes: int = Field(64 * 2**20, validation_alias="VOX_SPOOL_MAX_BYTES", ge=4_096)
+    enabled: bool = _field("enabled")
+    node_id: Name | None = _field("node_id")
+    control_addr: ControlAddress | None = _field("control_addr")
+    bind: BindAddress | None = _field("bind")
+    http: bool = _field("http")
+    message_retention: Seconds = _field("message_retention")
+    worker_exec: bool = _field("worker_exec")
+    worker_exec_allow: str | None = _field("worker_exec_allow")
+    worker_exec_user: str | None = _field("worker_exec_user")
+    worker_exec_sandbox: Sandbox = _field("worker_exec_sandbox")
+    worker_exec_limits: str | None = _field("worker_exec_limits")
+    worker_exec_secrets: str | None = _field("worker_exec_secrets")
+    worker_concurrency: int = _field("worker_concurrency")
+    tempo_policy: Path | None = _field("tempo_policy")
+    rates: Path | None = _field("rates")
+    scope_id: str = _field("scope_id")
+    repository_id: Name = _field("repository_id")
+    token: Token | None = _field("token")
+    read_token: Token | None = _field("read_token")
+    metrics_token: Token | None = _field("metrics_token")
+    rate_limit: int = _field("rate_limit")
+    open_limit: int = _field("open_limit")
+    owner_key: PublicKey | None = _field("owner_key")
+    tick: Seconds = _field("tick")
+    home_dir: Path = _field("home_dir")
+    agent_id: str | None = _field("agent_id")
+    log_format: Literal["text", "json"] = _field("log_format")
+    db_url: DatabaseUrl | None = _field("db_url")
+    db_token: SecretStr | None = _field("db_token")
+    db_path: Path = _field("db_path")
+    db_driver: Driver = _field("db_driver")
+    db_replica: ReplicaChoice = _field("db_replica")
+    db_max_stale_ms: int = _field("db_max_stale_ms")
+    db_circuit_breaker: bool = _field("db_circuit_breaker")
+    db_allow_plaintext: bool = _field("db_allow_plaintext")
+    db_deadline: Seconds = _field("db_deadline")
+    db_request_timeout: Seconds = _field("db_request_timeout")
+    spool_max_bytes: int = _field("spool_max_bytes")
 
     @classmethod
     def settings_customise_sources(
@@ -185,8 +197,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources, the first of which wins."""
         assert isinstance(dotenv_settings, DotEnvSettingsSource)
-        env_file = EnvFileSource(settings_cls, dotenv_settings.env_file, PLAIN_FIELDS)
-        return init_settings, VariableSource(settings_cls), SecretSource(settings_cls), env_file
+        return (init_settings, *sources_of(settings_cls, dotenv_settings.env_file))
 
     @property
     def backend(self) -> Backend:
@@ -207,7 +218,7 @@ class Settings(BaseSettings):
     def file_path(self) -> Path:
         """Return the database file of the file backend."""
         if self.db_url is not None and self.db_url.startswith("file:"):
-            return Path(_path_of(self.db_url))
+            return Path(file_url_path(self.db_url))
         return self.db_path
 
     @property
@@ -224,47 +235,6 @@ class Settings(BaseSettings):
         """Return whether the database is on another machine, with its own clock."""
         return self.backend is Backend.SERVER and not is_loopback(urlsplit(self.endpoint).hostname or "")
 
-
-EXAMPLES: Final = {
-    "VOX_MESH_ENABLED": "1",
-    "VOX_MESH_NODE_ID": "builder-1",
-    "VOX_MESH_CONTROL_ADDR": "http://10.0.0.7:7400",
-    "VOX_MESH_BIND": "0.0.0.0:7400",
-    "VOX_MESH_HTTP": "0",
-    "VOX_MESH_MESSAGE_RETENTION": "1d",
-    "VOX_WORKER_EXEC": "1",
-    "VOX_WORKER_EXEC_ALLOW": "git fetch origin,/opt/tools/convert",
-    "VOX_WORKER_EXEC_USER": "vox-jobs",
-    "VOX_WORKER_EXEC_SANDBOX": "bwrap",
-    "VOX_WORKER_EXEC_LIMITS": "nofile=1024,as=4G",
-    "VOX_WORKER_EXEC_SECRETS": "API_KEY,NPM_TOKEN=/run/secrets/npm",
-    "VOX_WORKER_CONCURRENCY": "8",
-    "VOX_MESH_TEMPO_POLICY": "tempo.yaml",
-    "VOX_MESH_RATES": "rates.yaml",
-    "VOX_MESH_SCOPE_ID": "acme",
-    "VOX_MESH_REPOSITORY_ID": "website",
-    "VOX_MESH_TOKEN": "the-output-of-vox-mesh-token-random",
-    "VOX_MESH_READ_TOKEN": "another-output-of-vox-mesh-token-random",
-    "VOX_MESH_METRICS_TOKEN": "a-third-output-of-vox-mesh-token-random",
-    "VOX_MESH_RATE_LIMIT": "500",
-    "VOX_MESH_OPEN_LIMIT": "100000",
-    "VOX_MESH_OWNER_KEY": "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7",
-    "VOX_MESH_TICK": "5s",
-    "VOX_MESH_HOME": ".vox",
-    "VOX_AGENT_ID": "planner",
-    "VOX_LOG_FORMAT": "json",
-    "VOX_DB_URL": "libsql://my-db.turso.io",
-    "VOX_DB_TOKEN": "eyJ...",
-    "VOX_DB_PATH": ".vox/cache/db/local.db",
-    "VOX_DB_DRIVER": "auto",
-    "VOX_DB_REPLICA": "auto",
-    "VOX_DB_MAX_STALE_MS": "5000",
-    "VOX_DB_CIRCUIT_BREAKER": "1",
-    "VOX_DB_ALLOW_PLAINTEXT": "1",
-    "VOX_DB_DEADLINE": "10s",
-    "VOX_DB_REQUEST_TIMEOUT": "5s",
-    "VOX_SPOOL_MAX_BYTES": "67108864",
-}
 
 _TOKENS: Final = frozenset({"VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"})
 

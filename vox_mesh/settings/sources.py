@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
@@ -17,15 +17,17 @@ from pydantic_settings import (
 )
 
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.discovery import FALSE, mesh_defaults, mesh_env_file
+from vox_mesh.settings.fields import PREFIX
+from vox_mesh.settings.paths import resolved_in
 from vox_mesh.settings.secrets import (
     FILE_SUFFIX,
+    is_exported,
     secret_from_credentials,
     secret_from_file,
     secret_of,
 )
 from vox_mesh.settings.trust import EnvFile, read_env_file
-
-_FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
 
 def names_of(field: FieldInfo) -> tuple[str, ...]:
@@ -95,11 +97,16 @@ class EnvFileSource(DotEnvSettingsSource):
         if file is None:
             return {}
         self._files.append(file)
-        return {name.lower(): value for name, value in file.variables.items() if value}
+        folder = file_path.parent
+        return {
+            name.lower(): resolved_in(folder, name.upper(), value)
+            for name, value in file.variables.items()
+            if value and _is_taken(name)
+        }
 
     def __call__(self) -> dict[str, Any]:
         """Return the values that the file may set."""
-        decided = _fields_of(self.current_state, self.settings_cls)
+        decided = fields_of(self.current_state, self.settings_cls)
         given = EnvSettingsSource.__call__(self)  # not that of the parent class, which adds unknown names
         given = {**_without_fields(given, self.settings_cls), **self._secrets_in_files()}
         values = {key: value for key, value in given.items() if self._field(key) not in decided}
@@ -109,7 +116,7 @@ class EnvFileSource(DotEnvSettingsSource):
         return values
 
     def _field(self, key: str) -> str:
-        return next(iter(_fields_of((key,), self.settings_cls)), "")
+        return next(iter(fields_of((key,), self.settings_cls)), "")
 
     def _secrets_in_files(self) -> dict[str, str]:
         """Return the paths that the file gives for secrets; they are read once the file is approved."""
@@ -133,10 +140,59 @@ class EnvFileSource(DotEnvSettingsSource):
             raise _unapproved(file.path, refused)
 
 
+def _is_taken(name: str) -> bool:
+    """Return whether a `.env` file may set a variable.
+
+    Other names, such as those of Turso, belong to the application in the folder, not to the mesh. An exported
+    variable wins, also if it is empty.
+    """
+    name = name.upper()
+    return name.startswith(PREFIX) and not is_exported(name)
+
+
+class MeshEnvFileSource(PydanticBaseSettingsSource):
+    """The `.env` file of the mesh's folder, for settings that the current folder's does not set."""
+
+    def __init__(self, settings_cls: type[BaseSettings], plain: Collection[str]) -> None:
+        self._plain = plain
+        super().__init__(settings_cls)
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return nothing: the file is found late."""
+        return None, field_name, False
+
+    @property
+    def path(self) -> Path | None:
+        """Return where the file would be, by the values of the sources before this one."""
+        return mesh_env_file(_by_field(self.current_state, self.settings_cls).get("home_dir"))
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values that the file may set."""
+        if self.path is None:
+            return {}
+        file = EnvFileSource(self.settings_cls, self.path, self._plain)
+        file._set_current_state(self.current_state)  # noqa: SLF001 - as pydantic does before it calls a source
+        return file()
+
+
+class MeshSource(PydanticBaseSettingsSource):
+    """The mesh of the current folder: its home, its database, and that it is enabled if `init` made it."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return nothing: the values depend on each other."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values that no earlier source has set."""
+        given = _by_field(self.current_state, self.settings_cls)
+        fields = self.settings_cls.model_fields
+        return {names_of(fields[name])[0]: value for name, value in mesh_defaults(given).items()}
+
+
 def _unapproved(path: Path, names: Collection[str]) -> BadSettings:
     return BadSettings(
         f"{path} sets {', '.join(names)}: not used, because you have not approved this file",
-        hint="read it, then run `vox-mesh trust`",
+        hint=f"read it, then run `vox-mesh trust`{f' in {path.parent}' if path.is_absolute() else ''}",
     )
 
 
@@ -146,7 +202,7 @@ def _secret_names(settings_cls: type[BaseSettings]) -> Iterator[str]:
             yield from names_of(field)
 
 
-def _fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[str]:
+def fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[str]:
     """Return the fields that are set by these keys: variables, or names of fields."""
     wanted = {key.lower() for key in keys}
     return {
@@ -156,10 +212,15 @@ def _fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[s
     }
 
 
+def _by_field(state: Mapping[str, Any], settings_cls: type[BaseSettings]) -> dict[str, Any]:
+    """Return the values by field, whether they are given by variables or by names of fields."""
+    return {name: value for key, value in state.items() for name in fields_of((key,), settings_cls)}
+
+
 def _without_fields(values: Mapping[str, Any], settings_cls: type[BaseSettings]) -> dict[str, Any]:
     """Return the values that are given by variables, not by names of fields."""
     return {key: value for key, value in values.items() if key not in settings_cls.model_fields}
 
 
 def _is_default(field: FieldInfo, text: str) -> bool:
-    return text == str(field.default) or (field.default is False and text.lower() in _FALSE)
+    return text == str(field.default) or (field.default is False and text.lower() in FALSE)

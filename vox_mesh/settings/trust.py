@@ -11,20 +11,21 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Final
 
-from dotenv import dotenv_values
-
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.discovery import mesh_env_file
+from vox_mesh.settings.fields import ENV_FILE, FIELDS, PREFIX
 from vox_mesh.settings.ownership import ownership_fault, ownership_hint
 
 _MAX_BYTES: Final = 1 << 20
+_HOME: Final = FIELDS["home_dir"].variable
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,31 @@ class EnvFile:
     """A `.env` file: its variables, and whether the user has approved its content."""
 
     path: Path
-    variables: Mapping[str, str | None]
+    text: str
     digest: str
     is_trusted: bool
+
+    @cached_property
+    def variables(self) -> Mapping[str, str | None]:
+        """Return the variables that it sets.
+
+        An untrusted file can't refer to variables of the environment: it could copy a secret into a harmless
+        setting.
+        """
+        from dotenv import dotenv_values  # imported late: most files set nothing of the mesh
+
+        return dotenv_values(stream=StringIO(self.text), interpolate=self.is_trusted)
+
+    @property
+    def may_set(self) -> bool:
+        """Return whether it mentions any setting of the mesh."""
+        return PREFIX in self.text.upper()
 
 
 def read_env_file(path: Path) -> EnvFile | None:
     """Read a `.env` file, or return `None` if there is none.
 
-    Raises `BadSettings` if other users may have written it. An untrusted file can't refer to variables of the
-    environment: it could copy a secret into a harmless setting.
+    Raises `BadSettings` if other users may have written it.
     """
     try:
         content = _read_owned(path)
@@ -49,8 +65,16 @@ def read_env_file(path: Path) -> EnvFile | None:
         return None
     digest = hashlib.sha256(content).hexdigest()
     is_trusted = _load().get(_key(path)) == digest
-    variables = dotenv_values(stream=StringIO(content.decode()), interpolate=is_trusted)
-    return EnvFile(path, variables, digest, is_trusted)
+    return EnvFile(path, content.decode(), digest, is_trusted)
+
+
+def env_files() -> list[EnvFile]:
+    """Return the `.env` files that settings are read from: the current folder's, and the mesh's."""
+    here = read_env_file(Path(ENV_FILE))
+    written = None if here is None else here.variables.get(_HOME)
+    path = mesh_env_file(os.environ.get(_HOME) or written or None)
+    found = (here, None if path is None else read_env_file(path))
+    return [file for file in found if file is not None]
 
 
 def check_env_file(path: Path) -> None:
@@ -127,6 +151,8 @@ def _load() -> dict[str, str]:
 def _save(trusted: Mapping[str, str]) -> None:
     path = _list_path()
     try:
+        import tempfile  # slow to import
+
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, draft = tempfile.mkstemp(".new", path.name, path.parent)
         with os.fdopen(descriptor, "w") as file:

@@ -15,6 +15,7 @@ from vox_mesh.model.occ.merge import Columns
 from vox_mesh.occ.conflicts import Conflict
 from vox_mesh.occ.tables import WRITTEN_AT
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
 
@@ -39,6 +40,10 @@ async def details(mesh: MeshServices, item: Any) -> list[str]:
             return await _message(mesh, item)
         case ConflictLine():
             return await _conflict(mesh, item)
+        case AgentView():
+            jobs = ", ".join(f"{job.kind} {job.job_id}" for job in item.jobs)
+            lists = {"locks": ", ".join(item.locks), "waits_for": ", ".join(item.waits_for), "jobs": jobs}
+            return fields(_with_times(asdict(item) | lists))
         case NodeView():
             kinds = ", ".join(item.kinds)
             return fields(_with_times(asdict(item) | {"kinds": kinds}))

@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.cli.support.output import printable
 from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.views.agents import AgentView, some_of
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
     ConflictLine,
@@ -248,6 +250,36 @@ def _conflict(conflict: ConflictLine) -> PanelLine:
     )
 
 
+# --- agents --------------------------------------------------------------------------------------
+
+_AGENT_STYLES: Final = {
+    AgentState.ALIVE: "green",
+    AgentState.QUIET: "yellow",
+    AgentState.GONE: "bright_black",
+}
+
+
+def _agent(agent: AgentView) -> PanelLine:
+    return _line(
+        agent.agent_id,
+        agent,
+        agent.agent_id,
+        (agent.state, _AGENT_STYLES[AgentState(agent.state)]),
+        span(agent.age_ms),
+        (agent.unread or "", "yellow"),
+        f"{agent.bu:g}" if agent.bu else "",
+        some_of(agent.locks, agent.lock_count),
+        (some_of(agent.waits_for, agent.waits_for_count), "yellow"),
+        agent.works_on,
+        agent.node_id,
+    )
+
+
+def _agents_summary(overview: Overview) -> str:
+    states = [agent.state for agent in overview.agents]
+    return _counts(*((states.count(state), state.value) for state in AgentState))
+
+
 # --- all of them ---------------------------------------------------------------------------------
 
 NODES: Final = Panel(
@@ -314,4 +346,15 @@ CONFLICTS: Final = Panel(
     lambda overview: [_conflict(each) for each in overview.conflicts],
     lambda overview: _counts((overview.open_conflicts, "open")),
 )
-PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS)
+AGENTS: Final = Panel(
+    "agents",
+    "Agents",
+    (
+        *(Column("agent", 10), Column("state", 5), Column("seen", 5, is_number=True)),
+        *(Column("unread", 6, is_number=True), Column("cost", 4, is_number=True), Column("holds", 10)),
+        *(Column("waits for", 9), Column("works on", 8), Column("node", 8)),
+    ),
+    lambda overview: [_agent(each) for each in overview.agents],
+    _agents_summary,
+)
+PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS, AGENTS)

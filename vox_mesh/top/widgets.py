@@ -54,7 +54,8 @@ def heights(wanted: Sequence[int], available: int, chosen: int | None = None) ->
     """Divide the available lines among panels; return the height of each.
 
     Each gets its title and one row, if it has any; then the chosen one gets what it wants, then the others.
-    The rest goes to the chosen one, or is shared.
+    If that is not enough for the chosen one, the last of the others show their titles only. The rest goes to
+    the chosen one, or is shared.
     """
     given = [min(2, want) for want in wanted]
     left = available - sum(given)
@@ -62,6 +63,11 @@ def heights(wanted: Sequence[int], available: int, chosen: int | None = None) ->
         more = max(0, min(wanted[chosen] - given[chosen], left))
         given[chosen] += more
         left -= more
+        for at in reversed(range(len(given))):
+            if at != chosen and given[at] > 1 and (left < 0 or given[chosen] < wanted[chosen]):
+                given[at] -= 1
+                given[chosen] += left >= 0
+                left += left < 0
     while left > 0 and (short := [at for at, want in enumerate(wanted) if given[at] < want]):
         for at in short[:left]:
             given[at] += 1

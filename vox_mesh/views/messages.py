@@ -21,6 +21,7 @@ class MessageView(RecordView, record=Message, without=("signature",)):
     position: int
     after: str | None
     acknowledged: bool
+    is_ordered: bool
 
     @classmethod
     def of(cls, mesh: MeshServices, message: Message) -> MessageView:
@@ -32,4 +33,5 @@ class MessageView(RecordView, record=Message, without=("signature",)):
             payload=message.body,
             **stamp_of(mesh, message.hlc)._asdict(),
             acknowledged=message.state == MessageState.ACKED,
+            is_ordered=bool(message.is_ordered),
         )

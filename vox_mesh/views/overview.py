@@ -17,11 +17,13 @@ from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
+from vox_mesh.nodes.agents import NEWEST, newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
+from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView
 
@@ -30,7 +32,10 @@ T = TypeVar("T")
 MAX_ITEMS: Final = 200
 """The maximum number of items of each sort."""
 
-_SQL: Final = named("overview")
+MAX_AGENTS: Final = 50
+"""The maximum number of agents: each has several lists and counts."""
+
+_OVERVIEW: Final = named("overview")["overview"].replace("SELECT 'newest agents' AS record", NEWEST)
 _READ_TIMEOUT_S: Final = 3.0
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
@@ -172,6 +177,7 @@ class Overview:
 
     now_ms: int
     nodes: tuple[NodeView, ...]
+    agents: tuple[AgentView, ...]
     draining: tuple[str, ...]
     kinds: tuple[KindLine, ...]
     jobs: tuple[JobLine, ...]
@@ -219,9 +225,9 @@ class OverviewReader:
         """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*store.mesh_id, MAX_ITEMS, MESH_PREFIX + OFFICE)
+        values = (*self._mesh.agents.newest_values(MAX_AGENTS), MAX_ITEMS, MESH_PREFIX + OFFICE)
         # Read from the primary: times are relative to its clock.
-        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
+        row: Row = (await store.read(_OVERVIEW, values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
@@ -278,6 +284,7 @@ def _make_overview(
     return Overview(
         now_ms=now_ms,
         nodes=tuple(nodes),
+        agents=tuple(map(AgentView.of, newest_agents(orjson.loads(row["agents"]), now_ms, MAX_AGENTS))),
         draining=tuple(orjson.loads(row["drains"])),
         kinds=_kinds(row, now_ms),
         jobs=tuple(sorted(jobs, key=lambda job: _JOB_ORDER.index(JobState(job.state)))),

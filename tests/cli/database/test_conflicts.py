@@ -181,4 +181,4 @@ def test_what_can_not_be_done_is_one_line(vox: VoxCommand, arguments: str, code:
 def test_on_the_memory_home_there_is_nothing_to_review(memory: VoxCommand, command: str) -> None:
     ended = memory("conflicts", *command.split())
     assert ended.code == 2
-    assert "needs a shared database" in ended.error
+    assert "needs a mesh" in ended.error

@@ -36,8 +36,8 @@ def test_init_on_the_memory_home_is_refused(memory: VoxCommand) -> None:
     for command in ("db init", "db backup b.db", "db restore b.db"):
         ended = memory(*command.split())
         assert ended.code == 2
-        assert "needs a shared database" in ended.error
-        assert "VOX_MESH_ENABLED=1" in ended.error
+        assert "needs a mesh" in ended.error
+        assert "vox-mesh init" in ended.error
     assert list(memory.folder.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_restore_of_a_missing_file_creates_nothing(vox: VoxCommand) -> None:
     ended = vox("db", "restore", "none.db")
     assert ended.code == 1
     assert "none.db" in ended.error
-    assert list(vox.folder.iterdir()) == []
+    assert [path.name for path in vox.folder.rglob("*")] == [".vox"]
 
 
 def test_a_backup_moves_from_file_to_server_and_back(vox: VoxCommand, server: Server, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_text_has_a_line_for_each_check_and_its_advice(vox: VoxCommand) -> None:
     lines = ended.out.splitlines()
     place = next(index for index, line in enumerate(lines) if line.startswith("warn   home"))
     assert lines[place + 1].strip() == "-> run `vox-mesh db init`"
-    assert not (vox.folder / ".vox").exists()  # looking creates nothing
+    assert not any((vox.folder / ".vox").iterdir())  # looking creates nothing
 
 
 def test_a_server_without_auth_is_reported(vox: VoxCommand) -> None:

@@ -92,4 +92,4 @@ def test_what_can_not_be_added_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize("command", ["add c @daily --kind a", "list", "remove c"])
 def test_on_the_memory_home_nothing_comes_again(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_wrong_usage(f"cron {command}", "needs a shared database: the memory backend", capsys)
+    assert_wrong_usage(f"cron {command}", "needs a mesh, and", capsys)

@@ -252,8 +252,8 @@ def test_on_the_memory_home_they_say_why_they_make_no_sense(
     assert app.run(["job", *command.split()]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
-    assert f"`vox-mesh job {command.split()[0]}` needs a shared database" in shown.err
-    assert "VOX_MESH_ENABLED=1" in shown.err
+    assert f"`vox-mesh job {command.split()[0]}` needs a mesh" in shown.err
+    assert "vox-mesh init" in shown.err
 
 
 @pytest.mark.parametrize("command", ["schedule --kind a", "wait 123456", "abort --kind a", "verify 123456"])

@@ -33,7 +33,7 @@ class FinishedJobs(NamedTuple):
 def scene(tmp_path_factory: pytest.TempPathFactory) -> FinishedJobs:
     """Done once, for all tests of the module to copy."""
     folder = tmp_path_factory.mktemp("proofs")
-    vox = VoxCommand(folder, VOX_MESH_ENABLED="1")
+    vox = VoxCommand.with_home(folder)
     command, large = scheduled(vox, "--", "echo", "hello")["job_id"], kind(vox, "test.large")
     done(command, large, home_dir=folder / ".vox", db_path=folder / ".vox/cache/db/local.db")
     return FinishedJobs(folder, command, large)

@@ -76,4 +76,4 @@ def test_what_can_not_be_decided_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize("command", ["pause a", "resume a", "limit a --running 1", "audit a on", "list"])
 def test_on_the_memory_home_nothing_can_be_decided(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_wrong_usage(f"kind {command}", "needs a shared database: the memory backend", capsys)
+    assert_wrong_usage(f"kind {command}", "needs a mesh, and", capsys)

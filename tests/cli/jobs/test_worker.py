@@ -111,7 +111,7 @@ def test_a_list_of_programs_in_the_environment_is_checked_before_anything_is_beg
 def test_on_the_memory_home_there_is_nothing_to_work_on(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_wrong_usage(f"worker {command}", "needs a shared database: the memory backend", capsys)
+    assert_wrong_usage(f"worker {command}", "needs a mesh, and", capsys)
 
 
 def test_with_the_database_away_the_list_ends_with_3(vox: VoxCommand) -> None:

@@ -190,7 +190,7 @@ async def _all_end(vox: VoxCommand, commands: tuple[str, ...], code: int, fault:
 
 
 async def test_on_the_memory_home_a_lock_would_protect_nothing(memory: VoxCommand) -> None:
-    await _all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
+    await _all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "vox-mesh init")
 
 
 async def test_with_the_database_away_nothing_is_started_and_it_ends_with_3(vox: VoxCommand) -> None:

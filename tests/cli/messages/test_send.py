@@ -194,7 +194,7 @@ def _assert_all_end(vox: VoxCommand, commands: tuple[str, ...], code: int, fault
 
 
 def test_on_the_memory_home_messages_would_reach_no_one(memory: VoxCommand) -> None:
-    _assert_all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "VOX_MESH_ENABLED=1")
+    _assert_all_end(memory.having(VOX_AGENT_ID="coder"), _COMMANDS, 2, "vox-mesh init")
 
 
 def test_with_the_database_away_it_ends_with_3(coder: VoxCommand) -> None:

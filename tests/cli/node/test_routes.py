@@ -49,4 +49,4 @@ def test_one_that_is_not_the_owner_is_refused_notified_who_is_and_logged(vox: Vo
 def test_on_the_memory_home_there_is_no_one_to_route_to(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_wrong_usage(f"route {command}", "needs a shared database: the memory backend", capsys)
+    assert_wrong_usage(f"route {command}", "needs a mesh, and", capsys)

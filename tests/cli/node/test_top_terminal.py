@@ -163,7 +163,7 @@ def test_nothing_that_draws_is_loaded_where_nothing_is_drawn(busy: VoxCommand) -
 def test_it_needs_something_to_look_at(memory: VoxCommand) -> None:
     refused = memory("top")
     assert refused.code == 2
-    assert "needs a shared database" in refused.error
+    assert "needs a mesh" in refused.error
 
 
 def test_without_a_database_and_a_terminal_it_ends_as_commands_do(vox: VoxCommand) -> None:

@@ -13,11 +13,12 @@ import pytest
 from tests.support.jobs.job_desks import ControlledHandler
 from tests.support.jobs.staging import end, start
 from tests.support.messages.messaging import write
-from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import ServedNode, serving_api
+from tests.support.messages.relaying import PATIENCE_S, assert_problem
+from tests.support.nodes.serving import READ_TOKEN, ServedNode, serving_api
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import MESH
 from tools.sqld import Server
+from vox_mesh import JobContext
 from vox_mesh.model.base.canonical import content_id
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import check_bundle
@@ -256,3 +257,26 @@ async def test_a_manifest_as_the_document_describes_it_is_one(served: ServedNode
     described = (await served.get("/v1/openapi.json"))["components"]["schemas"]["Manifest"]
     assert {*described["properties"]} == {*Manifest.model_fields} - {"retry_of"}
     assert b'"null"' not in orjson.dumps(described)
+
+
+async def test_results_and_artifacts_are_read_with_the_full_token(served: ServedNode) -> None:
+    node = served.node
+
+    @node.worker.handles("test.result")
+    async def handle(context: JobContext) -> dict[str, int]:
+        await context.keep("page.html", b"<script>" * 4_000, "text/html")
+        return {"pages": 1}
+
+    async with node.worker.running():
+        job = await node.jobs.schedule("test.result")
+        assert await node.jobs.result(job, timeout=PATIENCE_S) == {"pages": 1}
+    path = f"/v1/jobs/{job.job_id}"
+    assert (await served.get(f"{path}/result"))["result"] == {"pages": 1}
+    answer = await served.ask("GET", f"{path}/artifacts/page.html")
+    assert (answer.status_code, answer.content) == (HTTPStatus.OK, b"<script>" * 4_000)
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["Content-Disposition"] == "attachment"
+    for more in ("result", "artifacts/page.html"):
+        refused = await served.ask("GET", f"{path}/{more}", token=READ_TOKEN)
+        assert refused.status_code == HTTPStatus.FORBIDDEN
+    assert (await served.ask("GET", f"{path}/artifacts/none")).status_code == HTTPStatus.NOT_FOUND

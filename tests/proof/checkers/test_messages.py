@@ -170,6 +170,16 @@ def test_two_consumers_of_one_pair_are_found() -> None:
     assert "while ada#1:x had 1" in faults(MESSAGE_CHECKS, "messages-in-order", story)[0]
 
 
+def test_messages_that_are_not_ordered_may_be_handled_at_once_and_in_any_order() -> None:
+    story = Story()
+    for key in ("1", "2"):
+        _move(story, key, 100, "stored", deed="insert", is_ordered=0)
+    _move(story, "1", 200, "delivered", ADA, is_ordered=0)
+    _move(story, "2", 300, "delivered", BOB, is_ordered=0)
+    _move(story, "2", 400, "acked", BOB, is_ordered=0)
+    assert not faults(MESSAGE_CHECKS, "messages-in-order", story)
+
+
 def test_a_message_that_came_late_and_a_node_that_began_again_are_all_right() -> None:
     story = Story()
     _move(story, "2", 100, "stored", deed="insert")

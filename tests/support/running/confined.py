@@ -43,6 +43,9 @@ class RealVox:
     variables: dict[str, str] = field(default_factory=dict)
     path: str = _SYSTEM_PATH
 
+    def __post_init__(self) -> None:
+        self.home.mkdir(mode=0o700, exist_ok=True)
+
     @property
     def home(self) -> Path:
         """Return the home of its node."""

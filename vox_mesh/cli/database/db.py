@@ -13,6 +13,7 @@ import click
 
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
+from vox_mesh.cli.support.mesh_report import mesh_report
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import engine_session, start, start_shared
 from vox_mesh.cli.support.terminal import ProgressBar
@@ -130,19 +131,21 @@ db.add_command(lost)
 def init(as_json: bool) -> None:
     """Create the schema, or check the existing one.
 
-    Safe to run at any time, on any number of machines.
+    Safe to run at any time, on any number of machines. Other commands create no schema in a database that
+    holds tables of another application; this one does.
 
     \b
     Example:
-      VOX_MESH_ENABLED=1 vox-mesh db init
+      vox-mesh db init
     """
-    show_one(asyncio.run(_init(start_shared("db init"))), as_json=as_json)
+    show_one(asyncio.run(init_database(start_shared("db init"), beside_others=True)), as_json=as_json)
 
 
-async def _init(settings: Settings) -> dict[str, Any]:
-    async with engine_session(settings) as engine:
+async def init_database(settings: Settings, *, beside_others: bool = False) -> dict[str, Any]:
+    """Create the schema or check it, and return the record to print."""
+    async with engine_session(settings, beside_others=beside_others) as engine:
         found, _ = await versions_at(engine.query)
-        schema_version = await ensure_schema(engine)
+        schema_version = await ensure_schema(engine, beside_others=beside_others)
         facts = await engine.facts()
     return {
         "home": settings.backend.value,
@@ -170,19 +173,23 @@ def status(as_json: bool) -> None:
     if fault is not None:
         raise fault
     if settings.backend is Backend.MEMORY and not as_json:
-        show_lines(["memory backend: data ends with the process; set VOX_MESH_ENABLED=1 to share it"])
+        show_lines(["memory backend: data ends with the process; run `vox-mesh init` to share it"])
 
 
 async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]:
     """Return the known state; without the database it is incomplete, but the spool matters most then."""
+    mesh = mesh_report(settings)
     local = {
+        "mesh": mesh["mesh"],
+        "mesh_from": mesh["mesh_from"],
         "home": settings.backend.value,
         "shared": settings.backend is not Backend.MEMORY,
         "package_version": version("vox-mesh"),
         "scope_id": settings.scope_id,
         "repository_id": settings.repository_id,
     }
-    kept: dict[str, Any] = {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
+    kept: dict[str, Any] = {name: mesh[name] for name in ("settings", "other_meshes")}
+    kept |= {"spool": asdict(await asyncio.to_thread(all_spools, settings.home_dir))}
     if settings.backend is Backend.SERVER:
         kept["replicas"] = [asdict(report) for report in await replica_reports(settings)]
     try:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
+from vox_mesh.cli.support.mesh_report import SECOND_MESH, SECOND_MESH_ADVICE, other_meshes
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
 from vox_mesh.settings import EXAMPLES
-from vox_mesh.settings.names import ENV_FILE
-from vox_mesh.settings.trust import config_folder, read_env_file
+from vox_mesh.settings.fields import FIELDS
+from vox_mesh.settings.origins import mesh_origin, setting_origins
+from vox_mesh.settings.trust import config_folder, env_files
 from vox_mesh.store.engines.file import refuse_unless_ours
 from vox_mesh.store.replica.mark import replicas_next_to
 from vox_mesh.store.replica.paths import mark_of
@@ -26,6 +28,7 @@ from vox_mesh.store.schema.probe import all_spools
 from vox_mesh.store.slots import slots, spools
 
 _OTHER_VARIABLES: Final = frozenset({"VOX_DEBUG", "VOX_GUARD"})
+_OF_TURSO: Final = frozenset(field.second for field in FIELDS.values() if field.second is not None)
 _LOW_BYTES: Final = 2**30
 _TOO_LOW_BYTES: Final = 64 * 2**20
 _OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -51,8 +54,7 @@ async def settings(context: CheckContext) -> CheckResult:
 
 
 def _given(context: CheckContext) -> set[str]:
-    file = read_env_file(Path(ENV_FILE))
-    written = () if file is None else file.variables
+    written = [name for file in env_files() for name in file.variables]
     return {name.upper() for name in (*context.environment, *written)}
 
 
@@ -60,7 +62,7 @@ async def home(context: CheckContext) -> CheckResult:
     """Check the chosen backend and its location."""
     match context.settings.backend:
         case Backend.MEMORY:
-            return warn("memory: nothing is shared or kept", "set VOX_MESH_ENABLED=1 to share state")
+            return warn("memory: nothing is shared or kept", "run `vox-mesh init` to share state")
         case Backend.FILE:
             path = context.settings.file_path
             refuse_unless_ours(path)
@@ -69,6 +71,28 @@ async def home(context: CheckContext) -> CheckResult:
             return ok(f"file: {path}")
         case Backend.SERVER:
             return ok(f"mesh: {context.settings.endpoint}")
+
+
+async def mesh(context: CheckContext) -> CheckResult:
+    """Check which mesh is used, and that it is the only one of the repository."""
+    used = context.settings.home_dir.absolute()
+    found = f"{used}, from {mesh_origin(context.settings)}"
+    others = other_meshes(context.settings)
+    if others:
+        return warn(f"{found}; {SECOND_MESH}: {', '.join(map(str, others))}", SECOND_MESH_ADVICE)
+    return ok(found)
+
+
+async def sources(context: CheckContext) -> CheckResult:
+    """Check where the settings came from, and for variables in `.env` that are not taken from it."""
+    found = "; ".join(f"{name} from {origin}" for name, origin in setting_origins(context.settings).items())
+    ignored = sorted({name for file in env_files() for name in file.variables} & _OF_TURSO)
+    if ignored and context.settings.backend is Backend.FILE and context.settings.db_url is None:
+        return warn(
+            f"{found}; {', '.join(ignored)} in .env not used: they belong to the application",
+            "if the mesh should use that database, set VOX_DB_URL and VOX_DB_TOKEN",
+        )
+    return ok(found)
 
 
 async def disk_space(context: CheckContext) -> CheckResult:
@@ -183,6 +207,8 @@ async def exec_allow(context: CheckContext) -> CheckResult | None:
 
 CHECKS: Final[tuple[DoctorCheck, ...]] = (
     settings,
+    sources,
+    mesh,
     home,
     disk_space,
     file_permissions,

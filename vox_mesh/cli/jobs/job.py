@@ -14,6 +14,7 @@ from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
 from vox_mesh.cli.jobs.job_output import known_job, show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
+from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
@@ -44,7 +45,7 @@ def job() -> None:
     """
 
 
-for _command in (abort, retry, yield_, logs, graph, ready, dead, verify, bundle, rebuild):
+for _command in (abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild):
     job.add_command(_command)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
+from vox_mesh.cli.support.mesh_report import print_mesh, verbose_option
 from vox_mesh.cli.support.options import LockOptions, TrailingCommand, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
     CommandGroup,
@@ -58,6 +59,7 @@ def lock() -> None:
 @lock.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @lock_options
+@verbose_option
 @json_option
 def acquire(
     keys: tuple[str, ...],
@@ -66,6 +68,7 @@ def acquire(
     until: str | None,
     wait: float,
     shared: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Acquire all keys under one fencing token, or none.
@@ -77,6 +80,8 @@ def acquire(
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
     settings = start_quickly("lock acquire")
+    if verbose:
+        print_mesh(settings)
     arguments = LockOptions(keys, agent, ttl, wait, shared, until).arguments(settings)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))

@@ -70,6 +70,7 @@ _MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON shrinks when its spaces and esc
 )
 @click.option("--key", metavar="ULID", help="Idempotency key: the message's id.")
 @click.option("--from", "sender", metavar="AGENT", help="Sender.", show_default="VOX_AGENT_ID")
+@click.option("--ordered", is_flag=True, help="To a role: one by one, in the order sent.")
 @click.option("--text", "is_text", is_flag=True, help="Send BODY as text, even if it looks like JSON.")
 @json_option
 def send(

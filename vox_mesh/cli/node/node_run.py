@@ -260,7 +260,9 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     settings = load_settings(**chosen)
     set_up_logs(settings.log_format)
     if settings.backend is Backend.MEMORY:
-        _log.warning("memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 to share")
+        _log.warning(
+            "memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 or run `vox-mesh init` to share"
+        )
     work = None if no_worker else _work(settings, load_handlers(names), grace)
     if no_worker and names:
         raise click.UsageError("--handlers and --no-worker can't be combined")

@@ -56,18 +56,27 @@ def start_quickly(command: str) -> Settings:
 
 def _refuse_memory(settings: Settings, command: str) -> None:
     if settings.backend is Backend.MEMORY:
-        raise BadSettings(
-            f"`vox-mesh {command}` needs a shared database: the memory backend ends with this process",
-            hint="set VOX_MESH_ENABLED=1",
+        raise _no_mesh(command, settings)
+
+
+def _no_mesh(command: str, settings: Settings) -> BadSettings:
+    if "enabled" in settings.model_fields_set:
+        return BadSettings(
+            f"`vox-mesh {command}` needs a mesh, and VOX_MESH_ENABLED=0 turns it off",
+            hint="unset it, or set VOX_MESH_ENABLED=1",
         )
+    return BadSettings(
+        f"`vox-mesh {command}` needs a mesh, and this folder or repository has none",
+        hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",
+    )
 
 
 @asynccontextmanager
-async def engine_session(settings: Settings) -> AsyncIterator[Engine]:
-    """Open the database below the store."""
+async def engine_session(settings: Settings, *, beside_others: bool = False) -> AsyncIterator[Engine]:
+    """Open the database below the store; `beside_others`, also the file of another application."""
     from vox_mesh.runtime.open_store import open_engine
 
-    engine = await open_engine(settings)
+    engine = await open_engine(settings, beside_others=beside_others)
     try:
         yield engine
     finally:

@@ -19,6 +19,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Grant, Scope
 from vox_mesh.http.admission import Admission, Load
+from vox_mesh.http.api.agents import AGENTS
+from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
@@ -27,8 +29,8 @@ from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
 from vox_mesh.http.api.messages import MESSAGES
 from vox_mesh.http.api.nodes import NODES, OWNER_COMMANDS, ROLES
-from vox_mesh.http.api.openapi import JSON_LINES, document_of
-from vox_mesh.http.api.operations import JsonLines, Operation, RequestModel
+from vox_mesh.http.api.openapi import BYTES, JSON_LINES, document_of
+from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestModel
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
@@ -43,7 +45,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
+    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, ARTIFACTS),
     *(CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
@@ -54,6 +56,9 @@ DOCUMENT: Final = "/v1/openapi.json"
 _JSON: Final = "application/json"
 _EXACT: Final = 2**53
 _PIECE_BYTES: Final = 64 * 2**10
+_NEVER_SHOWN: Final = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+"""The headers of content that agents have made: a browser must not run it."""
+
 _WRITE_TIMEOUT_S: Final = 10.0
 """The timeout for the client to read a piece of a streamed answer."""
 
@@ -111,7 +116,7 @@ class Api:
         undo = None if operation.undo is None else partial(operation.undo, self._mesh)
         work = operation.work(self._mesh, **values)
         answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
-        if isinstance(answer, JsonLines):
+        if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
         body = b"".join(await in_slices(encoded(answer, is_redacted=grant.is_redacted)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
@@ -246,9 +251,11 @@ def _respond(
 # --- streamed answers ----------------------------------------------------------------------------
 
 
-async def send_stream(request: web.Request, answer: JsonLines) -> web.StreamResponse:
+async def send_stream(request: web.Request, answer: JsonLines | Content) -> web.StreamResponse:
     """Send an answer piece by piece; abort the connection if it fails midway, so it can't seem complete."""
     headers = {"Content-Type": JSON_LINES, "Cache-Control": "no-store"}
+    if isinstance(answer, Content):
+        headers |= {"Content-Type": BYTES, "Content-Length": str(answer.size), **_NEVER_SHOWN}
     response = web.StreamResponse(headers=headers)
     async with aclosing(answer.parts) as parts:
         first = await anext(

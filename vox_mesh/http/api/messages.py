@@ -66,6 +66,7 @@ class SendRequest(RequestModel):
     max_attempts: Annotated[int, Field(ge=1, le=1_000)] = MAX_ATTEMPTS
     key: Text | None = None
     traceparent: Text | None = None
+    ordered: bool = False
 
 
 class ClaimRequest(RequestModel):

@@ -10,12 +10,13 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
-from vox_mesh.http.api.operations import Operation
+from vox_mesh.http.api.operations import Content, Operation
 from vox_mesh.http.problems import CONTENT_TYPE
 from vox_mesh.http.redaction import with_hidden_values
 
 _REFERENCE: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
+BYTES: Final = "application/octet-stream"
 JSON_LINES: Final = "application/jsonl"
 _PROBLEM: Final = {
     "type": "object",
@@ -120,7 +121,9 @@ def _plain(field: dict[str, Any], words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(operation: Operation, answer: Any) -> dict[str, Any]:
-    content = {_JSON: {"schema": answer}} if operation.is_json else {JSON_LINES: {"schema": _LINES}}
+    content: dict[str, Any] = {_JSON: {"schema": answer}}
+    if not operation.is_json:
+        content = {BYTES: {}} if operation.answer is Content else {JSON_LINES: {"schema": _LINES}}
     responses: dict[str, Any] = {str(operation.status.value): {"description": "Done.", "content": content}}
     if operation.method == "GET" and operation.is_json:
         responses[str(HTTPStatus.NOT_MODIFIED.value)] = {"description": "Not modified."}

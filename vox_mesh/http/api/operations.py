@@ -101,6 +101,14 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
+class Content:
+    """An answer of bytes, sent as they are read. Its type is never that of a page or script."""
+
+    parts: AsyncGenerator[list[bytes], None]
+    size: int
+
+
+@dataclass(frozen=True)
 class Operation:
     """One operation."""
 
@@ -147,7 +155,7 @@ class Operation:
     @property
     def is_json(self) -> bool:
         """Whether its answer is one JSON document."""
-        return self.answer is not JsonLines
+        return self.answer not in (JsonLines, Content)
 
 
 class Operations:

@@ -28,7 +28,7 @@ _MAX_CONNECTIONS: Final = 64
 _MAX_ANSWER_BYTES: Final = 2**16
 _MAX_PEER_TEXT: Final = 300
 _KEY: Final = re.compile(rf"{re.escape(MARK)}[\w.-]*", re.ASCII)
-_EXPIRED_KEY_CODES: Final = ("token_stale", "token_early")
+EXPIRED_KEY_CODES: Final = ("token_stale", "token_early")
 _UNAUTHORIZED_HINT: Final = "set VOX_MESH_TOKEN to the same value on both nodes"
 _RETRY_STATUSES: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
@@ -60,18 +60,7 @@ class HttpRelayClient:
         return self._clients[is_encrypted]
 
     def _new_client(self, is_encrypted: bool) -> httpx.AsyncClient:
-        import httpx
-
-        # Loading the system's certificates is slow; without encryption an empty store suffices.
-        trust = True if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return httpx.AsyncClient(
-            headers=self._headers,
-            verify=trust,
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE_S),
-            trust_env=False,  # a proxy to the internet can't reach other nodes
-            follow_redirects=False,
-        )
+        return http_client(self._headers, is_encrypted=is_encrypted, timeout_s=_TIMEOUT_S)
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
@@ -83,13 +72,13 @@ class HttpRelayClient:
         body = orjson.dumps([wire(message) for message in messages])
         key = None if self._keys is None else self._keys.current()
         status, document = await self._post(peer, headers, body, key)
-        if self._keys is not None and key is not None and document.get("code") in _EXPIRED_KEY_CODES:
+        if self._keys is not None and key is not None and document.get("code") in EXPIRED_KEY_CODES:
             status, document = await self._post(peer, headers, body, await self._keys.replace(key))
         if status == HTTPStatus.OK:
             return
         detail = f"{status} {self._sanitize(document.get('detail')) or _phrase_of(status)}"
         hint = self._sanitize(document.get("hint"))
-        if document.get("code") in _EXPIRED_KEY_CODES:
+        if document.get("code") in EXPIRED_KEY_CODES:
             raise RelayFailed(detail, hint=hint)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_STATUSES:
             raise RelayFailed(detail)
@@ -118,21 +107,40 @@ class HttpRelayClient:
             # Below httpx, anyio raises `AttributeError` on uvloop if a peer closes the connection early.
             reason = f"{type(error).__name__}: {self._sanitize(str(error))}"
             raise RelayFailed(f"{peer.url}: the connection failed: {reason}") from error
-        return status, {} if status == HTTPStatus.OK else _document(answer)
+        return status, {} if status == HTTPStatus.OK else document_of_answer(answer)
 
     def _sanitize(self, text: object) -> str:
         """Return a peer's text for a log: one line, shortened, and without our token and keys."""
-        shown = text if isinstance(text, str) else ""
-        if self._keys is not None:
-            shown = _KEY.sub("***", shown.replace(self._keys.secret, "***"))
-        return "".join(
-            each if each.isprintable() else "?" for each in " ".join(shown.split())[:_MAX_PEER_TEXT]
-        )
+        return sanitize(text, self._keys)
 
     async def close(self) -> None:
         """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
+
+
+def http_client(headers: dict[str, str], *, is_encrypted: bool, timeout_s: float) -> httpx.AsyncClient:
+    """Return a client for requests to other nodes; the timeout applies to each step of a request."""
+    import httpx
+
+    # Loading the system's certificates is slow; without encryption an empty store suffices.
+    trust = True if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.AsyncClient(
+        headers=headers,
+        verify=trust,
+        timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+        limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE_S),
+        trust_env=False,  # a proxy to the internet can't reach other nodes
+        follow_redirects=False,
+    )
+
+
+def sanitize(text: object, keys: RelayKeys | None) -> str:
+    """Return a peer's text for a log: one line, shortened, and without our token and keys."""
+    shown = text if isinstance(text, str) else ""
+    if keys is not None:
+        shown = _KEY.sub("***", shown.replace(keys.secret, "***"))
+    return "".join(each if each.isprintable() else "?" for each in " ".join(shown.split())[:_MAX_PEER_TEXT])
 
 
 async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
@@ -154,7 +162,8 @@ def _phrase_of(status: int) -> str:
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
 
 
-def _document(answer: bytes) -> dict[str, Any]:
+def document_of_answer(answer: bytes) -> dict[str, Any]:
+    """Return the problem document of an answer; empty if it is none."""
     try:
         document = orjson.loads(answer)
     except orjson.JSONDecodeError:

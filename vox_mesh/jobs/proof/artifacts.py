@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, NamedTuple, Self
+from typing import BinaryIO, Final, NamedTuple, Protocol, Self
 
 import orjson
 from blake3 import blake3
@@ -28,6 +29,8 @@ MAX_STREAM: Final = 64 * 2**20
 MAX_FILE: Final = 2**30
 
 _SQL: Final = named("artifacts")
+_FETCH_TIMEOUT_S: Final = 600.0
+_FETCHED: Final = "fetched"
 _ROW_BYTES: Final = 512  # of a row in a script, without its body
 
 
@@ -76,6 +79,11 @@ class ArtifactSink:
         if accepted:
             self._add(accepted)
 
+    @property
+    def content_hash(self) -> str:
+        """Return the hash of the bytes so far."""
+        return BLAKE3 + self._hasher.hexdigest()
+
     async def finish(self) -> Artifact:
         """Make the written bytes a durable artifact."""
         return self.finish_now() if self._draft is None else await asyncio.to_thread(self.finish_now)
@@ -88,7 +96,7 @@ class ArtifactSink:
                 self._add(
                     f"\n[cut: {self.cut} more bytes were not kept; the limit is {self._limit}]\n".encode()
                 )
-            content_hash = BLAKE3 + self._hasher.hexdigest()
+            content_hash = self.content_hash
             body = None
             if self._draft is None:
                 body = bytes(self._buffer)
@@ -135,6 +143,13 @@ class ArtifactSink:
             raise BadValue(f"artifact {self._output.name} can't be extended: it was finished or discarded")
 
 
+class ArtifactSource(Protocol):
+    """Reads the files of other nodes."""
+
+    def stream(self, node_id: str, content_hash: str) -> AsyncGenerator[bytes, None]:
+        """Yield the content piece by piece, not verified. Raises `ArtifactMissing`."""
+
+
 class Artifacts:
     """Stores the outputs of jobs, and verifies their hashes when they are read."""
 
@@ -142,6 +157,8 @@ class Artifacts:
         self._store = store
         self._blobs = BlobStore(folder)
         self._node_id = node_id
+        self.source: ArtifactSource | None = None
+        """Where files of other nodes are read; `None` if they can't be."""
 
     # --- storing ---------------------------------------------------------------------------------
 
@@ -197,24 +214,75 @@ class Artifacts:
     # --- reading ---------------------------------------------------------------------------------
 
     async def body(self, content_hash: str, *, limit: int = MAX_STREAM) -> bytes:
-        """Return the content with this hash, from this node or the database.
+        """Return the content with this hash, from this node, the database or the node that has it.
 
         Raises `ArtifactMissing`, `ArtifactDamaged`, or `BadValue` if it is larger than `limit` bytes.
         """
-        if self._blobs.path_of(content_hash).exists():
-            body = await asyncio.to_thread(self._blobs.read, content_hash, limit)
-            if body is not None:
-                return body
-        return await self._inline(content_hash)
+        if (body := await self._local_body(content_hash, limit)) is not None:
+            return body
+        row = await self._require(content_hash)
+        if row["body"] is not None:
+            return _inline_body(content_hash, row)
+        if row["size"] > limit:
+            raise BadValue(
+                f"{content_hash} is larger than {limit} bytes",
+                hint="get it as a file: `vox-mesh job artifact get`",
+            )
+        await self._fetch(content_hash, row)
+        body = await self._local_body(content_hash, limit)
+        if body is None:
+            raise self._missing(content_hash, row)
+        return body
 
     async def path(self, content_hash: str) -> Path:
-        """Return a file with this content; do not change it."""
+        """Return a file with this content, fetched if another node has it; do not change it."""
         path = await asyncio.to_thread(self._blobs.verified_path, content_hash)
         if path is not None:
             return path
-        body = await self._inline(content_hash)
-        await asyncio.to_thread(self._write_blob, content_hash, body)
+        row = await self._require(content_hash)
+        if row["body"] is None:
+            await self._fetch(content_hash, row)
+        else:
+            await asyncio.to_thread(self._write_blob, content_hash, _inline_body(content_hash, row))
         return self._blobs.path_of(content_hash)
+
+    def local_path(self, content_hash: str) -> Path | None:
+        """Return the file of this node with this content, not verified, or `None`."""
+        path = self._blobs.path_of(content_hash)
+        return path if path.is_file() else None
+
+    async def _local_body(self, content_hash: str, limit: int) -> bytes | None:
+        if not self._blobs.path_of(content_hash).exists():
+            return None
+        return await asyncio.to_thread(self._blobs.read, content_hash, limit)
+
+    async def _fetch(self, content_hash: str, row: Row) -> None:
+        """Fetch a file from the node that has it, verify its hash and keep it here."""
+        node_id, size = str(row["node_id"]), row["size"]
+        if self.source is None or node_id == self._node_id():
+            raise self._missing(content_hash, row)
+        with self.sink(_FETCHED, "application/octet-stream", limit=min(size, MAX_FILE)) as sink:
+            try:
+                async with (
+                    asyncio.timeout(_FETCH_TIMEOUT_S),
+                    aclosing(self.source.stream(node_id, content_hash)) as pieces,
+                ):
+                    async for piece in pieces:
+                        await asyncio.to_thread(sink.write, piece)
+                        if sink.cut:
+                            break
+            except TimeoutError:
+                raise ArtifactMissing(
+                    f"the artifact {content_hash} did not come from node {node_id} in time",
+                    node_id=node_id,
+                    hint="try again",
+                ) from None
+            if sink.cut or sink.content_hash != content_hash:
+                raise ArtifactDamaged(
+                    f"node {node_id} sent another content than the artifact {content_hash}",
+                    hint=f"check the disk of {node_id}, or retry the job",
+                )
+            await sink.finish()
 
     async def sweep(self) -> int:
         """Remove files that ended processes left unfinished, and return their number."""
@@ -228,18 +296,16 @@ class Artifacts:
         finally:
             draft.discard()
 
-    async def _inline(self, content_hash: str) -> bytes:
+    async def _require(self, content_hash: str) -> Row:
         row = await self._find(content_hash)
         if row is None:
             raise ArtifactMissing(f"there is no artifact {content_hash}", hint="wait until its job has ended")
-        if row["body"] is None:
-            raise self._missing(content_hash, row)
-        body = base64_content(row["body"])
-        if body is None or hash_of(body) != content_hash:
+        if row["body"] is None and (type(row["size"]) is not int or row["size"] <= MAX_INLINE):
             raise ArtifactDamaged(
-                f"the artifact {content_hash} was damaged in the database", hint="restore it from a backup"
+                f"the size of the artifact {content_hash} was damaged in the database",
+                hint="restore it from a backup",
             )
-        return body
+        return row
 
     def _missing(self, content_hash: str, row: Row) -> ArtifactMissing:
         node_id = row["node_id"]
@@ -253,7 +319,7 @@ class Artifacts:
         return ArtifactMissing(
             f"the artifact {content_hash} ({row['size']} bytes) is on node {node_id}, not here",
             node_id=node_id,
-            hint=f"read it on {node_id}",
+            hint=f"read it on {node_id}, or set VOX_MESH_TOKEN to the value that {node_id} has",
         )
 
     async def _find(self, content_hash: str) -> Row | None:
@@ -264,6 +330,15 @@ class Artifacts:
                 row: Row = rows[0]
                 return row
         return None
+
+
+def _inline_body(content_hash: str, row: Row) -> bytes:
+    body = base64_content(row["body"])
+    if body is None or hash_of(body) != content_hash:
+        raise ArtifactDamaged(
+            f"the artifact {content_hash} was damaged in the database", hint="restore it from a backup"
+        )
+    return body
 
 
 def _open_regular(path: Path) -> BinaryIO:

@@ -14,6 +14,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.results import RESULT, STDOUT
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
@@ -25,7 +26,6 @@ from vox_mesh.observability import tracing
 from vox_mesh.store.background import is_cancelled
 from vox_mesh.store.engines.thread import SerialThread
 
-_RESULT: Final = "result"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
@@ -130,7 +130,7 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
         thread.finish()
         result = await asyncio.shield(context.thread)
     if result is not None:
-        await context.keep(_RESULT, canonical(result).encode(), _JSON)
+        await context.keep(RESULT, canonical(result).encode(), _JSON)
     return AttemptResult(context.job, JobState.SUCCEEDED)
 
 
@@ -162,7 +162,7 @@ async def run_job_command(context: JobContext, artifacts: Artifacts, policy: Exe
     )
     # A piece of output may end inside a character.
     texts = {name: _DECODER(errors="replace") for name in ("stdout", "stderr")}
-    with artifacts.sink("stdout", _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
+    with artifacts.sink(STDOUT, _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
         result = await run_command(
             command,
             policy=policy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,6 +44,7 @@ class JobContext:
         notebook: Notebook,
         limits: AttemptLimits | None,
         resumed: Any,
+        read_results: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
     ) -> None:
         self.job: Final = job
         self.core: Final = core
@@ -52,6 +53,7 @@ class JobContext:
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
+        self._read_results = read_results
         self._store = store
         self._clock = clock
         self._artifacts = artifacts
@@ -68,6 +70,12 @@ class JobContext:
     def attempt(self) -> int:
         """Return the number of this attempt, from 1."""
         return self.job.attempts
+
+    async def results(self) -> dict[str, Any]:
+        """Return the results of the predecessors that have succeeded, by job id."""
+        after = self.core.get("after", ())
+        names = [each if isinstance(each, str) else each.get("job") for each in after]
+        return await self._read_results([name for name in names if name is not None])
 
     # --- reporting -------------------------------------------------------------------------------
 

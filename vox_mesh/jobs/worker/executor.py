@@ -63,6 +63,12 @@ class Attempt:
         """Return the call of a handler in a thread, which can't be stopped."""
         return None if self.context is None else self.context.thread
 
+    def cancel(self) -> None:
+        """Stop the attempt; its handler sees `context.is_cancelled` from now on."""
+        if self.context is not None:
+            self.context.cancel()
+        self.task.cancel()
+
 
 class Executor:
     """Runs the attempts of one worker, each in a task of its own."""
@@ -163,7 +169,8 @@ class Executor:
             resumed = None if checkpoint is None else read_stored(checkpoint)
         limits = await self._limits.of(job, core, notebook)
         store, clock = self._store, self._jobs.clock
-        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed)
+        read_results = self._jobs.results_of
+        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed, read_results)
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
         policy, handler, limits = self._capacity.policy, attempt.handler, context.limits
@@ -217,7 +224,7 @@ class Executor:
         if self._running.get(attempt.job.job_id) is attempt:
             with job_scope(attempt.job):
                 _log.warning("job stopped: job_id=%s, claim lost", attempt.job.job_id)
-            attempt.task.cancel()
+            attempt.cancel()
 
     def _is_stopped(self, attempt: Attempt) -> bool:
         """Return whether the worker stops the attempt, or the process ends all its tasks."""
@@ -234,4 +241,4 @@ class Executor:
         """Stop all attempts and return their jobs to the queue."""
         for attempt in list(self._running.values()):
             attempt.is_released = True
-            attempt.task.cancel()
+            attempt.cancel()

@@ -48,7 +48,8 @@ class Message(NamedTuple):
     """A message. The fields after `signature` are not the sender's, and not signed with it.
 
     `position` is its place in the order of commits, or 0 if it was only relayed. Only then `after` is set:
-    the message that its sender's process sent before it in the same pair. It is signed with each request.
+    the message that its sender's process sent before it in the same pair. It is signed with each request. A
+    message to a role with `is_ordered` 0 may be handled at the same time as others of its sender.
     """
 
     message_uuid: str
@@ -77,6 +78,7 @@ class Message(NamedTuple):
     not_before_ms: int | None = None
     ended_reason: str | None = None
     after: str | None = None
+    is_ordered: int = 1
 
     @classmethod
     def read(cls, record: bytes) -> Self:
@@ -105,7 +107,16 @@ class Message(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Return the sender and receiver, whose messages are delivered in order."""
+        """Return the sender and receiver, whose messages are delivered in order.
+
+        A message that is not ordered is a pair of its own.
+        """
+        sender = self.sender_agent
+        return sender if self.is_ordered else f"{sender}\n{self.message_uuid}", self.receiver_agent
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Return the sender and receiver, whether its order counts or not."""
         return self.sender_agent, self.receiver_agent
 
     @property

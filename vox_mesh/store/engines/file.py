@@ -134,7 +134,7 @@ class FileEngine:
         """Open the database file, or create it, readable by its owner only."""
         _refuse_replica(path)
         with _first_open:
-            if not _turn_path(path).exists():  # no process has it open
+            if not turn_path(path).exists():  # no process has it open
                 refuse_unless_ours(path)
         writer = SerialThread("vox-mesh-writer")
         opened: list[_Opened] = []
@@ -245,7 +245,8 @@ def _open_error(path: Path, error: BaseException) -> BaseException:
     return error
 
 
-def _turn_path(path: Path) -> Path:
+def turn_path(path: Path) -> Path:
+    """Return the lock file of the queue of writing processes."""
     return Path(f"{path}.turn")
 
 
@@ -253,7 +254,7 @@ def _open_file(path: Path) -> _Opened:
     make_private(path.parent)
     with ExitStack() as cleanup:
         with _first_open:
-            turn = cleanup.enter_context(closing(Turn(_turn_path(path))))
+            turn = cleanup.enter_context(closing(Turn(turn_path(path))))
         # Switching a new file to WAL needs exclusive access: processes that start together take turns.
         with turn:
             # An existing file must not be opened here: closing it would drop SQLite's locks.

@@ -17,6 +17,7 @@ from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaDi
 from vox_mesh.store.batch import Batch, StepError
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.rows import Value, whole_number
+from vox_mesh.store.schema.foreign import refuse_if_foreign
 from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
 from vox_mesh.store.schema.shape import SchemaDifference, definitions_of, differences, expected, objects_at
 from vox_mesh.store.schema.statements import ddl, named
@@ -56,14 +57,17 @@ class MigrationPlan:
     """Which of the migration's conditions hold."""
 
 
-async def ensure_schema(engine: Engine) -> int:
+async def ensure_schema(engine: Engine, *, beside_others: bool = False) -> int:
     """Create the schema or migrate it to this version, unless it is newer. Return its version.
 
+    With `beside_others` it may also be created in the database of another application.
+
     Raises:
+        ForeignDatabase: The database holds other tables and no mesh.
         SchemaTooNew: This code can't work with the database.
         SchemaDiffers: The database does not have the shape of its version.
     """
-    return await check_schema(engine.query, await migrate(engine))
+    return await check_schema(engine.query, await migrate(engine, beside_others=beside_others))
 
 
 async def check_schema(ask: Ask, version: int) -> int:
@@ -92,12 +96,14 @@ async def differences_at(ask: Ask, version: int) -> list[SchemaDifference]:
     return [*differences(expected(), definitions), *unexpected(found)]
 
 
-async def migrate(engine: Engine) -> int:
+async def migrate(engine: Engine, *, beside_others: bool = True) -> int:
     """Create the schema or apply all pending migrations. Return its version, which may be newer."""
     version, needed = await versions_at(engine.query)
     refuse_if_too_new(version, needed)
     if version >= VERSION:
         return version
+    if not version and not beside_others:
+        await refuse_if_foreign(engine.query)
     if version:  # no trigger but those of the mesh may fire during a migration
         refuse_if_different(unexpected_triggers(await objects_at(engine.query), version), version)
     try:

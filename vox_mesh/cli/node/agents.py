@@ -1,0 +1,98 @@
+"""`vox-mesh agents`: which agents are alive, and what they hold, run and wait for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
+from vox_mesh.cli.support.session import run_command
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.nodes.agent_state import AgentState
+from vox_mesh.nodes.agents import MAX_AGENTS, Agent
+from vox_mesh.views.agents import AgentView, some_of
+
+_ORDER: Final = [state.value for state in AgentState]
+_MAX_LIMIT: Final = 10_000
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True, no_args_is_help=False)
+@click.option("--all", "wants_all", is_flag=True, help="Include agents not seen for an hour.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _MAX_LIMIT),
+    metavar="N",
+    default=MAX_AGENTS,
+    show_default=True,
+    help="Maximum number of agents, by name.",
+)
+@json_option
+@click.pass_context
+def agents(context: click.Context, wants_all: bool, limit: int, as_json: bool) -> None:
+    """List the agents and what they do.
+
+    Shows the state, node, time since last seen, locks, awaited keys, work, unread messages and cost (in beat
+    units, of 24 hours) of each. An agent is seen when it acquires a lock, sends or receives messages, claims
+    a status, or runs in a node.
+
+    \b
+    Example:
+      vox-mesh agents --all
+    """
+    if context.invoked_subcommand is not None:
+        if as_json or wants_all or limit != MAX_AGENTS:
+            raise click.UsageError(f"options of `{context.invoked_subcommand}` must follow it", context)
+        return
+    found = run_command("agents", lambda mesh: _list(mesh, limit, with_gone=wants_all))
+    views = sorted(map(AgentView.of, found), key=lambda each: (_ORDER.index(each.state), each.agent_id))
+    show_several([asdict(each) if as_json else _line(each) for each in views], as_json=as_json)
+
+
+async def _list(mesh: Mesh, limit: int, *, with_gone: bool) -> list[Agent]:
+    found: list[Agent] = []
+    while len(found) < limit:
+        after = found[-1].agent_id if found else ""
+        wanted = min(MAX_AGENTS, limit - len(found))
+        page = await mesh.agents.listed(after=after, limit=wanted, with_gone=with_gone)
+        found += page
+        if len(page) < wanted:
+            return found
+    if await mesh.agents.listed(after=found[-1].agent_id, limit=1, with_gone=with_gone):
+        click.echo(f"vox-mesh: only the first {limit} agents are listed; raise --limit to see more", err=True)
+    return found
+
+
+def _line(agent: AgentView) -> Record:
+    """Return an agent's row of the table."""
+    return {
+        "agent_id": agent.agent_id,
+        "state": agent.state,
+        "node": agent.node_id,
+        "seen": None if agent.age_ms is None else f"{agent.age_ms / 1_000:.0f}s ago",
+        "holds": some_of(agent.locks, agent.lock_count),
+        "waits for": some_of(agent.waits_for, agent.waits_for_count),
+        "works on": agent.works_on,
+        "unread": agent.unread,
+        "cost": f"{agent.bu:g}",
+    }
+
+
+@agents.command()
+@click.argument("agent")
+@json_option
+def show(agent: str, as_json: bool) -> None:
+    """Show one agent.
+
+    \b
+    Example:
+      vox-mesh agents show coder
+    """
+    view = AgentView.of(run_command("agents show", lambda mesh: mesh.agents.find(agent)))
+    record = asdict(view)
+    if not as_json:
+        for name in ("locks", "waits_for"):
+            record[name] = ", ".join(record[name]) or None
+        record["jobs"] = ", ".join(f"{job.kind} {job.job_id[:8]}" for job in view.jobs) or None
+    show_one(record, as_json=as_json)

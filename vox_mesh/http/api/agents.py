@@ -1,0 +1,35 @@
+"""Agents of the mesh: whether they are alive, and what they hold, run and wait for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from vox_mesh.http.api.operations import Operations, Text
+from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.nodes.agents import MAX_AGENTS
+from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.agents import AgentView
+
+AGENTS: Final = Operations("agents")
+
+
+class AgentsQuery(PageQuery):
+    """The filter of a list of agents."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_AGENTS)] = 100
+    all: bool = False
+
+
+@AGENTS.get("/v1/agents")
+async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[AgentView]:
+    """List the agents seen within an hour or active, or all seen within a month."""
+    found = await mesh.agents.listed(after=query.text or "", limit=query.limit, with_gone=query.all)
+    return query.page([AgentView.of(agent) for agent in found], lambda view: view.agent_id)
+
+
+@AGENTS.get("/v1/agents/{agent_id}")
+async def show_agent(mesh: MeshServices, agent_id: Text) -> AgentView:
+    """Show one agent."""
+    return AgentView.of(await mesh.agents.find(agent_id))

@@ -1,0 +1,51 @@
+"""Views of agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vox_mesh.nodes.agents import Agent
+from vox_mesh.views.record_view import RecordView
+
+
+@dataclass(frozen=True)
+class AgentJobView:
+    """A job that runs on the node of an agent."""
+
+    job_id: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class AgentView(RecordView, record=Agent):
+    """An agent, with what it holds, runs and waits for."""
+
+    agent_id: str
+    state: str
+    locks: list[str]
+    waits_for: list[str]
+    jobs: list[AgentJobView]
+
+    @classmethod
+    def of(cls, agent: Agent) -> AgentView:
+        """Return the view of an agent."""
+        return cls.from_record(
+            agent,
+            state=agent.state.value,
+            locks=list(agent.locks),
+            waits_for=list(agent.waits_for),
+            jobs=[AgentJobView(*job) for job in agent.jobs],
+        )
+
+    @property
+    def works_on(self) -> str:
+        """The task it claims to work on, or else the kinds of its jobs."""
+        if self.task_id is not None:
+            return f"{self.task_id} ({self.task_state})"
+        return ", ".join(dict.fromkeys(job.kind for job in self.jobs))
+
+
+def some_of(listed: list[str], count: int) -> str:
+    """Return the first of several names, and how many more there are."""
+    more = count - 1
+    return "" if not listed else f"{listed[0]} +{more}" if more > 0 else listed[0]
