@@ -306,7 +306,7 @@ def test_a_planted_epoch_of_the_clock_is_replaced_by_an_integer(planted: str) ->
 
 
 def test_doctor_names_the_rows_and_how_to_delete_them(vox: VoxCommand) -> None:
-    vox("db", "init")
+    vox("init")
     path = vox.folder / ".vox/cache/db/local.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         columns = "scope_id, repository_id, memory_key, written_at, content"
