@@ -20,7 +20,7 @@ from tests.support.running.lengths import SOAK
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
-from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.queries import ClaimableJobs
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import CLAIM
@@ -407,7 +407,7 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
     ControlledHandler(local).may_end.set()
     looks = local.jobs.queries.claimable
 
-    async def look_slowly(*args: Any, **options: Any) -> list[Claimable]:
+    async def look_slowly(*args: Any, **options: Any) -> ClaimableJobs:
         """Look; and when that is done, what was not ready yet is."""
         found = await looks(*args, **options)
         due_ms = await local.jobs.queries.next_due_ms(["work"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
-from vox_mesh.jobs.transitions import Item, JobTransitions
+from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
@@ -42,15 +43,18 @@ from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
+
+_log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
 LONGEST_DELAY: Final = timedelta(days=365)
 _SEED_BYTES: Final = 32
+_MAX_NAMED: Final = 10
 
 _REFUSALS: Final = {
     "ulid_taken": ("the ULID is taken by another job", "omit `ulid`, or choose another"),
@@ -296,6 +300,17 @@ class Jobs:
         taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
         self.expired += len(taken)
         return taken
+
+    async def quarantine(self, ids: Sequence[int]) -> None:
+        """End the jobs with these row ids that no node can claim or expire: only hostile rows are so.
+
+        No op does it: the log, from which `job rebuild` restores a row, says nothing about their values.
+        """
+        values = (*self._store.mesh_id, orjson.dumps(list(ids)).decode())
+        count = Answer(SQL["quarantined"], columns=("count",))
+        outcome = await self._store.write(Script(Statement(SQL["quarantine"], values), answer=count))
+        if outcome.rows.value:
+            _log.error("unreadable jobs ended: count=%d ids=%s", outcome.rows.value, ids[:_MAX_NAMED])
 
     # --- reading ---------------------------------------------------------------------------------
 

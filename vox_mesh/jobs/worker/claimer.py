@@ -28,7 +28,6 @@ THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""
 
 _SKIP_S: Final = 1.0
-_FAULTY_SKIP_S: Final = 60.0
 _SLOW_S: Final = 0.5  # a slower claim may have been refused only because it was late
 _HELD_BACK: Final = "held_back"
 
@@ -117,18 +116,6 @@ class JobClaimer:
     def is_new(self, job: Claimable) -> bool:
         """Return whether no claim of the job has just failed; the replica may lag behind."""
         return self._skipped_until.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
-
-    def sound_jobs(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs that can be claimed; the others are named in the log."""
-        sound: list[Job] = []
-        for job in jobs:
-            fault = job.fault
-            if fault is None:
-                sound.append(job)
-                continue
-            _log.error("job can't be claimed: job_id=%s: %s", job.job_id, fault)
-            self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _FAULTY_SKIP_S
-        return sound
 
     def is_throttled(self, kind: str) -> bool:
         """Return whether the limit of a kind was reached just now."""

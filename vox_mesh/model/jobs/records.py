@@ -172,6 +172,8 @@ class Job(NamedTuple):
     @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
+        if _JOB_ID.fullmatch(str(self.job_id)) is None:
+            return "job_id must be 64 hexadecimal digits"
         for place in _COUNTER_PLACES:
             value = self[place]
             if type(value) is not int or not 0 <= value < COUNTER_LIMIT:
@@ -210,6 +212,7 @@ class Job(NamedTuple):
         return JobState(self.state).is_end
 
 
+_JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
 _COUNTERS: Final = (
     *("priority", "waits", "not_before_ms", "max_attempts", "backoff_ms", "claim_token"),
     *("attempts", "failures", "created_ms", "max_interruptions", "interruptions"),
