@@ -194,7 +194,8 @@ class ClaimLoop:
             self._chooser.invalidate_membership()
         if unreadable := [each.job.id for each in placed if each.job.fault is not None]:
             await self._jobs.quarantine(unreadable)
-        jobs = await self._authorship.genuine([each for each in placed if each.job.fault is None])
+            placed = [each for each in placed if each.job.id not in unreadable]
+        jobs = await self._authorship.genuine(placed)
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -21,8 +20,6 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.script import Verdict
 from vox_mesh.store.store import Store
-
-_log = logging.getLogger(__name__)
 
 THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""
