@@ -65,6 +65,10 @@ WHERE h.left_ms IS NULL AND (
     OR h.last_seen_ms BETWEEN NOW_MS - ?2 * h.tick_ms AND NOW_MS
 )
 
+-- part: NEXT_EPOCH
+-- A planted value would become a float, and rise no more.
+iif(typeof(epoch) = 'integer' AND epoch BETWEEN 0 AND 9007199254740990, epoch + 1, 1)
+
 -- name: correct
 -- The database's clock has stepped by ?2: the time of the mesh continues as if it had not. Only from the epoch
 -- that the nodes agreed on (?1). ?3: when.
@@ -73,7 +77,7 @@ SELECT 1, -?2, printf('%+.3f seconds', -?2 / 1000.0), 1, ?2, ?3, ?3
 WHERE ?1 = 0 OR EXISTS (SELECT 1 FROM database_clock)
 ON CONFLICT (id) DO UPDATE SET
     correction_ms = correction_ms - ?2, modifier = printf('%+.3f seconds', (correction_ms - ?2) / 1000.0),
-    epoch = epoch + 1, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
+    epoch = NEXT_EPOCH, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
 WHERE epoch = ?1
 RETURNING correction_ms
 
@@ -100,7 +104,7 @@ WHERE correction_ms <> 0 AND slewed_ms <= NOW_MS - 1000 AND (
 -- When a node starts and no other is alive: no lease exists that a step could end, so the database's clock applies
 -- if the node's own (?1) agrees with it. ?2: how far they may lie apart, ?3: the ticks after which a node is dead.
 UPDATE database_clock SET
-    correction_ms = 0, modifier = '+0.000 seconds', epoch = epoch + 1, step_ms = -correction_ms,
+    correction_ms = 0, modifier = '+0.000 seconds', epoch = NEXT_EPOCH, step_ms = -correction_ms,
     stepped_ms = RAW_MS, slewed_ms = RAW_MS
 WHERE correction_ms <> 0 AND abs(RAW_MS - ?1) <= ?2 AND NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats AS h WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?3 * h.tick_ms
