@@ -5,17 +5,17 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
 FROM database_clock
 
 -- name: first_read
--- The same for a node that starts, and the evidence that the clock was set. `step_ms`: the step that another node
--- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
--- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single
--- one may have been written while the clock was ahead. A node that has only registered since the clock was set
--- does not count, and neither does one that registered in the time that the last correction took back. ?3: how
--- old the record of a step may be. A step does not stand any more if most live nodes have sent heartbeats since, by
--- the database's clock: the clock was set right, and the witness has not withdrawn yet. A registration is none: it
--- is written whatever the time.
+-- The same for a node that starts, and the evidence that the clock was set. `low_ms` and `high_ms`: the bounds of the
+-- step that another node has noticed last, if it is not decided yet; `step_age_ms`: how long ago at most, by the
+-- count of that node. `newest_ms`: the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the
+-- clock by more than ?1. A single one may have been written while the clock was ahead. A node that has only
+-- registered since the clock was set does not count, and neither does one that registered in the time that the last
+-- correction took back. ?3: how old the record of a step may be. A step does not stand any more if most live nodes
+-- have sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn
+-- yet. A registration is none: it is written whatever the time.
 WITH step AS (
-    SELECT w.low_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
-    WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
+    SELECT w.low_ms, w.high_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
+    WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0) AND w.high_ms >= w.low_ms
       AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND ?3
       AND (
         SELECT 2 * coalesce(sum(h.last_seen_ms > NOW_MS - w.low_ms + ?1), 0) <= count(*) FROM mesh_heartbeats AS h
@@ -25,7 +25,8 @@ WITH step AS (
     ORDER BY age_ms LIMIT 1
 )
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
-    (SELECT low_ms FROM step) AS step_ms, (SELECT age_ms FROM step) AS step_age_ms, (
+    (SELECT low_ms FROM step) AS low_ms, (SELECT high_ms FROM step) AS high_ms,
+    (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
