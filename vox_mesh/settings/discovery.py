@@ -119,6 +119,14 @@ def database_of(home: Path) -> Path:
     return earlier if earlier.parent.is_dir() and not database.parent.is_dir() else database
 
 
+def no_mesh(what: str) -> BadSettings:
+    """Return the error of a command or call that needs a mesh where there is none."""
+    return BadSettings(
+        f"`{what}` needs a mesh, and this folder or repository has none",
+        hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",
+    )
+
+
 def mesh_env_file(home: str | Path | None) -> Path | None:
     """Return where the `.env` file of the mesh's folder would be, given the home that the user has chosen.
 
