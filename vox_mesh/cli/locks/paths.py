@@ -54,7 +54,8 @@ def _is_folder(path: str, settings: Settings) -> bool:
     """Return whether a path from the root names an existing folder without saying so."""
     if not path or path.endswith("/"):
         return False
-    return os.path.isdir(root_of(settings) / path) and not os.path.islink(root_of(settings) / path)
+    named = root_of(settings) / path
+    return named.is_dir() and not named.is_symlink()
 
 
 def _refuse_if_elsewhere(key: str, settings: Settings) -> None:
