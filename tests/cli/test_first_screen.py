@@ -44,6 +44,7 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
     assert vox("lock", "acquire", "task:a", "--agent", "ada").code == 0
     assert vox("send", "ada", "hello", "--from", "bob").code == 0
     assert vox("job", "schedule", "--kind", "notes.extract").code == 0
+    assert vox("job", "schedule", "--", "true").code == 0
     ended = vox.having(VOX_AGENT_ID="ada", VOX_MESH_TICKS="1s")("status")
     assert ended.code == 0
     assert len(ended.out.splitlines()) <= 24
@@ -51,9 +52,10 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
         f"{vox.folder / '.vox'}, from the current folder",
         "2: ada (alive), bob (alive)",
         "1 held, 0 waiting",
-        "1 pending",
+        "2 pending",
         "1 unread, 1 for ada",
-        "1 pending jobs and no node to run them",
+        "1 pending jobs and no node to run them\n    -> start one: `vox-mesh up --handlers MODULE:NAME`",
+        "1 pending exec jobs and no worker to run them\n    -> start one: `vox-mesh up --worker-exec`",
         "did you mean VOX_MESH_TICK instead of VOX_MESH_TICKS?",
     ):
         assert piece in ended.out, ended.out

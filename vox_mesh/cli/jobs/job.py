@@ -14,24 +14,32 @@ from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
 from vox_mesh.cli.jobs.job_output import known_job, show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
+from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar
-from vox_mesh.errors import BadManifest
+from vox_mesh.errors import BadManifest, MeshError
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
+from vox_mesh.views.nodes import kinds_of
 
 _STATES: Final = [state.value for state in JobState]
 _MIN_INTERVAL_S: Final = 0.05
 _WHOLE: Final = 1_000
 """The progress of a job that has ended."""
+
+_ADVICE_AFTER_S: Final = 2.0
+"""How long jobs may wait for a worker before the command says that there is none."""
+
+_MAX_NAMED: Final = 5
+"""How many jobs a line names."""
 
 _MAX_PROGRESS_READS: Final = 20
 """How many running jobs are asked for their progress."""
@@ -354,6 +362,24 @@ class _Waiting:
 
     async def run(self) -> None:
         """Wait until all jobs have ended."""
+        advice = asyncio.create_task(self._advise(), name="vox-mesh-advice")
+        try:
+            await self._follow()
+        finally:
+            advice.cancel()
+
+    async def _advise(self) -> None:
+        """Say once which of the jobs wait for a worker that there is not."""
+        await asyncio.sleep(_ADVICE_AFTER_S)
+        pending = [job.kind for job in self._open if job.state == JobState.PENDING]
+        with suppress(MeshError):  # the wait itself goes on without the database
+            live = await self._mesh.nodes.live_nodes_from_db()
+            for kind in kinds_without_worker(pending, map(kinds_of, live))[:_MAX_NAMED]:
+                click.echo(
+                    f"vox-mesh: no worker runs {kind} jobs yet; start one: {starting_command(kind)}", err=True
+                )
+
+    async def _follow(self) -> None:
         with ProgressBar("waiting") as bar:
             bar.show(0, _WHOLE * len(self.jobs))
             async for turn in self._mesh.store.changes():
