@@ -269,7 +269,9 @@ def test_waiting_without_a_worker_says_how_to_start_one(vox: VoxCommand) -> None
         assert command.stderr is not None
         advice = next(line for line in command.stderr if "no worker" in line)
         command.send_signal(signal.SIGINT)
-        command.communicate(timeout=_PATIENCE_S)
+        _, err = command.communicate(_PATIENCE_S)
+    (job,) = listed(vox, "list")
+    assert err.startswith(f"vox-mesh: interrupted; the job goes on: wait with `vox-mesh job wait {job[:6]}")
     assert advice == "vox-mesh: no worker runs exec jobs yet; start one: `vox-mesh up --worker-exec`\n"
 
 

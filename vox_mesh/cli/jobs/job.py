@@ -12,7 +12,7 @@ import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
-from vox_mesh.cli.jobs.job_output import known_job, show_jobs, show_scheduled, whole_lines
+from vox_mesh.cli.jobs.job_output import known_job, short_id, show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
@@ -155,6 +155,7 @@ def schedule(
     if once and new:
         raise click.UsageError("--once and --new can't be combined")
     fields = _fields(**options)
+    awaited: list[str] = []
     if file is not None and fields:
         raise click.UsageError(
             f"--{next(iter(fields)).replace('_', '-')} can't be combined with --file: set it in the file",
@@ -164,8 +165,11 @@ def schedule(
         manifests = JobSource(file, kind, payload, timeout, command, isolated).manifests(**fields)
         is_new = new or (file is None and not once)
         scheduled, known, ended = run_command(
-            "job schedule", lambda mesh: _schedule(mesh, manifests, new=is_new, waits=waits, as_json=as_json)
+            "job schedule",
+            lambda mesh: _schedule(mesh, manifests, awaited if waits else None, new=is_new, as_json=as_json),
         )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*_going_on(awaited)) from None
     except BadManifest as bad:
         if file is None:
             bad.hint = "see `vox-mesh job schedule --help`"
@@ -225,10 +229,20 @@ def _variable(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
+def _going_on(awaited: Sequence[str]) -> list[str]:
+    """Return what to do about scheduled jobs whose end was not awaited; nothing if there are none."""
+    if not awaited:
+        return []
+    if len(awaited) > _MAX_NAMED:
+        return ["the jobs go on: see `vox-mesh job list`"]
+    named = " ".join(map(short_id, awaited))
+    return [f"the {'job goes' if len(awaited) == 1 else 'jobs go'} on: wait with `vox-mesh job wait {named}`"]
+
+
 async def _schedule(
-    mesh: Mesh, manifests: Sequence[Any], *, new: bool, waits: bool, as_json: bool
+    mesh: Mesh, manifests: Sequence[Any], awaited: list[str] | None, *, new: bool, as_json: bool
 ) -> tuple[list[Scheduled], list[Job], list[Job]]:
-    """Schedule jobs; with `waits`, wait until they have ended.
+    """Schedule jobs; unless `awaited` is `None`, put their ids there and wait until they have ended.
 
     Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
@@ -236,8 +250,9 @@ async def _schedule(
     known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
     for each in known:
         click.echo(f"vox-mesh: {known_job(each, mesh.clock.now_ms)}", err=True)
-    if not waits:
+    if awaited is None:
         return scheduled, known, []
+    awaited += [each.job_id for each in scheduled]
     if not as_json:
         show_scheduled(scheduled, as_json=False, is_one=False)
     jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
