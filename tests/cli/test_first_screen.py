@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import VoxCommand
+from tests.cli.database.test_oplog import database
 from tests.cli.terminals import terminal
 from vox_mesh.cli import app
 from vox_mesh.cli.sections import SECTIONS
@@ -62,6 +63,16 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
     document = vox("status", "--json").document
     assert document["locks"] == {"held": 1, "waiting": 0}
     assert [each["agent_id"] for each in document["agents"]] == ["ada", "bob"]
+
+
+def test_the_status_counts_the_locks_that_are_listed(vox: VoxCommand) -> None:
+    for key in ("task:a", "task:b", "task:c"):
+        assert vox("lock", "acquire", key, "--agent", "ada").code == 0
+    with database(vox) as connection:
+        connection.execute("UPDATE distributed_locks SET lock_key = 'mesh:b' WHERE lock_key = 'task:b'")
+        connection.execute("UPDATE distributed_locks SET expires_at = acquired_at WHERE lock_key = 'task:c'")
+    assert [each["lock_key"] for each in vox("lock", "list", "--json").document] == ["task:a"]
+    assert vox("status", "--json").document["locks"] == {"held": 1, "waiting": 0}
 
 
 def test_without_a_mesh_the_status_says_how_to_get_one(memory: VoxCommand) -> None:

@@ -19,9 +19,7 @@ Renew = Callable[[Lock, float], Awaitable[Lock]]
 Release = Callable[[Lock], Awaitable[bool]]
 
 _OWN_HINT: Final = "run `vox-mesh lock list --agent {agent}` to see its locks"
-_OTHERS_HINT: Final = (
-    "only its holder releases a lock; `vox-mesh lock break` ends one whose agent hangs"
-)
+_OTHERS_HINT: Final = "only its holder releases a lock; `vox-mesh lock break` ends one whose agent hangs"
 _MAX_NAMES: Final = 5
 
 
