@@ -48,7 +48,17 @@ TABLES: Final = (
         ("id",),
         (
             *("job_id", "ulid", "kind", "state", "priority", "waits", "claimer", "claim_token", "attempts"),
-            *("failures", "max_attempts", "created_ms", "started_ms", "ended_ms", "reason", "last_op"),
+            *(
+                "failures",
+                "max_attempts",
+                "interruptions",
+                "max_interruptions",
+                "created_ms",
+                "started_ms",
+                "ended_ms",
+                "reason",
+                "last_op",
+            ),
             "manifest",
         ),
     ),

@@ -531,7 +531,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     claim_token      INTEGER NOT NULL DEFAULT 0,  -- rises with every claim, and with the time
     lease_until_ms   INTEGER,                     -- NULL: not claimed
     attempts         INTEGER NOT NULL DEFAULT 0,  -- claims
-    failures         INTEGER NOT NULL DEFAULT 0,  -- failed attempts and expired leases
+    failures         INTEGER NOT NULL DEFAULT 0,  -- failed attempts
     created_ms       INTEGER NOT NULL,
     started_ms       INTEGER,
     ended_ms         INTEGER,
@@ -543,6 +543,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     seed             TEXT    NOT NULL,            -- random: input of the ranking of nodes
     last_op          TEXT    NOT NULL,            -- the op of its last transition
     manifest         TEXT    NOT NULL,            -- canonical JSON; `job_id` is its hash
+    max_interruptions INTEGER NOT NULL DEFAULT 5,  -- after more of them it fails
+    interruptions    INTEGER NOT NULL DEFAULT 0,  -- attempts that ended with their worker or their lease
     UNIQUE (scope_id, repository_id, job_id),
     CHECK ((state IN ('claimed', 'running')) = (lease_until_ms IS NOT NULL)),
     CHECK ((state IN ('succeeded', 'failed', 'aborted')) = (ended_ms IS NOT NULL))

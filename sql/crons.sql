@@ -64,3 +64,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?6 > NOW_MS OR NOT EXISTS (
 -- name: move_on
 -- ?3: name, ?4: the fired time, ?5: its job, ?6: the time after it.
 UPDATE job_crons SET last_ms = ?4, last_job = ?5, next_ms = ?6 WHERE OF_MESH AND name = ?3
+
+-- name: correct
+-- ?3: name, ?4: its next time.
+UPDATE job_crons SET next_ms = ?4 WHERE OF_MESH AND name = ?3

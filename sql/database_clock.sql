@@ -5,17 +5,17 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
 FROM database_clock
 
 -- name: first_read
--- The same for a node that starts, and the evidence that the clock was set. `step_ms`: the step that another node
--- has noticed last, if it is not decided yet; `step_age_ms`: how long ago, by the count of that node. `newest_ms`:
--- the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the clock by more than ?1. A single
--- one may have been written while the clock was ahead. A node that has only registered since the clock was set
--- does not count, and neither does one that registered in the time that the last correction took back. ?3: how
--- old the record of a step may be. A step does not stand any more if most live nodes have sent heartbeats since, by
--- the database's clock: the clock was set right, and the witness has not withdrawn yet. A registration is none: it
--- is written whatever the time.
+-- The same for a node that starts, and the evidence that the clock was set. `low_ms` and `high_ms`: the bounds of the
+-- step that another node has noticed last, if it is not decided yet; `step_age_ms`: how long ago at most, by the
+-- count of that node. `newest_ms`: the newest heartbeat, if most that are not too old (?2 ticks) lie ahead of the
+-- clock by more than ?1. A single one may have been written while the clock was ahead. A node that has only
+-- registered since the clock was set does not count, and neither does one that registered in the time that the last
+-- correction took back. ?3: how old the record of a step may be. A step does not stand any more if most live nodes
+-- have sent heartbeats since, by the database's clock: the clock was set right, and the witness has not withdrawn
+-- yet. A registration is none: it is written whatever the time.
 WITH step AS (
-    SELECT w.low_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
-    WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0)
+    SELECT w.low_ms, w.high_ms, NOW_MS - w.low_ms - w.seen_ms AS age_ms FROM clock_witnesses AS w
+    WHERE w.epoch = coalesce((SELECT epoch FROM database_clock), 0) AND w.high_ms >= w.low_ms
       AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND ?3
       AND (
         SELECT 2 * coalesce(sum(h.last_seen_ms > NOW_MS - w.low_ms + ?1), 0) <= count(*) FROM mesh_heartbeats AS h
@@ -25,7 +25,8 @@ WITH step AS (
     ORDER BY age_ms LIMIT 1
 )
 SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coalesce(max(epoch), 0) AS epoch,
-    (SELECT low_ms FROM step) AS step_ms, (SELECT age_ms FROM step) AS step_age_ms, (
+    (SELECT low_ms FROM step) AS low_ms, (SELECT high_ms FROM step) AS high_ms,
+    (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
         WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
@@ -64,6 +65,10 @@ WHERE h.left_ms IS NULL AND (
     OR h.last_seen_ms BETWEEN NOW_MS - ?2 * h.tick_ms AND NOW_MS
 )
 
+-- part: NEXT_EPOCH
+-- A planted value would become a float, and rise no more.
+iif(typeof(epoch) = 'integer' AND epoch BETWEEN 0 AND 9007199254740990, epoch + 1, 1)
+
 -- name: correct
 -- The database's clock has stepped by ?2: the time of the mesh continues as if it had not. Only from the epoch
 -- that the nodes agreed on (?1). ?3: when.
@@ -72,7 +77,7 @@ SELECT 1, -?2, printf('%+.3f seconds', -?2 / 1000.0), 1, ?2, ?3, ?3
 WHERE ?1 = 0 OR EXISTS (SELECT 1 FROM database_clock)
 ON CONFLICT (id) DO UPDATE SET
     correction_ms = correction_ms - ?2, modifier = printf('%+.3f seconds', (correction_ms - ?2) / 1000.0),
-    epoch = epoch + 1, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
+    epoch = NEXT_EPOCH, step_ms = ?2, stepped_ms = ?3, slewed_ms = ?3
 WHERE epoch = ?1
 RETURNING correction_ms
 
@@ -99,7 +104,7 @@ WHERE correction_ms <> 0 AND slewed_ms <= NOW_MS - 1000 AND (
 -- When a node starts and no other is alive: no lease exists that a step could end, so the database's clock applies
 -- if the node's own (?1) agrees with it. ?2: how far they may lie apart, ?3: the ticks after which a node is dead.
 UPDATE database_clock SET
-    correction_ms = 0, modifier = '+0.000 seconds', epoch = epoch + 1, step_ms = -correction_ms,
+    correction_ms = 0, modifier = '+0.000 seconds', epoch = NEXT_EPOCH, step_ms = -correction_ms,
     stepped_ms = RAW_MS, slewed_ms = RAW_MS
 WHERE correction_ms <> 0 AND abs(RAW_MS - ?1) <= ?2 AND NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats AS h WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?3 * h.tick_ms

@@ -19,9 +19,9 @@ SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 (?4 ->> 'at_ms')
 
 -- part: COLUMNS
-id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, backoff_ms, lease_ms, claimer,
-claim_token, lease_until_ms, attempts, failures, created_ms, started_ms, ended_ms, exit_code, reason,
-output_artifacts, retry_of, scheduled_by, seed, last_op
+id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, max_interruptions, backoff_ms,
+lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions, created_ms, started_ms, ended_ms,
+exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op
 
 -- part: RECORD
 COLUMNS, manifest
@@ -29,6 +29,20 @@ COLUMNS, manifest
 -- part: STANDING
 -- The same columns without the manifests, which may be large.
 COLUMNS, '{}' AS manifest
+
+-- part: IS_READABLE
+-- Whether a job can be claimed by its columns: only a hostile row can't. Counters stay below 2^53, where additions
+-- become inexact, and an id that is not plain may be no UTF-8.
+(typeof(job_id) = 'text' AND length(CAST(job_id AS BLOB)) = 64 AND job_id NOT GLOB '*[^0-9a-f]*'
+AND typeof(seed) = 'text' AND typeof(priority) = 'integer'
+AND typeof(waits) = 'integer' AND waits BETWEEN 0 AND 9007199254740991
+AND typeof(not_before_ms) = 'integer' AND not_before_ms BETWEEN 0 AND 9007199254740991
+AND typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 0 AND 9007199254740991
+AND typeof(backoff_ms) = 'integer' AND backoff_ms BETWEEN 0 AND 9007199254740991
+AND typeof(claim_token) = 'integer' AND claim_token BETWEEN 0 AND 9007199254740991
+AND typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 9007199254740991
+AND typeof(failures) = 'integer' AND failures BETWEEN 0 AND 9007199254740991
+AND typeof(created_ms) = 'integer' AND created_ms BETWEEN 0 AND 9007199254740991)
 
 -- part: PRIORITIES
 (SELECT 3 AS priority UNION ALL SELECT 2 UNION ALL SELECT 1 UNION ALL SELECT 0) AS p
@@ -41,12 +55,13 @@ scope_id = ?1 AND repository_id = ?2
 -- name: schedule
 -- An existing job is unchanged; a ULID of another job is refused.
 INSERT INTO jobs (
-    scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, backoff_ms,
-    lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
+    scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
+    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
 )
 SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
     coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
-    i.value ->> 'max_attempts', i.value ->> 'backoff_ms', i.value ->> 'lease_ms', AT_MS,
+    i.value ->> 'max_attempts', coalesce(i.value ->> 'max_interruptions', 5), i.value ->> 'backoff_ms',
+    i.value ->> 'lease_ms', AT_MS,
     i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value -> 'manifest'
 FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
@@ -313,30 +328,35 @@ WHERE EXISTS (SELECT 1 FROM job_kinds WHERE OF_MESH AND is_audited) AND EXISTS (
         WHERE o.value ->> 'type' = 'likewise.inference.snapshot'))
 
 -- name: give_back
--- All of them or none. A failed one has another attempt left; otherwise it would be completed.
+-- All of them or none. A failed one has another attempt left; otherwise it would be completed. One that was
+-- interrupted may be interrupted once more; otherwise its lease ends it.
 WITH items AS MATERIALIZED (
-    SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed, i.value ->> 'reason' AS reason,
+    SELECT j.id, coalesce(i.value ->> 'failed', 0) AS failed,
+        coalesce(i.value ->> 'interrupted', 0) AS interrupted, i.value ->> 'reason' AS reason,
         max(coalesce(i.value ->> 'not_before_ms', 0), AT_MS) AS not_before_ms
     FROM THEIR_JOBS
     WHERE j.claim_token = i.value ->> 'claim_token' AND j.claimer IS coalesce(?5, j.claimer)
       AND j.lease_until_ms IS NOT NULL
       AND j.failures + coalesce(i.value ->> 'failed', 0) < j.max_attempts
+      AND coalesce(i.value ->> 'interrupted', 0) <= max(j.max_interruptions - j.interruptions, 0)
 )
 UPDATE jobs SET
-    (failures, reason, not_before_ms) = (
-        SELECT jobs.failures + n.failed, n.reason, n.not_before_ms FROM items AS n WHERE n.id = jobs.id),
+    (failures, interruptions, reason, not_before_ms) = (
+        SELECT jobs.failures + n.failed, jobs.interruptions + n.interrupted, n.reason, n.not_before_ms
+        FROM items AS n WHERE n.id = jobs.id),
     state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
 WHERE id IN (SELECT id FROM items)
 
 -- name: expire
--- Jobs with expired leases; the last attempt ends the job.
+-- Jobs with expired leases: their attempts were interrupted. One interruption too many ends the job.
 UPDATE jobs SET
-    state = iif(failures + 1 >= max_attempts, 'failed', 'pending'),
-    ended_ms = iif(failures + 1 >= max_attempts, AT_MS, NULL),
-    claimer = iif(failures + 1 >= max_attempts, claimer, NULL),
-    started_ms = iif(failures + 1 >= max_attempts, started_ms, NULL),
-    failures = failures + 1, lease_until_ms = NULL, not_before_ms = AT_MS, reason = 'the lease ran out',
-    last_op = ?3
+    state = iif(interruptions >= max_interruptions, 'failed', 'pending'),
+    ended_ms = iif(interruptions >= max_interruptions, AT_MS, NULL),
+    claimer = iif(interruptions >= max_interruptions, claimer, NULL),
+    started_ms = iif(interruptions >= max_interruptions, started_ms, NULL),
+    reason = iif(interruptions >= max_interruptions, 'interrupted more often than max_interruptions ('
+        || max_interruptions || ') allows: ', '') || 'the lease ran out',
+    interruptions = interruptions + 1, lease_until_ms = NULL, not_before_ms = AT_MS, last_op = ?3
 WHERE id IN (
     SELECT j.id FROM THEIR_JOBS
     WHERE j.claim_token = i.value ->> 'claim_token' AND j.lease_until_ms < NOW_MS)
@@ -374,6 +394,20 @@ WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits
 
 -- --- maintenance -----------------------------------------------------------------------------------------
 
+-- part: IS_TIME
+-- Not text or bytes, as in a hostile row: they come after all numbers.
+BETWEEN -9007199254740991 AND 9007199254740991
+
+-- name: quarantine
+-- End the jobs ?3 that no node can claim or expire, so that they take no place of others. `job rebuild` restores
+-- the row of a job that the log knows.
+UPDATE jobs SET state = 'failed', ended_ms = NOW_MS, lease_until_ms = NULL,
+    reason = 'unreadable: a column of its row holds a value that no node writes'
+WHERE OF_MESH AND id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL AND NOT IS_READABLE
+
+-- name: quarantined
+SELECT changes()
+
 -- part: AWAITING_OPS
 jobs AS j INDEXED BY jobs_awaiting_ops
 WHERE j.scope_id = ?1 AND j.repository_id = ?2
@@ -383,8 +417,10 @@ WHERE j.scope_id = ?1 AND j.repository_id = ?2
 -- When the next lease expires and the next cron is due, and whether any job waits for ops.
 SELECT (
         SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
-    (SELECT next_ms FROM job_crons INDEXED BY job_crons_due WHERE OF_MESH ORDER BY next_ms LIMIT 1) AS cron_ms,
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND lease_until_ms IS_TIME
+        ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
+    (SELECT next_ms FROM job_crons INDEXED BY job_crons_due
+        WHERE OF_MESH AND next_ms IS_TIME ORDER BY next_ms LIMIT 1) AS cron_ms,
     EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
 
 -- name: awaiting_refused
@@ -412,11 +448,14 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
 -- the log, and the claims since an entry (?3), up to another (?4).
 SELECT
-    (SELECT json_group_array(kind) FROM job_counts WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
-    (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
-    (SELECT json_group_array(json_array(kind, is_paused, max_running, rate, rate_ms, lease_ms, is_audited))
+    (SELECT json_group_array(CAST(kind AS TEXT)) FROM job_counts
+        WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
+    (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH) AS drains,
+    (SELECT json_group_array(json_array(
+            CAST(kind AS TEXT), CAST(is_paused AS INTEGER), CAST(max_running AS INTEGER), CAST(rate AS INTEGER),
+            CAST(rate_ms AS INTEGER), CAST(lease_ms AS INTEGER), CAST(is_audited AS INTEGER)))
         FROM job_kinds WHERE OF_MESH) AS rules,
-    (SELECT json_group_object(claimer, jobs) FROM (
+    (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
@@ -424,7 +463,7 @@ SELECT
         FROM agent_oplog INDEXED BY agent_oplog_of_owner WHERE OF_MESH AND kind = 'RekeyNode'
           AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
-    (SELECT json_group_array(json_array(id, payload, result)) FROM CLAIMS) AS claims
+    (SELECT json_group_array(json_array(id, CAST(payload AS TEXT), CAST(result AS TEXT))) FROM CLAIMS) AS claims
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -486,7 +525,7 @@ LEFT JOIN agent_oplog AS o
 SELECT min((
     SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.value AND r.priority = p.priority
-      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms > ?4
+      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms > ?4 AND r.not_before_ms IS_TIME
     ORDER BY r.not_before_ms LIMIT 1)) AS due_ms
 FROM json_each(?3) AS k
 CROSS JOIN PRIORITIES
@@ -521,7 +560,8 @@ SELECT kind, state, jobs FROM job_counts WHERE OF_MESH AND jobs > 0 ORDER BY kin
 SELECT k.kind, min((
     SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
     WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.priority
-      AND r.state = 'pending' AND r.waits = 0 ORDER BY r.not_before_ms LIMIT 1)) AS since_ms
+      AND r.state = 'pending' AND r.waits = 0 AND r.not_before_ms IS_TIME
+    ORDER BY r.not_before_ms LIMIT 1)) AS since_ms
 FROM job_counts AS k
 CROSS JOIN PRIORITIES
 WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0

@@ -4,8 +4,9 @@
 -- What a copy has seen of its primary, of all meshes: the newest log entry, the heartbeats, and the epochs.
 SELECT (SELECT id FROM agent_oplog ORDER BY id DESC LIMIT 1),
     (SELECT op_id FROM agent_oplog ORDER BY id DESC LIMIT 1),
-    (SELECT json_group_array(json_array(scope_id, repository_id, node_id, beats)) FROM node_incarnations),
-    (SELECT json_group_array(op_id) FROM store_epochs)
+    (SELECT json_group_array(json_array(
+            CAST(scope_id AS TEXT), CAST(repository_id AS TEXT), CAST(node_id AS TEXT), CAST(beats AS INTEGER))) FROM node_incarnations),
+    (SELECT json_group_array(CAST(op_id AS TEXT)) FROM store_epochs)
 
 -- name: is_behind
 -- Whether the primary shows less than that.

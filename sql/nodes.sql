@@ -41,14 +41,21 @@ INSERT INTO store_epochs (scope_id, repository_id, epoch, op_id, node_id, detect
 SELECT ?1, ?2, 0, ?3, ?4, NOW_MS, '{}'
 WHERE NOT EXISTS (SELECT 1 FROM store_epochs WHERE scope_id = ?1 AND repository_id = ?2)
 
+-- part: IS_EPOCH
+-- Whether the columns hold values of their kinds, and times of this era: only a hostile row does not.
+(typeof(e.epoch) = 'integer' AND e.epoch BETWEEN 0 AND 9007199254740990 AND typeof(e.op_id) = 'text'
+AND e.op_id NOT GLOB '*[^ -~]*'
+AND typeof(e.detected_ms) = 'integer' AND e.detected_ms BETWEEN 0 AND 253402300799999)
+
 -- name: join_state
 -- The state of the mesh as a node joins it.
 SELECT i.incarnation, NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0), i.beats,
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog'), 0),
     e.epoch, e.op_id, coalesce(o.op_id, ''), e.detected_ms
 FROM node_incarnations AS i
-JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2
+LEFT JOIN store_epochs AS e ON e.scope_id = ?1 AND e.repository_id = ?2 AND IS_EPOCH
 LEFT JOIN store_epochs AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.epoch = 0
+    AND o.op_id NOT GLOB '*[^ -~]*'
 WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.node_id = ?3
 ORDER BY e.epoch DESC LIMIT 1
 
@@ -174,15 +181,34 @@ SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0)
 -- name: heartbeat_marks
 -- All nodes, with what shows a new heartbeat: much less than their whole rows.
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
-WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id
+WHERE scope_id = ?1 AND repository_id = ?2 AND typeof(node_id) = 'text' ORDER BY node_id
 
 -- name: live_heartbeat_marks
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
-WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms >= ?3 ORDER BY node_id
+WHERE scope_id = ?1 AND repository_id = ?2 AND typeof(node_id) = 'text' AND left_ms IS NULL
+  AND last_seen_ms >= ?3 ORDER BY node_id
+
+-- part: IS_NODE
+-- Whether all columns hold values of their kinds: only a hostile row does not.
+(typeof(node_id) = 'text' AND typeof(agent_id) IN ('text', 'null')
+AND typeof(incarnation) = 'integer' AND typeof(beats) = 'integer' AND typeof(pid) = 'integer'
+AND typeof(last_seen_ms) = 'integer' AND abs(last_seen_ms) < 9007199254740992
+AND typeof(consuming_ms) IN ('integer', 'null') AND typeof(progressing_ms) IN ('integer', 'null')
+AND typeof(left_ms) IN ('integer', 'null') AND typeof(started_ms) = 'integer'
+AND typeof(tick_ms) = 'integer' AND tick_ms BETWEEN 1 AND 9007199254740991
+AND typeof(activity) = 'text' AND typeof(host) = 'text' AND typeof(version) = 'text'
+AND typeof(control_addr) IN ('text', 'null') AND typeof(public_key) = 'text'
+AND json_valid(kinds) AND typeof(kinds) = 'text' AND json_type(iif(json_valid(kinds), kinds, '0')) = 'array'
+AND typeof(capacity) = 'integer' AND typeof(load) = 'integer'
+AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text')
+
+-- part: VITALS
+CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
+iif(json_valid(faults), faults, NULL)
 
 -- name: nodes
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
     started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place, written, waiting, replica_lag_ms, faults
+    clock_distance_ms, machine_id, place, VITALS
 FROM mesh_heartbeats LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3))
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3)) AND IS_NODE

@@ -31,7 +31,8 @@ ORDER BY conflict_id LIMIT 2
 SELECT conflict_id, table_name, row_key, base, "left", "right", left_node, left_agent, right_node, strategy,
     deferred_to, state, created_at, resolved_at, resolved_by, resolved_agent, resolution, reason
 FROM occ_conflicts
-WHERE scope_id = ?1 AND repository_id = ?2 AND conflict_id > ?3 AND (?4 IS NULL OR state = ?4)
+WHERE scope_id = ?1 AND repository_id = ?2 AND conflict_id > ?3 AND conflict_id NOT GLOB '*[^0-9A-Z]*'
+  AND (?4 IS NULL OR state = ?4)
   AND (?5 IS NULL OR table_name = ?5)
 ORDER BY conflict_id LIMIT ?6
 

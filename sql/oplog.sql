@@ -170,12 +170,15 @@ ORDER BY id LIMIT ?7
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 
 -- name: chain_page
--- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one.
+-- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one. ?6: the id
+-- of the last entry of the page before, since its other columns may be unreadable.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (?3, ?4) AND (?5 IS NULL OR id <= ?5)
-ORDER BY node_id, seq LIMIT ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (
+    coalesce((SELECT o.node_id FROM agent_oplog AS o WHERE o.id = ?6), ?3),
+    coalesce((SELECT o.seq FROM agent_oplog AS o WHERE o.id = ?6), ?4)) AND (?5 IS NULL OR id <= ?5)
+ORDER BY node_id, seq LIMIT ?7
 
 -- part: REKEYED
 -- A mark of the ops by which keys were accepted; NULL: there are none.
@@ -189,8 +192,9 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 AND (?5 IS NULL OR id <= ?5)
-ORDER BY seq LIMIT ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
+  AND seq > coalesce((SELECT o.seq FROM agent_oplog AS o WHERE o.id = ?6), ?4) AND (?5 IS NULL OR id <= ?5)
+ORDER BY seq LIMIT ?7
 
 -- name: page_and_mark
 -- The same up to a page, with a mark of the ops by which keys were accepted.
@@ -200,13 +204,14 @@ FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 ORDER BY seq LIMIT ?5
 
 -- name: of_kind
--- Accepted entries of a kind that the index covers, after a given time.
+-- Accepted entries of a kind that the index covers, after the one with the id ?4, or after a given time.
 SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
     accepted, reason, result
 FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1 AND hlc > ?4
-ORDER BY hlc LIMIT ?5
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+  AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
+ORDER BY hlc LIMIT ?6
 
 -- name: heads
 -- The last entry of each chain; a chain with entries has a key.
@@ -277,3 +282,17 @@ ORDER BY from_seq DESC LIMIT 1
 -- name: newest_key
 SELECT public_key FROM node_keys
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
+
+-- name: refuse_unless_rekeyed
+-- The owner has accepted no further key: ?3 is the mark that was read.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT (REKEYED)
+
+-- name: drop_planted_keys
+-- Of the chain ?3, all but its keys ?4. An earlier version recorded the first one with the number 0.
+DELETE FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND NOT EXISTS (
+    SELECT 1 FROM json_each(?4) AS k
+    WHERE k.value ->> 1 = public_key AND (from_seq <= 1 OR k.value ->> 0 = from_seq))
+
+-- name: forget_own_request
+DELETE FROM node_key_requests
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND public_key = ?4

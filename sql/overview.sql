@@ -7,28 +7,40 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: IS_NODE
+-- Whether all columns hold values of their kinds: only a hostile row does not.
+(typeof(node_id) = 'text' AND typeof(agent_id) IN ('text', 'null')
+AND typeof(incarnation) = 'integer' AND typeof(beats) = 'integer' AND typeof(pid) = 'integer'
+AND typeof(last_seen_ms) = 'integer' AND abs(last_seen_ms) < 9007199254740992
+AND typeof(consuming_ms) IN ('integer', 'null') AND typeof(progressing_ms) IN ('integer', 'null')
+AND typeof(left_ms) IN ('integer', 'null') AND typeof(started_ms) = 'integer'
+AND typeof(tick_ms) = 'integer' AND tick_ms BETWEEN 1 AND 9007199254740991
+AND typeof(activity) = 'text' AND typeof(host) = 'text' AND typeof(version) = 'text'
+AND typeof(control_addr) IN ('text', 'null') AND typeof(public_key) = 'text'
+AND json_valid(kinds) AND typeof(kinds) = 'text' AND json_type(iif(json_valid(kinds), kinds, '0')) = 'array'
+AND typeof(capacity) = 'integer' AND typeof(load) = 'integer'
+AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text')
+
 -- part: NODES
 -- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
 SELECT json_group_array(json_array(
     node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
     substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
-    machine_id, place, written, waiting, replica_lag_ms, faults))
-FROM (
-    SELECT * FROM mesh_heartbeats
-    WHERE OF_MESH AND typeof(last_seen_ms) = 'integer' AND typeof(tick_ms) = 'integer'
-    ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
+    machine_id, place, CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
+    iif(json_valid(faults), faults, NULL)))
+FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH AND IS_NODE ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS
 -- The number of jobs of each kind in each state.
-SELECT json_group_array(json_array(kind, state, jobs)) FROM job_counts WHERE OF_MESH AND jobs > 0
+SELECT json_group_array(json_array(CAST(kind AS TEXT), CAST(state AS TEXT), CAST(jobs AS INTEGER))) FROM job_counts WHERE OF_MESH AND jobs > 0
 
 -- part: PAUSED
-SELECT json_group_array(kind) FROM job_kinds WHERE OF_MESH AND is_paused
+SELECT json_group_array(CAST(kind AS TEXT)) FROM job_kinds WHERE OF_MESH AND is_paused
 
 -- part: LONGEST
 -- For each kind, the time since which the longest waiting job could have been claimed.
-SELECT json_group_object(kind, since_ms) FROM (
+SELECT json_group_object(CAST(kind AS TEXT), CAST(since_ms AS INTEGER)) FROM (
     SELECT k.kind AS kind, min((
         SELECT r.not_before_ms FROM jobs AS r INDEXED BY jobs_ready
         WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = k.kind AND r.priority = p.value
@@ -40,9 +52,11 @@ SELECT json_group_object(kind, since_ms) FROM (
 -- part: JOBS
 -- Running jobs, the latest failures, and the oldest waiting ones.
 SELECT json_group_array(json_array(
-    j.job_id, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.claimer, j.lease_until_ms, j.attempts,
-    j.max_attempts, j.created_ms, j.started_ms, j.ended_ms, j.exit_code, substr(j.reason, 1, 200), n.progress,
-    substr(n.message, 1, 200)))
+    CAST(j.job_id AS TEXT), CAST(j.kind AS TEXT), j.state, CAST(j.priority AS INTEGER), CAST(j.waits AS INTEGER),
+    CAST(j.not_before_ms AS INTEGER), CAST(j.claimer AS TEXT), CAST(j.lease_until_ms AS INTEGER),
+    CAST(j.attempts AS INTEGER), CAST(j.max_attempts AS INTEGER), CAST(j.created_ms AS INTEGER),
+    CAST(j.started_ms AS INTEGER), CAST(j.ended_ms AS INTEGER), CAST(j.exit_code AS INTEGER),
+    substr(CAST(j.reason AS TEXT), 1, 200), CAST(n.progress AS REAL), substr(CAST(n.message AS TEXT), 1, 200)))
 FROM (
     SELECT * FROM (
         SELECT id FROM jobs INDEXED BY jobs_held WHERE OF_MESH AND lease_until_ms IS NOT NULL LIMIT ?12)
@@ -62,11 +76,14 @@ LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_i
 
 -- part: LOCKS
 SELECT json_group_array(json_array(
-    lock_key, fence_token, holder_node, holder_agent, is_shared, acquired_at, expires_at))
+    CAST(lock_key AS TEXT), CAST(fence_token AS INTEGER), CAST(holder_node AS TEXT), CAST(holder_agent AS TEXT),
+    CAST(is_shared AS INTEGER), CAST(acquired_at AS TEXT), CAST(expires_at AS TEXT)))
 FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?12)
 
 -- part: WAITERS
-SELECT json_group_array(json_array(lock_key, holder_node, holder_agent, is_shared, waits_since))
+SELECT json_group_array(json_array(
+    CAST(lock_key AS TEXT), CAST(holder_node AS TEXT), CAST(holder_agent AS TEXT), CAST(is_shared AS INTEGER),
+    CAST(waits_since AS TEXT)))
 FROM (SELECT * FROM lock_waiters WHERE OF_MESH AND alive_until > NOW_ISO ORDER BY lock_key, ticket LIMIT ?12)
 
 -- part: MAIL
@@ -81,8 +98,10 @@ FROM a2a_messages INDEXED BY a2a_messages_open WHERE OF_MESH AND ended_ms IS NUL
 -- part: MESSAGES
 -- Overdue messages, the latest dead letters, and the longest waiting ones.
 SELECT json_group_array(json_array(
-    message_uuid, sender_agent, receiver_agent, msg_type, priority, state, created_at, ack_by_ms, delivery_attempts,
-    max_attempts, substr(ended_reason, 1, 200)))
+    CAST(message_uuid AS TEXT), CAST(sender_agent AS TEXT), CAST(receiver_agent AS TEXT), CAST(msg_type AS TEXT),
+    CAST(priority AS INTEGER), state, CAST(created_at AS TEXT), CAST(ack_by_ms AS INTEGER),
+    CAST(delivery_attempts AS INTEGER), CAST(max_attempts AS INTEGER),
+    substr(CAST(ended_reason AS TEXT), 1, 200)))
 FROM a2a_messages WHERE id IN (
     SELECT id FROM (
         SELECT id FROM a2a_messages INDEXED BY a2a_messages_awaited
@@ -97,26 +116,28 @@ FROM a2a_messages WHERE id IN (
 
 -- part: CONFLICTS
 SELECT json_group_array(json_array(
-    conflict_id, table_name, substr(row_key, 1, 200), left_node, left_agent, right_node, deferred_to, created_at))
+    CAST(conflict_id AS TEXT), CAST(table_name AS TEXT), substr(CAST(row_key AS TEXT), 1, 200),
+    CAST(left_node AS TEXT), CAST(left_agent AS TEXT), CAST(right_node AS TEXT), CAST(deferred_to AS TEXT),
+    CAST(created_at AS TEXT)))
 FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?12)
 
 -- part: LEADER
-SELECT holder_node FROM distributed_locks
+SELECT CAST(holder_node AS TEXT) FROM distributed_locks
 WHERE OF_MESH AND lock_key = ?13 AND request_id <> '' AND expires_at > NOW_ISO
 
 -- part: REPORT
 -- On the last bar that has a report.
-SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1
+SELECT CAST(document AS TEXT) FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1
 
 -- name: overview
 -- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
     (SELECT json_group_array(hex(record)) FROM (SELECT 'newest agents' AS record)) AS agents,
-    (SELECT json_group_array(node_id) FROM job_drains WHERE OF_MESH) AS drains,
+    (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH) AS drains,
     json_array(
-        (SELECT op_id FROM mesh_owner WHERE OF_MESH),
-        (SELECT max(hlc) FROM agent_oplog INDEXED BY agent_oplog_of_owner
+        (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),
+        (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_owner
          WHERE OF_MESH AND kind = 'DesignateCoordinator'
            AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor'))) AS roles,
     (KINDS) AS kinds,
@@ -129,7 +150,7 @@ SELECT NOW_MS AS now_ms,
     (MESSAGES) AS messages,
     (CONFLICTS) AS conflicts,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
-    (SELECT max(hlc) FROM tempo_policies WHERE OF_MESH) AS tempos,
+    (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
     (LEADER) AS leader,
     (REPORT) AS report,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id

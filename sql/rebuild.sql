@@ -4,8 +4,8 @@
 -- ?3: after this one, ?4: how many. Each row has the end of the log at the moment of the page; a page without jobs
 -- is a row without a job.
 SELECT m.last_id, j.id, j.job_id, j.ulid, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.max_attempts,
-    j.backoff_ms, j.lease_ms, j.claimer, j.claim_token, j.lease_until_ms, j.attempts, j.failures, j.created_ms,
-    j.started_ms, j.ended_ms, j.exit_code, j.reason, j.output_artifacts, j.retry_of, j.scheduled_by, j.seed,
+    j.max_interruptions, j.backoff_ms, j.lease_ms, j.claimer, j.claim_token, j.lease_until_ms, j.attempts, j.failures,
+    j.interruptions, j.created_ms, j.started_ms, j.ended_ms, j.exit_code, j.reason, j.output_artifacts, j.retry_of, j.scheduled_by, j.seed,
     j.last_op, j.manifest, (
         SELECT json_group_array(json_array(d.predecessor, d.awaited)) FROM job_predecessors AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id
@@ -27,6 +27,7 @@ ORDER BY j.id
 UPDATE jobs SET
     ulid = ?3 ->> 'ulid', kind = ?3 ->> 'kind', state = ?3 ->> 'state', priority = ?3 ->> 'priority',
     waits = ?3 ->> 'waits', not_before_ms = ?3 ->> 'not_before_ms', max_attempts = ?3 ->> 'max_attempts',
+    max_interruptions = ?3 ->> 'max_interruptions', interruptions = ?3 ->> 'interruptions',
     backoff_ms = ?3 ->> 'backoff_ms', lease_ms = ?3 ->> 'lease_ms', claimer = ?3 ->> 'claimer',
     claim_token = ?3 ->> 'claim_token', lease_until_ms = ?3 ->> 'lease_until_ms',
     attempts = ?3 ->> 'attempts', failures = ?3 ->> 'failures', created_ms = ?3 ->> 'created_ms',
@@ -41,8 +42,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 ->> 'job_id' AND last
 -- its own, if it is not taken.
 INSERT INTO jobs (
     id, scope_id, repository_id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts,
-    backoff_ms, lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, created_ms, started_ms,
-    ended_ms, exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, manifest
+    max_interruptions, backoff_ms, lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions,
+    created_ms, started_ms, ended_ms, exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, manifest
 )
 SELECT iif(EXISTS (SELECT 1 FROM jobs WHERE id = b.id + 1), (
         SELECT f.id + 1 FROM jobs AS f NOT INDEXED
@@ -50,8 +51,9 @@ SELECT iif(EXISTS (SELECT 1 FROM jobs WHERE id = b.id + 1), (
         ORDER BY f.id LIMIT 1
     ), b.id + 1), ?1, ?2,
     ?3 ->> 'job_id', ?3 ->> 'ulid', ?3 ->> 'kind', ?3 ->> 'state', ?3 ->> 'priority', ?3 ->> 'waits',
-    ?3 ->> 'not_before_ms', ?3 ->> 'max_attempts', ?3 ->> 'backoff_ms', ?3 ->> 'lease_ms', ?3 ->> 'claimer',
-    ?3 ->> 'claim_token', ?3 ->> 'lease_until_ms', ?3 ->> 'attempts', ?3 ->> 'failures', ?3 ->> 'created_ms',
+    ?3 ->> 'not_before_ms', ?3 ->> 'max_attempts', ?3 ->> 'max_interruptions', ?3 ->> 'backoff_ms', ?3 ->> 'lease_ms',
+    ?3 ->> 'claimer', ?3 ->> 'claim_token', ?3 ->> 'lease_until_ms', ?3 ->> 'attempts', ?3 ->> 'failures',
+    ?3 ->> 'interruptions', ?3 ->> 'created_ms',
     ?3 ->> 'started_ms', ?3 ->> 'ended_ms', ?3 ->> 'exit_code', ?3 ->> 'reason', ?3 ->> 'output_artifacts',
     ?3 ->> 'retry_of', ?3 ->> 'scheduled_by', ?3 ->> 'seed', ?3 ->> 'last_op', ?3 ->> 'manifest'
 FROM (

@@ -3,8 +3,13 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: IS_EPOCH
+-- Whether the columns hold values of their kinds, and times of this era: only a hostile row does not.
+(typeof(epoch) = 'integer' AND epoch BETWEEN 0 AND 9007199254740990 AND typeof(op_id) = 'text'
+AND typeof(detected_ms) = 'integer' AND detected_ms BETWEEN 0 AND 253402300799999)
+
 -- part: EPOCHS
-store_epochs WHERE OF_MESH ORDER BY epoch DESC LIMIT 1
+store_epochs WHERE OF_MESH AND IS_EPOCH ORDER BY epoch DESC LIMIT 1
 
 -- name: state
 -- What the database has of this node (?3), and of the log entry with the id ?4.
@@ -65,9 +70,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, NOW_MS, ?6)
 
 -- name: forget_epochs
 DELETE FROM store_epochs
-WHERE OF_MESH AND epoch > 0 AND epoch <= (SELECT max(epoch) FROM store_epochs WHERE OF_MESH) - 1000
+WHERE OF_MESH AND epoch > 0 AND epoch <= (SELECT max(epoch) FROM store_epochs WHERE OF_MESH AND IS_EPOCH) - 1000
 
 -- name: epochs
 -- All but the first, newest first.
 SELECT epoch, op_id, node_id, detected_ms, NOW_MS - detected_ms AS age_ms, detail FROM store_epochs
-WHERE OF_MESH AND epoch > 0 ORDER BY epoch DESC
+WHERE OF_MESH AND IS_EPOCH AND epoch > 0 ORDER BY epoch DESC

@@ -48,6 +48,12 @@ class TooLarge(ScriptFailed):
     code = "too_large"
 
 
+class UnreadableText(ScriptFailed):
+    """The answer would hold text that is not UTF-8, which only a hostile or faulty writer stores."""
+
+    code = "unreadable_text"
+
+
 class Refused(ScriptFailed):
     """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
 

@@ -270,6 +270,7 @@ class MeshNode(Mesh):
         self.ownership.forget()
         self.trusted_keys.forget()
         self.jobs.authorship.forget()
+        self.crons.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()

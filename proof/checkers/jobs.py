@@ -48,6 +48,9 @@ def one_end(history: History) -> Iterator[str | int]:
         if not _is_end(job):
             yield f"job {name} is {job['state']}, and no more was to come"
             continue
+        interrupted, allowed = (job[each] or 0 for each in ("interruptions", "max_interruptions"))
+        if interrupted > allowed + (job["state"] == JobState.FAILED):
+            yield f"job {name} is {job['state']} after {interrupted} interruptions, and may have {allowed}"
         ends = [now for before, now in pairwise(seen) if _is_end(now) and not _is_end(before)]
         if len(ends) != 1:
             yield f"job {name} came to {len(ends)} ends: {', '.join(map(_text, ends))}"

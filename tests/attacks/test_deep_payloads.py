@@ -237,7 +237,9 @@ async def test_a_job_with_counters_that_no_node_can_raise_stops_no_other(node: M
     rows = await node.store.read("SELECT DISTINCT typeof(claim_token) FROM jobs", fresh=True)
     assert "real" not in [row[0] for row in rows]
     for job in jobs[:-1]:
-        assert (await node.jobs.find(job.job_id)).state == JobState.PENDING
+        ended = await node.jobs.find(job.job_id)
+        assert ended.state == JobState.FAILED
+        assert str(ended.reason).startswith("unreadable: ")
 
 
 # --- the op log ----------------------------------------------------------------------------------

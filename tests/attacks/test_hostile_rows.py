@@ -122,12 +122,7 @@ async def test_a_node_that_can_t_read_the_clock_says_so(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "node_incarnations SET incarnation = 'x'",
-        "store_epochs SET detected_ms = x'00'",
-        "store_epochs SET epoch = 'x'",
-    ],
+    "change", ["node_incarnations SET incarnation = 'x'", "store_epochs SET detected_ms = x'00'"]
 )
 async def test_a_node_whose_own_numbers_are_none_says_so(node: MeshNode, tmp_path: Path, change: str) -> None:
     await node.close()
@@ -137,3 +132,14 @@ async def test_a_node_whose_own_numbers_are_none_says_so(node: MeshNode, tmp_pat
     with pytest.raises(DatabaseFault, match=r"whole number|no integers"):
         async with Mesh.open(again):
             pass
+
+
+async def test_an_epoch_that_is_no_number_counts_as_a_rollback(node: MeshNode, tmp_path: Path) -> None:
+    await node.close()
+    with closing(sqlite3.connect(tmp_path / "vox" / "local.db", timeout=PATIENCE_S)) as database, database:
+        database.execute("UPDATE store_epochs SET epoch = 'x'")
+    again = FILE.settings(tmp_path, None, node_id="ann", scope_id=node.store.mesh_id[0])
+    async with Mesh.open(again) as started:
+        await assert_works(started)
+        rows = await started.store.read("SELECT epoch FROM store_epochs WHERE typeof(epoch) = 'integer'")
+        assert [row["epoch"] for row in rows] == [0, 1]

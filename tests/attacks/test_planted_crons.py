@@ -10,11 +10,12 @@ import pytest
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
-from vox_mesh.jobs.cron_ops import CronDefinition
+from vox_mesh.jobs.cron_ops import CronDefinition, adopting
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog import roles
+from vox_mesh.store import Script
 
 TIDY = Manifest.of(kind="tidy")
 
@@ -34,14 +35,21 @@ async def fired(node: MeshNode) -> list[str]:
     return sorted(orjson.loads(job.manifest)["nonce"].partition("@")[0] for job in jobs)
 
 
-def come_due(hostile: HostileWriter) -> None:
-    hostile.run("UPDATE job_crons SET next_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2")
+def come_due(hostile: HostileWriter, at_ms: int = 1) -> None:
+    hostile.run("UPDATE job_crons SET next_ms = ?3 WHERE scope_id = ?1 AND repository_id = ?2", at_ms)
+
+
+async def adopt(owner: MeshNode, *names: str) -> None:
+    """Have crons count as old ones, whose latest time may have been missed."""
+    crons = {each.name: each.definition for each in await owner.crons.listed() if each.name in names}
+    await owner.store.write(Script(op=adopting(crons)))
 
 
 async def test_a_cron_that_is_only_a_row_is_not_fired(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
     await owner.crons.add("genuine", "0 * * * *", TIDY)
+    await adopt(owner, "genuine")
     row = row_of("planted")
     hostile.insert("job_crons", **row)
     payload = {"crons": {"planted": [row[name] for name in CronDefinition._fields]}}
@@ -58,6 +66,7 @@ async def test_a_cron_whose_row_was_changed_or_put_back_is_not_fired(
 ) -> None:
     for name in ("changed", "removed", "genuine"):
         await owner.crons.add(name, "0 * * * *", TIDY)
+    await adopt(owner, "genuine", "changed", "removed")
     (removed,) = [each for each in await owner.crons.listed() if each.name == "removed"]
     await owner.crons.remove("removed")
     hostile.insert("job_crons", **removed._asdict())
@@ -67,6 +76,26 @@ async def test_a_cron_whose_row_was_changed_or_put_back_is_not_fired(
     )
     come_due(hostile)
     assert await fired(other) == ["genuine"]
+
+
+async def test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    await owner.crons.add("new", "0 0 1 1 *", TIDY)
+    await owner.crons.add("old", "0 0 1 1 *", TIDY)
+    await adopt(owner, "old")
+    come_due(hostile)  # the times before it was added have not been missed
+    assert await fired(other) == ["old"]
+    for late_ms in (2, 1):  # at times of the attacker's choice, each for a job of its own
+        come_due(hostile, owner.clock.now_ms - late_ms)
+        assert await fired(other) == await fired(owner) == []
+    for table in ("jobs", "job_counts"):  # or the same time again, as if it had not been fired
+        hostile.run(f"DELETE FROM {table} WHERE scope_id = ?1 AND repository_id = ?2")
+    come_due(hostile)
+    assert await fired(other) == []
+    await owner.store.synced()
+    now_ms = owner.clock.now_ms
+    assert all(each.next_ms == each.schedule.after(now_ms) for each in await owner.crons.listed())
 
 
 async def test_crons_from_before_there_were_ops_are_adopted_once_by_the_owner(

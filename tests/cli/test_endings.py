@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -55,7 +56,7 @@ def _all_commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run([*command, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert f"vox-mesh {' '.join(command)}" in shown.split("Example:")[1]
+    assert f"vox-mesh {' '.join(command)}" in re.split("Examples?:", shown)[1]
 
 
 @pytest.mark.parametrize(

@@ -449,5 +449,5 @@ async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_los
     said = [await asyncio.wait_for(verdicts.get(), PATIENCE_S) for _ in range(2)]
     rows = await node.store.read("SELECT step FROM fenced WHERE scope = ?", (scope_id,), fresh=True)
     assert sorted(row[0] for row in rows) == [1, 2]
-    assert (job.state, job.attempts, job.failures) == ("succeeded", 2, 1)
+    assert (job.state, job.attempts, job.interruptions) == ("succeeded", 2, 1)
     assert said == [StaleClaim.code] * 2

@@ -236,7 +236,7 @@ class JobWalk(RuleBasedStateMachine):
         items: list[dict[str, Any]] = []
         for number in act.numbers:
             known = [*self._oracle.tasks, *(item["job_id"] for item in items)]
-            more: dict[str, Any] = {"max_attempts": 1 + number % 3}
+            more: dict[str, Any] = {"max_attempts": 1 + number % 3, "max_interruptions": number % 3}
             links: dict[str, str] = {}
             if known and act.flag(number % 5):
                 links = {known[-1 - each % min(len(known), 6)]: _AWAITED[each % 3] for each in act.numbers}
@@ -347,7 +347,11 @@ class JobWalk(RuleBasedStateMachine):
     def _give_back(self, act: Act) -> None:
         """Yield jobs, for now or for later; by their holder, or by hand."""
         name, jobs = self._own(act, *HELD)
-        more: dict[str, Any] = {"failed": act.flag(3), "reason": f"of {act.flags}"}
+        more: dict[str, Any] = {
+            "failed": act.flag(3),
+            "interrupted": act.flag(2),
+            "reason": f"of {act.flags}",
+        }
         if act.flag(4):
             more["not_before_ms"] = self._now_ms() + _LATER_MS
         items = self._held(jobs, act.skew, **more)
@@ -372,6 +376,7 @@ class JobWalk(RuleBasedStateMachine):
 def _seen(row: Any) -> tuple[Any, ...]:
     return (
         *(row[name] for name in ("kind", "state", "claimer", "claim_token", "attempts", "failures")),
+        *(row[name] for name in ("max_interruptions", "interruptions")),
         *(row[name] for name in ("max_attempts", "created_ms", "not_before_ms", "started_ms", "ended_ms")),
         *(row["exit_code"], row["reason"], row["lease_until_ms"] is not None),
         row["waits"] if row["state"] == JobState.PENDING else None,

@@ -83,7 +83,7 @@ async def test_who_has_lost_a_lease_stops_its_work_and_the_next_one_does_the_job
         assert again.attempt == 2
         second.may_end.set()
         (done,) = await ended(two, job)
-        assert (done.state, done.claimer, done.failures) == ("succeeded", "two", 1)
+        assert (done.state, done.claimer, done.interruptions) == ("succeeded", "two", 1)
         await two.worker.stop()
 
 

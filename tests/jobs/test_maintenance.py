@@ -24,12 +24,14 @@ from tests.support.jobs.jobs_in_hand import (
 from tests.support.messages.messaging import NodeGroup
 from tests.support.oplog.authoring import NOTE, RestartableNodes, assert_sound, noted
 from tools.homes import FILE, MESH, HomeCase
-from vox_mesh import Op, Script, guard, open_store
+from vox_mesh import Op, Script, Statement, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.maintenance import REFUSED, JobMaintenance
+from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode
@@ -77,7 +79,8 @@ async def test_a_lease_that_ran_out_gives_the_job_back_and_others_stay(any_node:
     await lapse(any_node, lapsed)
     await keep(any_node)
     back, held = await found(any_node, lapsed, valid)
-    assert (back.state, back.claimer, back.claim_token, back.failures) == ("pending", None, 1, 1)
+    assert (back.state, back.claimer, back.claim_token, back.failures) == ("pending", None, 1, 0)
+    assert (back.attempts, back.interruptions) == (1, 1)
     assert (held.state, held.claim_token, held.failures) == ("claimed", 1, 0)
     assert await accepted(any_node, EXPIRE) == [[lapsed.job_id]]
     assert moved(await claim(any_node, lapsed)) == [lapsed.job_id]
@@ -104,7 +107,7 @@ async def test_many_keepers_at_once_expire_each_job_once_and_none_complains(
         await claim(nodes[0], *jobs)
         await lapse(nodes[0], *jobs)
         await asyncio.gather(*(keep(node) for node in nodes))
-        assert [job.failures for job in await found(nodes[0], *jobs)] == [attempt] * 5
+        assert [job.interruptions for job in await found(nodes[0], *jobs)] == [attempt] * 5
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     expired = [job_id for each in await accepted(nodes[1], EXPIRE) for job_id in each]
     assert sorted(expired) == sorted(2 * ids(jobs))
@@ -120,8 +123,48 @@ async def test_more_than_one_op_holds_are_all_taken_back(local: MeshNode) -> Non
     assert len(await accepted(local, EXPIRE)) == 2
 
 
-async def test_the_last_attempt_ends_the_job_and_the_ones_that_waited_for_it(node: MeshNode) -> None:
-    first = await node.jobs.schedule("work", max_attempts=1)
+async def test_a_job_that_takes_its_worker_along_each_time_fails_and_says_so(any_node: MeshNode) -> None:
+    job = await any_node.jobs.schedule("work", max_attempts=1, max_interruptions=2)
+    counts = []
+    for _ in range(3):
+        await claim(any_node, job)
+        await lapse(any_node, job)
+        await keep(any_node)
+        (seen,) = await found(any_node, job)
+        counts.append((seen.state, seen.attempts, seen.failures, seen.interruptions))
+    assert counts == [("pending", 1, 0, 1), ("pending", 2, 0, 2), ("failed", 3, 0, 3)]
+    assert seen.reason == "interrupted more often than max_interruptions (2) allows: the lease ran out"
+    await any_node.store.synced()
+    assert await Rebuild(any_node.store).check() == []
+
+
+async def test_an_older_node_counts_an_expiry_as_failed_and_the_replay_agrees(local: MeshNode) -> None:
+    job = await local.jobs.schedule("work", max_attempts=2)
+    await claim(local, job)
+    (seen,) = await found(local, job)
+    older = Script(
+        Statement(
+            "UPDATE jobs SET state = 'pending', claimer = NULL, failures = failures + 1,"
+            " lease_until_ms = NULL, not_before_ms = ?2, reason = 'the lease ran out', last_op = ?3"
+            " WHERE job_id = ?1",
+            (job.job_id, seen.created_ms, key := new_key()),
+        ),
+        key=key,
+        op=Op(
+            EXPIRE,
+            canonical(
+                {"at_ms": seen.created_ms, "jobs": [{"job_id": job.job_id, "claim_token": seen.claim_token}]}
+            ),
+        ),
+    )
+    await local.store.write(older)
+    (back,) = await found(local, job)
+    assert (back.failures, back.interruptions) == (1, 0)
+    assert await Rebuild(local.store).check() == []
+
+
+async def test_one_interruption_too_many_ends_the_job_and_the_ones_that_waited_for_it(node: MeshNode) -> None:
+    first = await node.jobs.schedule("work", max_interruptions=0)
     second = await node.jobs.schedule("work", after=[first])
     third = await node.jobs.schedule("work", after=[second])
     anyway = await node.jobs.schedule("work", after=[{"job": first.job_id, "when": "end"}])

@@ -84,7 +84,7 @@ OF_CLAIMS = [way for way in _ALL_WAYS if way not in ("claim", "abort")]
 async def test_what_is_drawn_moves_the_job(case: Case, pair: Pair) -> None:
     node = pair.one
     is_last = case.way == "expire" and case.target is FAILED
-    job = await brought(node, case.source, max_attempts=1 if is_last else 3)
+    job = await brought(node, case.source, max_interruptions=0 if is_last else 5)
     assert job is not None
     if case.way == "expire":
         await lapse(node, job.job_id)
@@ -93,7 +93,8 @@ async def test_what_is_drawn_moves_the_job(case: Case, pair: Pair) -> None:
     moved = await found(node, job.job_id)
     assert (moved.state, moved.last_op) == (case.target, script.key)
     assert moved.claim_token == job.claim_token + (case.way == "claim")
-    assert moved.failures == job.failures + (case.way in ("fail", "fail for now", "expire"))
+    assert moved.failures == job.failures + (case.way in ("fail", "fail for now"))
+    assert moved.interruptions == job.interruptions + (case.way == "expire")
     await node.store.synced()
     assert await verdict_of(node, script) == (1, None)
 
@@ -127,7 +128,7 @@ async def test_scheduling_what_is_there_is_accepted_and_leaves_it_unchanged(
 @pytest.mark.parametrize("arrow", OF_PREDECESSORS, ids=lambda arrow: arrow.op)
 async def test_a_job_fails_with_the_one_it_waits_for_by_the_same_op(arrow: Arrow, pair: Pair) -> None:
     node = pair.one
-    first = await schedule(node, max_attempts=1)
+    first = await schedule(node, max_attempts=1, max_interruptions=0)
     waiting = await schedule(node, after=[(first, "success")])
     behind = await schedule(node, after=[(waiting, "success")])
     released = await schedule(node, after=[(behind, "end")])

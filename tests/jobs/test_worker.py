@@ -20,7 +20,7 @@ from tests.support.running.lengths import SOAK
 from tools.homes import FILE, MESH_REPLICA
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
-from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.queries import ClaimableJobs
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import CLAIM
@@ -262,6 +262,19 @@ async def test_what_can_end_in_time_does_and_the_rest_is_given_back(node: MeshNo
     assert (node.worker.running_count, node.worker.is_running) == (0, False)
 
 
+async def test_what_must_not_be_run_again_fails_with_its_worker(node: MeshNode) -> None:
+    desk = ControlledHandler(node)
+    job = await node.jobs.schedule("work", max_interruptions=0)
+    await node.worker.start()
+    await desk.next()
+    await node.worker.stop(grace=0)
+    found = await node.jobs.find(job)
+    assert (found.state, found.reason) == (
+        "failed",
+        "interrupted more often than max_interruptions (0) allows: its worker stopped",
+    )
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(_ROUNDS))
 async def test_stopped_in_the_middle_of_much_work_it_leaves_nothing_claimed(
@@ -299,8 +312,8 @@ async def test_what_its_former_self_had_in_hand_is_given_back(there: Restartable
     async with there.node() as former:
         await former.run_once()
         desk = ControlledHandler(former)
-        job = await former.jobs.schedule("work")
-        last = await former.jobs.schedule("work", max_attempts=1)
+        job = await former.jobs.schedule("work", max_attempts=1)
+        last = await former.jobs.schedule("work", max_interruptions=0)
         await former.worker.start()
         await desk.next()
         await desk.next()
@@ -310,7 +323,8 @@ async def test_what_its_former_self_had_in_hand_is_given_back(there: Restartable
             again.may_end.set()
             async with now.worker.running():
                 (done,) = await ended(now, job)
-                assert (done.state, done.attempts, done.failures) == ("succeeded", 2, 1)
+                assert (done.state, done.attempts, done.failures) == ("succeeded", 2, 0)
+                assert done.interruptions == 1
                 assert (await now.jobs.find(last)).state == "running", "its lease decides"
         await former.worker.stop(0)
 
@@ -393,7 +407,7 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
     ControlledHandler(local).may_end.set()
     looks = local.jobs.queries.claimable
 
-    async def look_slowly(*args: Any, **options: Any) -> list[Claimable]:
+    async def look_slowly(*args: Any, **options: Any) -> ClaimableJobs:
         """Look; and when that is done, what was not ready yet is."""
         found = await looks(*args, **options)
         due_ms = await local.jobs.queries.next_due_ms(["work"])

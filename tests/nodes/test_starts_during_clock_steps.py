@@ -50,6 +50,25 @@ async def test_a_node_that_starts_in_the_middle_of_a_step_expects_what_the_other
             assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000
 
 
+@pytest.mark.parametrize("step_s", [STEP_S, -STEP_S])
+async def test_a_node_that_starts_knows_a_step_no_better_than_its_witness(
+    tmp_path: Path, step_s: float
+) -> None:
+    async with mesh_of(in_memory, tmp_path, "ab") as mesh:
+        a, _ = mesh.nodes
+        await a.locks.acquire("x", ttl=TTL_S)
+        mesh.database.set_ahead(step_s)
+        assert not await ticks(a)
+        inexact = Batch()
+        inexact.add("UPDATE clock_witnesses SET low_ms = low_ms - 3000")
+        await mesh.database.engine.run(inexact.seal())
+        async with mesh.there.node("c") as c:
+            with pytest.raises(LockHeld):
+                await c.locks.acquire("x", ttl=TTL_S)
+            assert abs(c.clock.now_ms - a.clock.now_ms) < 1_000, "no lease ends 3 s too soon"
+            assert abs(c.clock.correction_ms + step_s * 1_000) < 1_000
+
+
 async def test_heartbeats_tell_a_node_that_starts_that_the_clock_was_set_back(tmp_path: Path) -> None:
     async with mesh_of(in_memory, tmp_path, "ab") as mesh:
         a, b = mesh.nodes

@@ -148,7 +148,7 @@ BAD = [
     ("VOX_DB_DEADLINE", "soon", "not a duration"),
     ("VOX_DB_DEADLINE", "0s", "0.001"),
     ("VOX_DB_DEADLINE", "11m", "600"),
-    ("VOX_DB_REQUEST_TIMEOUT", "1.5s", "not a duration"),
+    ("VOX_DB_REQUEST_TIMEOUT", "1.5 s", "not a duration"),
     ("VOX_SPOOL_MAX_BYTES", "4095", "4096"),
     ("VOX_SPOOL_MAX_BYTES", "64MB", "integer"),
 ]

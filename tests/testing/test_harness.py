@@ -62,7 +62,7 @@ async def test_a_crashed_workers_job_is_completed_by_another_after_its_lease(har
     assert (await two.jobs.find(job)).claimer == "one"
     await harness.clock.advance("2s")
     done = await two.jobs.wait(job, timeout=_PATIENCE_S)
-    assert (done.state, done.claimer, done.attempts, done.failures) == ("succeeded", "two", 2, 1)
+    assert (done.state, done.claimer, done.attempts, done.interruptions) == ("succeeded", "two", 2, 1)
 
 
 async def test_a_lock_expires_when_the_clock_passes_its_ttl(harness: MeshHarness) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import READ_ERRORS
@@ -60,6 +61,8 @@ class CronOps:
         self._mark: str | None = None
         self.definitions: dict[str, CronDefinition] = {}
         """The crons in force, by name, as they were last read."""
+        self.since_ms: dict[str, int] = {}
+        """The time of the op that added each of them; 0 if it existed before there were such ops."""
         self.has_adopted = False
         """Whether the owner has adopted the crons from before there were ops."""
 
@@ -69,22 +72,29 @@ class CronOps:
         if mark == self._mark:
             return
         definitions: dict[str, CronDefinition] = {}
+        since_ms: dict[str, int] = {}
         self.has_adopted, time = False, ""
         while rows := await self._store.read(_SQL["ops"], (*self._store.mesh_id, time, _PAGE), fresh=fresh):
             for entry in map(LogEntry._make, rows):
                 if await self._is_authentic(entry):
-                    self._apply(entry, definitions)
+                    self._apply(entry, definitions, since_ms)
             time = rows[-1]["hlc"]
-        self.definitions, self._mark = definitions, mark
+        self.definitions, self.since_ms, self._mark = definitions, since_ms, mark
 
-    def _apply(self, entry: LogEntry, definitions: dict[str, CronDefinition]) -> None:
+    def _apply(
+        self, entry: LogEntry, definitions: dict[str, CronDefinition], since_ms: dict[str, int]
+    ) -> None:
         try:
             payload: Any = parse(entry.payload)
             if entry.kind == REMOVE_CRON:
                 definitions.pop(payload["name"], None)
                 return
             self.has_adopted = self.has_adopted or entry.kind == ADOPT_CRONS
-            definitions.update(_definitions(payload["crons"].items()))
+            added = _definitions(payload["crons"].items())
+            definitions.update(added)
+            since_ms.update(
+                dict.fromkeys(added, 0 if entry.kind == ADOPT_CRONS else Hlc.parse(entry.hlc).wall_ms)
+            )
         except READ_ERRORS:
             return
 

@@ -23,6 +23,7 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.cron_ops import CronDefinition, CronOps, adding, adopting, removing
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.hlc import MAX_AHEAD_MS
 from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.cron import Cron, iso
 from vox_mesh.model.jobs.manifest import Manifest
@@ -42,7 +43,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_DUE: Final = 100
 _MAX_LOGGED: Final = 1_000
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
-_OPTIONS: Final = ("priority", "max_attempts")
+_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions")
 _DURATIONS: Final = ("backoff", "lease")
 _OTHER: Final = "cron_exists"
 _NOT_THERE: Final = "no_such_cron"
@@ -100,6 +101,7 @@ class Crons:
         self._jobs = jobs
         self._clock = clock
         self._logged_unusable: set[str] = set()
+        self._fired_ms: dict[str, int] = {}  # the latest time of each cron that this process has fired
 
     async def add(
         self, name: str, expression: str, manifest: Manifest | Mapping[str, Any], timezone: str = "UTC"
@@ -168,6 +170,10 @@ class Crons:
                 raise
             raise NotKnown(f"there is no cron {name}", hint="run `vox-mesh cron list`") from None
 
+    def forget(self) -> None:
+        """Forget which times were fired: the database was rolled back, and may have lost their jobs."""
+        self._fired_ms.clear()
+
     async def fire_due(self) -> list[str]:
         """Fire the crons that are due according to the replica, and return the ids of their jobs.
 
@@ -188,18 +194,63 @@ class Crons:
         for cron in map(CronJob._make, rows):
             with suppress(_Unusable):
                 self._refuse_if_planted(cron)
-                job_id, script = self._prepare_firing(cron)
-                began = tracing.began()
-                try:
-                    await self._store.write(script)
-                except Refused as refused:
-                    if refused.reason != FIRED:
-                        raise
-                    continue
-                tracing.record_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
-                _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
-                fired.append(job_id)
+                time_ms = self._due_ms(cron)
+                if time_ms is None:
+                    await self._correct(cron)
+                elif job_id := await self._fire(cron, time_ms):
+                    fired.append(job_id)
         return fired
+
+    async def _fire(self, cron: CronJob, time_ms: int) -> str | None:
+        """Schedule the job of a time, and return its id; `None` if another node has."""
+        job_id, script = self._prepare_firing(cron, time_ms)
+        began = tracing.began()
+        if not await self._write_if_due(script):
+            return None
+        self._fired_ms[cron.name] = time_ms
+        tracing.record_jobs("job schedule", [(job_id, {"vox.cron": cron.name})], began)
+        _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
+        return job_id
+
+    async def _correct(self, cron: CronJob) -> None:
+        """Move a cron on to its next time, without a job: no node has written the time that it has."""
+        following_ms = self._schedule(cron).after(self._clock.now_ms)
+        due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, 0)
+        script = Script(
+            Statement(_SQL["refuse_unless_due"], due, refusal=FIRED),
+            Statement(_SQL["correct"], (*self._mesh, cron.name, following_ms)),
+        )
+        if await self._write_if_due(script):
+            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+
+    async def _write_if_due(self, script: Script) -> bool:
+        try:
+            await self._store.write(script)
+        except Refused as refused:
+            if refused.reason != FIRED:
+                raise
+            return False
+        return True
+
+    def _due_ms(self, cron: CronJob) -> int | None:
+        """Return the latest time of its schedule; `None` if it is not due, whatever its row says.
+
+        A time is due once, after the signed op that added the cron. Clocks may differ by a second.
+        """
+        latest_ms = self._schedule(cron).latest(self._clock.now_ms)
+        since_ms = self._ops.since_ms[cron.name] - MAX_AHEAD_MS
+        is_due = cron.next_ms <= latest_ms and latest_ms > max(since_ms, self._fired_ms.get(cron.name, 0))
+        return latest_ms if is_due else None
+
+    def _schedule(self, cron: CronJob) -> Cron:
+        try:
+            return cron.schedule
+        except BadValue as error:
+            raise self._unusable(cron, error) from None
+
+    def _unusable(self, cron: CronJob, error: Exception) -> _Unusable:
+        self._log_unusable(cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}")
+        return _Unusable()
 
     def _refuse_if_planted(self, cron: CronJob) -> None:
         if cron.definition != self._ops.definitions.get(cron.name):
@@ -227,18 +278,12 @@ class Crons:
             self._logged_unusable.add(name)
             _log.log(level, "%s", what)
 
-    def _prepare_firing(self, cron: CronJob) -> tuple[str, Script]:
-        now_ms = self._clock.now_ms
+    def _prepare_firing(self, cron: CronJob, time_ms: int) -> tuple[str, Script]:
         try:
-            schedule = cron.schedule
-            time_ms = max(cron.next_ms, schedule.latest(now_ms))
             item = self._jobs.item(cron.job_at(time_ms))
-            following_ms = schedule.after(max(now_ms, time_ms))
+            following_ms = cron.schedule.after(self._clock.now_ms)
         except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
-            self._log_unusable(
-                cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}"
-            )
-            raise _Unusable from None
+            raise self._unusable(cron, error) from None
         job_id = item["job_id"]
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, time_ms)
         moved = (*self._mesh, cron.name, time_ms, job_id, following_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
-from vox_mesh.jobs.transitions import Item, JobTransitions
+from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
@@ -42,15 +43,18 @@ from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.script import Answer, Script, Statement, new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
+
+_log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
 LONGEST_DELAY: Final = timedelta(days=365)
 _SEED_BYTES: Final = 32
+_MAX_NAMED: Final = 10
 
 _REFUSALS: Final = {
     "ulid_taken": ("the ULID is taken by another job", "omit `ulid`, or choose another"),
@@ -114,6 +118,7 @@ class Jobs:
         priority: int = DEFAULT_PRIORITY,
         run_at: datetime | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
+        max_interruptions: int | None = None,
         backoff: timedelta | None = None,
         lease: timedelta | Until | None = None,
         timeout: int | None = None,
@@ -125,6 +130,7 @@ class Jobs:
             "priority": priority,
             "run_at": run_at,
             "max_attempts": max_attempts,
+            "max_interruptions": max_interruptions,
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
@@ -204,6 +210,8 @@ class Jobs:
         }
         if manifest.lease is not None and (lease_ms := manifest.lease_ms) is not None:
             item["lease_ms"] = lease_ms
+        if manifest.max_interruptions is not None:
+            item["max_interruptions"] = manifest.max_interruptions
         if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
         if manifest.after:
@@ -293,6 +301,17 @@ class Jobs:
         self.expired += len(taken)
         return taken
 
+    async def quarantine(self, ids: Sequence[int]) -> None:
+        """End the jobs with these row ids that no node can claim or expire: only hostile rows are so.
+
+        No op does it: the log, from which `job rebuild` restores a row, says nothing about their values.
+        """
+        values = (*self._store.mesh_id, orjson.dumps(list(ids)).decode())
+        count = Answer(SQL["quarantined"], columns=("count",))
+        outcome = await self._store.write(Script(Statement(SQL["quarantine"], values), answer=count))
+        if outcome.rows.value:
+            _log.error("unreadable jobs ended: count=%d ids=%s", outcome.rows.value, ids[:_MAX_NAMED])
+
     # --- reading ---------------------------------------------------------------------------------
 
     async def find(self, reference: Reference) -> Job:
@@ -377,7 +396,7 @@ class Jobs:
 def _expiry_item(job: Job) -> Item:
     """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
     item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
-    return {**item, "state": JobState.FAILED.value} if job.failures + 1 >= job.max_attempts else item
+    return item if job.may_be_interrupted else {**item, "state": JobState.FAILED.value}
 
 
 def _retry_manifest(job: Job) -> Manifest:
@@ -387,6 +406,7 @@ def _retry_manifest(job: Job) -> Manifest:
         "retry_of": job.job_id,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
+        "max_interruptions": job.max_interruptions,
         "backoff": timedelta(milliseconds=job.backoff_ms),
     }
     if job.lease_ms is not None:

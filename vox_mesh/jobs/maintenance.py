@@ -117,7 +117,9 @@ class JobMaintenance:
                 overdue = await self._jobs.queries.overdue(_MAX_BATCH)
                 if not overdue:
                     return
-                expired = await self._jobs.expire(overdue)
+                if unreadable := [job.id for job in overdue if job.fault is not None]:
+                    await self._jobs.quarantine(unreadable)
+                expired = await self._jobs.expire([job for job in overdue if job.fault is None])
                 _log.info("job leases expired: jobs=%d", len(expired))
 
     async def _abort_blocked(self) -> None:

@@ -70,6 +70,13 @@ class Claimable(NamedTuple):
     seed: str
 
 
+class ClaimableJobs(NamedTuple):
+    """The jobs of a survey, and the row ids of the ones that no node can claim."""
+
+    jobs: list[Claimable]
+    unreadable: list[int]
+
+
 class PlacedJob(NamedTuple):
     """A job, and the place in the log of the op that last changed it, and maybe its entry."""
 
@@ -189,14 +196,16 @@ class JobQueries:
 
     async def claimable(
         self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
-    ) -> list[Claimable]:
+    ) -> ClaimableJobs:
         """Return jobs claimable at a time, by priority and then by age, without those of some accounts."""
         values = (json(kinds), at_ms, limit)
         if but_of:
             rows = await self._read("claimable_but", *values, json(but_of))
         else:
             rows = await self._read("claimable", *values)
-        return [Claimable._make(row) for row in rows if _is_claimable(*row)]
+        jobs = [Claimable._make(row) for row in rows if _is_claimable(*row)]
+        unreadable = [row[0] for row in rows if not _is_claimable(*row)] if len(jobs) < len(rows) else []
+        return ClaimableJobs(jobs, unreadable)
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
@@ -222,12 +231,13 @@ class JobQueries:
         return due
 
     async def overdue(self, limit: int = 100) -> list[Job]:
-        """Return held jobs with expired leases, without manifests."""
-        return self._sound_jobs(await self._read("overdue", self._clock.now_ms, limit))
+        """Return held jobs with expired leases, without manifests; no node can expire one with a `fault`."""
+        return self._jobs(await self._read("overdue", self._clock.now_ms, limit))
 
     async def held_by(self, node_id: str, *, fresh: bool = False) -> list[Job]:
         """Return the jobs that a node holds, without manifests."""
-        return self._sound_jobs(await self._read("held_by", node_id, fresh=fresh))
+        held = self._jobs(await self._read("held_by", node_id, fresh=fresh))
+        return [job for job in held if job.fault is None]
 
     async def not_held(self, held: Iterable[tuple[str, int]], node_id: str) -> list[str]:
         """Return the ids of the jobs, given by id and claim token, that the node does not hold any more."""
@@ -311,9 +321,6 @@ class JobQueries:
     def _jobs(self, rows: Rows) -> list[Job]:
         return [Job.of_row(row) for row in rows]
 
-    def _sound_jobs(self, rows: Rows) -> list[Job]:
-        return [job for job in self._jobs(rows) if job.fault is None]
-
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
 
@@ -330,7 +337,8 @@ def _is_claimable(
 ) -> bool:
     """Return whether the columns hold such values: only a hostile row does not, and no node can claim it."""
     are_texts = type(job_id) is str and type(kind) is str and type(seed) is str
-    return are_texts and type(token) is int and 0 <= token < COUNTER_LIMIT
+    is_counter = type(token) is int and 0 <= token < COUNTER_LIMIT
+    return are_texts and is_counter and _ID.fullmatch(str(job_id)) is not None
 
 
 def json(values: Iterable[object]) -> str:

@@ -154,7 +154,8 @@ class JobTransitions:
 
     def expire(self, items: Sequence[Item]) -> Script:
         """Return the jobs with expired leases to the queue."""
-        op = self._op(EXPIRE, {"jobs": items})
+        # Without `interrupts`, as in the ops of older nodes, the attempts count as failed.
+        op = self._op(EXPIRE, {"jobs": items, "interrupts": True})
         return self._end(op, "expire")
 
     def abort(self, items: Sequence[Item], reason: str) -> Script:

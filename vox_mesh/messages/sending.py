@@ -108,12 +108,16 @@ class MessageSender:
         key, chain = identity.key.public, identity.chain
         values = (*self._mesh, identity.node_id, chain, key)
         guards = (Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED),)
-        try:
-            if statements:
-                await self._store_with(message, (*guards, *statements), timeout)
-            else:
-                await self._store_guarded(message, guards, timeout)
-        except Refused as refused:
-            if refused.reason != _KEY_REFUSED:
-                raise
-            raise key_refused(identity.node_id, key) from None
+        for may_drop_keys in (True, False):
+            try:
+                if statements:
+                    await self._store_with(message, (*guards, *statements), timeout)
+                else:
+                    await self._store_guarded(message, guards, timeout)
+                return
+            except Refused as refused:
+                if refused.reason != _KEY_REFUSED:
+                    raise
+                drop = self._writer.drop_planted_keys
+                if not may_drop_keys or drop is None or not await drop(self._store.write):
+                    raise key_refused(identity.node_id, key) from None

@@ -87,6 +87,8 @@ class SenderVerifier:
         self._trusted_keys = trusted_keys
         self._mesh = store.mesh_id
         self._keys = Recent[str, Keys](_MAX_KNOWN)
+        self._provisional = Recent[str, Keys](_MAX_KNOWN)
+        """The keys of nodes that have not opened their chains: looked up again for each use."""
         self._addresses = Recent[SignedAddress, bool](_MAX_KNOWN)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()
@@ -104,7 +106,7 @@ class SenderVerifier:
             for node in dict.fromkeys(messages[index].sender_node for index in doubtful):
                 await self._learn(node)
             again = [messages[index] for index in doubtful]
-            known = [self._keys.get(message.sender_node, _NO_KEYS) for message in again]
+            known = [self._found(message.sender_node) for message in again]
             for index, is_genuine in zip(doubtful, await self._check_all(again, known), strict=True):
                 results[index] = is_genuine
         for message, is_genuine in zip(messages, results, strict=True):
@@ -122,7 +124,8 @@ class SenderVerifier:
             if not is_genuine:
                 self._log_throttled(logging.ERROR, "forged address refused: node_id=%s", node_id)
                 return False
-            self._addresses[signed] = True
+            if self._trusted_keys.is_settled(node_id):
+                self._addresses[signed] = True
         return True
 
     async def has_signed(self, node_id: str, text: bytes, signature: str, *, ask: bool = True) -> bool:
@@ -133,13 +136,13 @@ class SenderVerifier:
         if not ask:
             return False
         await self._learn(node_id)
-        return any(is_signed(text, signature, key) for key in self._keys.get(node_id, _NO_KEYS) - known)
+        return any(is_signed(text, signature, key) for key in self._found(node_id) - known)
 
     async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
         """Return whether a key of this node is known; without `ask`, without looking it up."""
         if ask and node_id not in self._keys:
             await self._learn(node_id)
-        return bool(self._keys.get(node_id))
+        return bool(self._found(node_id))
 
     async def _check_all(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
         if len({message.signature.partition("+")[0] for message in messages}) <= _MAX_INLINE:
@@ -167,8 +170,13 @@ class SenderVerifier:
         found = await self._trusted_keys.of_node(node_id)
         if not found or found == self._keys.get(node_id):  # our copy may be behind
             found = await self._trusted_keys.of_node(node_id, fresh=True)
+        self._provisional.pop(node_id, None)
         if found:
-            self._keys[node_id] = found
+            is_settled = self._trusted_keys.is_settled(node_id)
+            (self._keys if is_settled else self._provisional)[node_id] = found
+
+    def _found(self, node_id: str) -> Keys:
+        return self._keys.get(node_id) or self._provisional.get(node_id, _NO_KEYS)
 
     def _record_forged(self, message: Message) -> None:
         if len(self.forged) < _MAX_KNOWN or message.sender_node in self.forged:

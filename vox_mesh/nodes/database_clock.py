@@ -206,22 +206,25 @@ class DatabaseClock:
 def hear_first(clock: MeshClock, row: Row, started: float) -> None:
     """Set a clock by the answer to `FIRST_READ`, unless it was set meanwhile.
 
-    A node that starts during a step expects the time that the others do, and decides with them. If none has
-    noticed the step yet, heartbeats ahead of the database's clock show that it was set back: the node then
-    continues from the newest, and testifies that it does not know how much time has passed since.
+    A node that starts during a step expects the time that the others do, and decides with them. It knows the
+    step no better than its witness: it expects the earliest time within the bounds, so that no lease expires
+    too soon, and its own testimony has the same bounds. If none has noticed the step yet, heartbeats ahead of
+    the database's clock show that it was set back: the node then continues from the newest, and testifies
+    that it does not know how much time has passed since.
 
     Raises `DatabaseClockJumped` while it can't be known whether a recorded step still stands.
     """
     now_ms, newest_ms, correction_ms = row["now_ms"], row["newest_ms"], row["correction_ms"]
     if type(newest_ms) is not int:
         newest_ms = None  # no node wrote that heartbeat
-    if not clock.is_set and row["step_ms"] is not None and _still_stands(row):
-        clock.heard(now_ms - row["step_ms"], started, correction_ms)
+    step = None if row["low_ms"] is None else ClockStep(row["low_ms"], row["high_ms"])
+    if not clock.is_set and step is not None and _still_stands(row):
+        clock.heard(now_ms - step.high_ms, started, correction_ms, step.width_ms)
     elif not clock.is_set and newest_ms is not None:
         _log.error("heartbeats ahead of the database's clock: ahead_s=%.1f", (newest_ms - now_ms) / 1_000)
         clock.heard(newest_ms, started, correction_ms, _MAX_SILENCE_MS)
-    elif not clock.is_set and row["step_ms"] is not None:
-        raise jumped_error(row["step_ms"])
+    elif not clock.is_set and step is not None:
+        raise jumped_error(step.low_ms)
     clock.heard(now_ms, started, correction_ms)
 
 

@@ -277,15 +277,17 @@ class OpLog:
         `up_to`: only those committed up to this id.
         """
         chain, seq = node_id or "", -(2**63)  # from the first, including invalid names and numbers
+        last_id: int | None = None
         while True:
             if node_id is None:
-                page = await self._pages.read("chain_page", chain, seq, up_to)
+                page = await self._pages.read("chain_page", chain, seq, up_to, last_id)
             else:
-                page = await self._pages.read("page_of_chain", chain, seq, up_to)
+                page = await self._pages.read("page_of_chain", chain, seq, up_to, last_id)
             if not page:
                 return
             yield page
-            chain, seq = page[-1].node_id, page[-1].seq
+            last_id, seq = page[-1].id, page[-1].seq
+            chain = node_id or page[-1].node_id
 
     # --- verifying -------------------------------------------------------------------------------
 

@@ -76,11 +76,11 @@ class Pages:
 
     async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
-        time = ""
-        while page := await self.read("of_kind", kind, time, fresh=fresh):
+        last_id, time = None, ""
+        while page := await self.read("of_kind", kind, last_id, time, fresh=fresh):
             for entry in page:
                 yield entry
-            time = page[-1].hlc
+            last_id, time = page[-1].id, page[-1].hlc
 
     async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
         """Return the last entries, of one chain and kind or of all, newest first."""

@@ -42,12 +42,18 @@ class TrustedKeys:
         self._ownership = ownership
         self._pages = Pages(store)
         self._opening = Recent[str, str](_MAX_KNOWN)
+        self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._mark: str | None = None
 
+    @property
+    def mesh_id(self) -> tuple[str, str]:
+        """Return the scope and the repository of the mesh."""
+        return self._store.mesh_id
+
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
-        self._opening = Recent(_MAX_KNOWN)
+        self._opening, self._provisional = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
         self._accepted, self._mark = {}, None
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
@@ -63,6 +69,10 @@ class TrustedKeys:
             found = {key for chain in chains for key in begun.recorded.get(chain, ())}
         return frozenset(found)
 
+    def is_settled(self, node_id: str) -> bool:
+        """Return whether the node was seen to have opened its chain: until then, others may open it first."""
+        return node_id in self._opening
+
     async def of_chain(self, chain: str) -> list[Key]:
         """Return the keys of a chain, in the order in which they came into force."""
         if chain in self._opening:
@@ -70,6 +80,15 @@ class TrustedKeys:
         else:
             await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
         return self._keys(chain)
+
+    async def in_force(self, node_id: str) -> tuple[dict[str, list[Key]], str | None]:
+        """Return the keys of a node's chain and of that of its commands, the newest last, with their mark.
+
+        A chain of commands without any has those of its node.
+        """
+        await self._look_up(node_id, fresh=True)
+        own = self._keys(node_id)
+        return {node_id: own, node_id + COMMANDS: self._keys(node_id + COMMANDS) or own}, self._mark
 
     def known(self, chain: str, mark: str | None) -> list[Key] | None:
         """Return the keys of a chain without a query, if they are known.
@@ -92,7 +111,7 @@ class TrustedKeys:
         return entry.accepted == 1 and witness.is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
-        opening = self._opening.get(chain)
+        opening = self._opening.get(chain) or self._provisional.get(chain)
         keys = [] if opening is None else [Key(chain, 1, opening)]
         return keys + [key for key in self._accepted.get(chain, ()) if key.from_seq > 1 or opening is None]
 
@@ -102,6 +121,7 @@ class TrustedKeys:
         """Learn the keys that opened the chain of a node and that of its commands, and the accepted ones."""
         begun = await self._read_beginnings(node_id, fresh)
         await self._learn_accepted(begun.mark)
+        self._provisional.pop(node_id + COMMANDS, None)
         for chain in (node_id, node_id + COMMANDS):
             first = begun.entries.get(chain)
             if first is None or chain in self._opening:
@@ -112,7 +132,8 @@ class TrustedKeys:
             # A command has its node's key: no other one opens its chain once the node has opened its own.
             is_foreign = chain != node_id and bool(own) and opening not in own
             if opening is not None and not is_foreign and await self._may_open(chain, opening):
-                self._opening[chain] = opening
+                is_final = chain == node_id or bool(own)
+                (self._opening if is_final else self._provisional)[chain] = opening
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:

@@ -8,10 +8,10 @@ the end it was made for, so that one which arrives late is rejected as a whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -43,6 +43,9 @@ from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, Write
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
 from vox_mesh.store.write.script_statements import answered_rows
+
+if TYPE_CHECKING:
+    from vox_mesh.oplog.planted_keys import Apply
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +105,8 @@ class OpLogWriter:
         """The result of joining; `None` while this node has not joined, or has to join again."""
         self._is_joining = False
         self._on_rejoin = on_rejoin
+        self.drop_planted_keys: Callable[[Apply], Awaitable[bool]] | None = None
+        """Deletes keys that were planted for this identity; returns whether its own is the one in force."""
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, if that was found."""
         self.found_broken = 0
@@ -274,7 +279,7 @@ class OpLogWriter:
             await self._refuse_if_newer(database)
         try:
             self._is_joining = True
-            joined = await self._registration.register(database)
+            joined = await self._register(self._registration, database)
         except (NodeInUse, KeyRefused):  # not applied: a newer incarnation belongs to another process
             self._is_joining = False
             raise
@@ -289,6 +294,17 @@ class OpLogWriter:
                 joined.epoch.number,
             )
             self._on_rejoin()
+
+    async def _register(self, registration: Registration, database: DirectDatabase) -> Joined:
+        try:
+            return await registration.register(database)
+        except KeyRefused:
+            if not await self._has_dropped_keys(database):
+                raise
+        return await registration.register(database)
+
+    async def _has_dropped_keys(self, database: DirectDatabase) -> bool:
+        return self.drop_planted_keys is not None and await self.drop_planted_keys(database.apply)
 
     async def _has_rolled_back(self, database: DirectDatabase) -> bool:
         """Return whether the database was rolled back since this process joined, and prepare to rejoin."""
@@ -399,7 +415,7 @@ class OpLogWriter:
         author = self.identity
         for name in (author.node_id, author.chain):
             found = await database.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
-            if found and found.value != author.key.public:
+            if found and found.value != author.key.public and not await self._has_dropped_keys(database):
                 raise key_refused(name, author.key.public)
 
     async def _refuse_if_superseded(self, database: DirectDatabase) -> None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.rhythm.budgets import (
     Budget,
     Verdict,
@@ -276,7 +275,9 @@ class Budgets:
     async def _read_standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
         rows = await self._context.store.read(_SQL["standing"], self._context.mesh, fresh=fresh)
         return {
-            row["subject"]: BudgetStanding(_parse_budget(row), row["since_ms"], row["bu"]) for row in rows
+            row["subject"]: BudgetStanding(_parse_budget(row), row["since_ms"], row["bu"])
+            for row in rows
+            if _is_readable(row)
         }
 
     @property
@@ -302,10 +303,17 @@ class Budgets:
         ]
 
 
+def _is_readable(row: Row) -> bool:
+    """Return whether the columns hold values of their kinds: only a hostile row does not."""
+    return (
+        isinstance(row["subject"], str) and type(row["since_ms"]) is int and type(row["bu"]) in (int, float)
+    )
+
+
 def _parse_budget(row: Row) -> Budget:
     try:
-        return Budget.of_document(orjson.loads(row["document"]))
-    except (BadValue, orjson.JSONDecodeError) as error:  # a newer version may know more
+        return Budget.of_document(read_stored(row["document"]))
+    except BadValue as error:  # a newer version may know more
         _log.warning("budget not readable by this version: subject=%.128s error=%s", row["subject"], error)
         return Budget()
 

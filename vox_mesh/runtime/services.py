@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.oplog import OpLog
     from vox_mesh.oplog.ownership import Ownership
     from vox_mesh.oplog.pending_ops import PendingOps
+    from vox_mesh.oplog.planted_keys import Apply
     from vox_mesh.oplog.roles import Roles
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
@@ -64,6 +65,7 @@ class MeshServices(RenamedAttributes):
         self.store = store
         self.clock = clock
         self._writer = writer
+        writer.drop_planted_keys = self._drop_planted_keys
         self._dependencies = dependencies
         self._agent = agent
         self._artifacts_folder = artifacts_folder
@@ -118,6 +120,11 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.trusted_keys import TrustedKeys
 
         return TrustedKeys(self.store, self.ownership)
+
+    async def _drop_planted_keys(self, apply: Apply) -> bool:
+        from vox_mesh.oplog.planted_keys import drop_planted_keys
+
+        return await drop_planted_keys(self.trusted_keys, self._writer.identity, apply)
 
     @cached_property
     def roles(self) -> Roles:

@@ -169,6 +169,17 @@ class Batch:
         """Return whether the batch is one statement, without `BEGIN` and `COMMIT`."""
         return len(self.steps) == 1
 
+    @property
+    def wants_rows(self) -> bool:
+        """Return whether the answer holds rows of any step."""
+        return any(step.wants_rows for step in self.steps)
+
+    def rehearsal(self) -> Batch:
+        """Return the same transaction with `ROLLBACK` as its end: it changes nothing."""
+        batch = Batch()
+        batch.steps = [*self.steps[:-2], _rollback(0)._replace(condition=Ok(0))]
+        return batch
+
     def add(
         self,
         sql: str,

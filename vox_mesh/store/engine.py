@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
 
-class EngineFacts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
     """How the database is reached."""
 
     driver: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
-from vox_mesh.errors import NoAnswer
+from vox_mesh.errors import BadValue, NoAnswer
 from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
@@ -25,6 +26,8 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView, with_roles
 from vox_mesh.views.rhythm import BeatView
+
+T = TypeVar("T")
 
 MAX_ITEMS: Final = 200
 """The maximum number of items of each sort."""
@@ -273,11 +276,11 @@ def _make_overview(
     row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
 ) -> Overview:
     now_ms: int = row["now_ms"]
-    waiters = [_waiter(each, now_ms) for each in orjson.loads(row["waiters"])]
-    locks = tuple(_lock(each, waiters, now_ms) for each in orjson.loads(row["locks"]))
+    waiters = list(_readable(row["waiters"], lambda each: _waiter(each, now_ms)))
+    locks = tuple(_readable(row["locks"], lambda each: _lock(each, waiters, now_ms)))
     held = {lock.lock_key for lock in locks}
-    jobs = [_job(each, now_ms) for each in orjson.loads(row["jobs"])]
-    messages = [_message(each, now_ms) for each in orjson.loads(row["messages"])]
+    jobs = list(_readable(row["jobs"], lambda each: _job(each, now_ms)))
+    messages = list(_readable(row["messages"], lambda each: _message(each, now_ms)))
     return Overview(
         now_ms=now_ms,
         nodes=tuple(nodes),
@@ -290,11 +293,18 @@ def _make_overview(
         mail=Mail(*orjson.loads(row["mail"])),
         messages=tuple(sorted(messages, key=lambda each: _MESSAGE_ORDER.index(each.standing))),
         open_conflicts=row["open_conflicts"],
-        conflicts=tuple(_conflict(each, now_ms) for each in orjson.loads(row["conflicts"])),
+        conflicts=tuple(_readable(row["conflicts"], lambda each: _conflict(each, now_ms))),
         last_op_id=row["last_op_id"] or 0,
         rhythm=rhythm,
         database=database,
     )
+
+
+def _readable(rows: str, line: Callable[[Sequence[Any]], T]) -> Iterator[T]:
+    """Return the lines of rows, without those of hostile rows: they hold no times."""
+    for each in orjson.loads(rows):
+        with suppress(BadValue, ValueError, TypeError, OverflowError):
+            yield line(each)
 
 
 def _kinds(row: Row, now_ms: int) -> tuple[KindLine, ...]:

@@ -128,6 +128,6 @@ async def test_who_wakes_while_its_successor_works_is_refused(tmp_path: Path) ->
                 if (entry.node_id, entry.reason) == ("sleeper", "stale_claim"):
                     break
         done = await run.mesh.jobs.wait(job, timeout=_PATIENCE_S)
-        assert (done.state, done.claimer, done.attempts, done.failures) == ("succeeded", "other", 2, 1)
+        assert (done.state, done.claimer, done.attempts, done.interruptions) == ("succeeded", "other", 2, 1)
         history = await run.assert_right([job.job_id])
         assert history.refused[COMPLETE, "stale_claim"] == 1

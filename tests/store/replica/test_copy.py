@@ -273,7 +273,6 @@ async def test_a_copy_that_is_not_readable_answers_nothing(copy: Copy) -> None:
         "SELECT * FROM missing",
         "SELEC",
         "SELECT 1; SELECT 2",
-        "SELECT CAST(x'ff' AS TEXT)",
         "DELETE FROM t",
     ],
 )
@@ -281,6 +280,12 @@ async def test_what_it_can_not_know_is_left_to_the_primary(copy: Copy, sql: str)
     assert await copy.read(Statement(sql)) is None
     assert not copy.is_damaged
     assert await value(copy) == 3
+
+
+async def test_text_that_is_not_utf_8_comes_with_replacement_characters(copy: Copy) -> None:
+    rows = await copy.read(Statement("SELECT CAST(x'61ff' AS TEXT)"))
+    assert rows is not None
+    assert rows.value == "a\ufffd"
 
 
 async def test_a_long_query_goes_aside_and_the_loop_goes_on(copy: Copy) -> None:

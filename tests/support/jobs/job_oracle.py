@@ -35,6 +35,8 @@ class Task:
     token: int = 0
     attempts: int = 0
     failures: int = 0
+    max_interruptions: int = 5
+    interruptions: int = 0
     has_lapsed: bool = False
     started_ms: int | None = None
     ended_ms: int | None = None
@@ -51,11 +53,14 @@ class Task:
         is_theirs = node is None or self.claimer == node
         return self.token == item["claim_token"] and is_theirs and self.state is not PENDING
 
-    def let_go(self, at_ms: int, reason: str | None, *, failed: bool) -> None:
+    def let_go(
+        self, at_ms: int, reason: str | None, *, failed: bool = False, interrupted: bool = False
+    ) -> None:
         """It goes back to the ones that wait."""
         self.state, self.claimer, self.started_ms = PENDING, None, None
         self.not_before_ms, self.reason = at_ms, reason
         self.failures += failed
+        self.interruptions += interrupted
 
     def end(self, state: JobState, at_ms: int, reason: str | None) -> None:
         """Nothing comes after this."""
@@ -103,6 +108,7 @@ class Oracle:
                 task = Task(item["job_id"], item["kind"], item["max_attempts"], at_ms, at_ms)
                 task.not_before_ms = max(at_ms, item.get("run_at_ms", 0))
                 task.after = dict(item.get("after", ()))
+                task.max_interruptions = item.get("max_interruptions", 5)
                 self.tasks[task.job_id] = task
         return []
 
@@ -189,9 +195,12 @@ class Oracle:
             task = self.tasks[job_id]
             if not task.is_held or task.failures + item["failed"] >= task.max_attempts:
                 return ILLEGAL
+            if item["interrupted"] and task.interruptions >= task.max_interruptions:
+                return ILLEGAL
         for job_id, item in named.items():
             until_ms = max(at_ms, item.get("not_before_ms", 0))
-            self.tasks[job_id].let_go(until_ms, item.get("reason"), failed=item["failed"])
+            counts = {name: item[name] for name in ("failed", "interrupted")}
+            self.tasks[job_id].let_go(until_ms, item.get("reason"), **counts)
         return []
 
     def expire(self, items: Sequence[Item], at_ms: int) -> Verdict:
@@ -200,12 +209,13 @@ class Oracle:
         over = {task.job_id: task for task, item in named if task.is_of(None, item)}
         over = {job_id: task for job_id, task in over.items() if task.is_held and task.has_lapsed}
         for task in over.values():
-            if task.failures + 1 < task.max_attempts:
-                task.let_go(at_ms, "the lease ran out", failed=True)
+            if task.interruptions < task.max_interruptions:
+                task.let_go(at_ms, "the lease ran out", interrupted=True)
             else:
-                task.failures += 1
+                limit = f"max_interruptions ({task.max_interruptions})"
+                task.interruptions += 1
                 task.not_before_ms = at_ms
-                task.end(FAILED, at_ms, "the lease ran out")
+                task.end(FAILED, at_ms, f"interrupted more often than {limit} allows: the lease ran out")
         self._follow_up(over, at_ms)
         return list(over) or ILLEGAL
 
@@ -237,6 +247,7 @@ class Oracle:
         return {
             task.job_id: (
                 *(task.kind, task.state.value, task.claimer, task.token, task.attempts, task.failures),
+                *(task.max_interruptions, task.interruptions),
                 *(task.max_attempts, task.created_ms, task.not_before_ms, task.started_ms, task.ended_ms),
                 *(task.exit_code, task.reason, task.is_held),
                 self.waits(task) if task.state is PENDING else None,

@@ -22,6 +22,7 @@ from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
     COMPLETE,
+    DEFAULT_INTERRUPTIONS,
     ENDS,
     EXPIRE,
     JOB_OPS,
@@ -157,13 +158,14 @@ class Works:
 class JobHistory:
     """The history of one job in the log, in the order of the commits."""
 
-    max_attempts: int
+    max_interruptions: int
     token: int = 0
     claims: dict[int, str] = field(default_factory=dict)
     holder: str | None = None
     is_started: bool = False
     starts: int = 0
     failures: int = 0
+    interruptions: int = 0
     end: str | None = None
 
     def claim(self, node: str, token: int) -> None:
@@ -185,18 +187,20 @@ class JobHistory:
         self.is_started = True
         self.starts += 1
 
-    def go(self, token: int, failed: int, state: str | None = None) -> None:
+    def go(self, token: int, failed: int, state: str | None = None, interrupted: int = 0) -> None:
         """It is free again."""
         assert self.holder is not None
         assert self.token == token
         self.holder = None
         self.failures += failed
+        self.interruptions += interrupted
         self.end = state
 
     def assert_told_of(self, job: Job) -> None:
         """The row is what the log tells, and it has ended."""
         assert job.state in ENDS
-        assert (job.state, job.claim_token, job.failures) == (self.end, self.token, self.failures)
+        assert (job.state, job.claim_token) == (self.end, self.token)
+        assert (job.failures, job.interruptions) == (self.failures, self.interruptions)
         assert self.starts <= job.attempts == len(self.claims)
 
 
@@ -233,7 +237,7 @@ class History:
     def _add(self, entry: LogEntry, payload: dict[str, Any], item: dict[str, Any]) -> None:
         if entry.kind == SCHEDULE:
             self.stories.setdefault(
-                item["job_id"], JobHistory(item["max_attempts"])
+                item["job_id"], JobHistory(item.get("max_interruptions", DEFAULT_INTERRUPTIONS))
             )  # again, it is the same job
             return
         story, node, token = self.stories[item["job_id"]], entry.node_id, item.get("claim_token", 0)
@@ -248,11 +252,11 @@ class History:
             self.completions.append((node, item))
         elif entry.kind == YIELD:
             story.keep(node, token)
-            story.go(token, item.get("failed", 0))
+            story.go(token, item.get("failed", 0), None, item.get("interrupted", 0))
         elif entry.kind == EXPIRE:
             self.expired += 1
-            is_last = story.failures + 1 >= story.max_attempts
-            story.go(token, 1, "failed" if is_last else None)
+            is_last = story.interruptions >= story.max_interruptions
+            story.go(token, 0, "failed" if is_last else None, 1)
         else:
             assert entry.kind == ABORT
             story.holder, story.end = None, "aborted"

@@ -205,7 +205,7 @@ async def _status(settings: Settings) -> tuple[dict[str, Any], MeshError | None]
     except SchemaDiffers as fault:
         differs = [{"difference": each} for each in fault.differences]
         return local | {"schema_version": VERSION, "differences": differs} | kept, fault
-    facts = {} if status.engine is None else status.engine._asdict()
+    facts = {} if status.engine is None else asdict(status.engine)
     remote = facts | {"schema_version": status.schema_version, "breaker": status.breaker}
     if status.schema_version == VERSION:
         kept["differences"] = [{"difference": str(each)} for each in differences]

@@ -21,9 +21,11 @@ from vox_mesh.store.schema.repair import RepairPlan, repair_plan, unexpected_at
 from vox_mesh.store.schema.schema import VERSION, versions_at
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.schema.unexpected import UnexpectedObject
+from vox_mesh.store.schema.unreadable import unreadable_rows
 from vox_mesh.store.script import Statement
 
 _ROUNDS: Final = 5
+_MAX_NAMED: Final = 5
 _FAR_MS: Final = 1_000
 _TOO_FAR_MS: Final = 60_000
 _RECENT_MS: Final = 7 * 86_400_000
@@ -74,6 +76,18 @@ async def unexpected_objects(context: CheckContext) -> CheckResult:
     if not found:
         return ok("none")
     return fail("; ".join(map(str, found)), advice_for(found[0]))
+
+
+async def unreadable_text(context: CheckContext) -> CheckResult:
+    """Check for rows with text that is not UTF-8, which only a hostile or faulty program writes."""
+    found = await unreadable_rows(context.engine.query, _MAX_NAMED)
+    if not found:
+        return ok("none")
+    more = " and perhaps more" if len(found) == _MAX_NAMED else ""
+    return fail(
+        f"not UTF-8: {'; '.join(map(str, found))}{more}",
+        f"find out who wrote it, then delete it: {'; '.join(each.delete for each in found)}",
+    )
 
 
 async def rollbacks(context: CheckContext) -> CheckResult | None:
@@ -218,6 +232,7 @@ CHECKS: Final[tuple[DoctorCheck, ...]] = (
     reachability,
     schema,
     unexpected_objects,
+    unreadable_text,
     rollbacks,
     anonymous_access,
     write_access,

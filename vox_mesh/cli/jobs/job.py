@@ -70,6 +70,13 @@ def _scheduling_options(function: Function) -> Function:
         ),
         click.option("--backoff", metavar="DURATION", help="Delay after a failed attempt."),
         click.option(
+            "--max-interruptions",
+            type=int,
+            metavar="N",
+            help="How often it is run again after its worker was lost; 0 for never.",
+            show_default="5",
+        ),
+        click.option(
             "--max-attempts",
             type=int,
             metavar="N",

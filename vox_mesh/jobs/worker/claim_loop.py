@@ -81,6 +81,7 @@ class ClaimLoop:
         wake: asyncio.Event,
     ) -> None:
         self._store = store
+        self._jobs = jobs
         self._queries = jobs.queries
         self._clock = jobs.clock
         self._presence = presence
@@ -168,13 +169,16 @@ class ClaimLoop:
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
-        ready = await self._queries.claimable(unthrottled, window, at_ms=at_ms, but_of=blocked.accounts)
-        is_deep = len(ready) == window
+        found = await self._queries.claimable(unthrottled, window, at_ms=at_ms, but_of=blocked.accounts)
+        ready, unreadable = found
+        is_deep = len(ready) + len(unreadable) == window
+        if unreadable:
+            await self._jobs.quarantine(unreadable)
         if self._authorship.doubted_count:
             ready = [job for job in ready if not self._authorship.is_doubted(job.job_id, job.claim_token)]
         running = self._executor.running
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
-        has_skipped = len(jobs) < len(ready) or len(unthrottled) < len(kinds)
+        has_skipped = len(jobs) < len(ready) or bool(unreadable) or len(unthrottled) < len(kinds)
         return Survey(at_ms, kinds, jobs, is_deep, has_skipped, blocked)
 
     def _select(self, survey: Survey, free: int) -> ClaimChoice:
@@ -188,8 +192,10 @@ class ClaimLoop:
         placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
         if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
-        sound = {job.job_id for job in self._claimer.sound_jobs([each.job for each in placed])}
-        jobs = await self._authorship.genuine([each for each in placed if each.job.job_id in sound])
+        if unreadable := [each.job.id for each in placed if each.job.fault is not None]:
+            await self._jobs.quarantine(unreadable)
+            placed = [each for each in placed if each.job.id not in unreadable]
+        jobs = await self._authorship.genuine(placed)
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}

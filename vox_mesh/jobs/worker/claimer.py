@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -22,13 +21,10 @@ from vox_mesh.observability import tracing
 from vox_mesh.store.script import Verdict
 from vox_mesh.store.store import Store
 
-_log = logging.getLogger(__name__)
-
 THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""
 
 _SKIP_S: Final = 1.0
-_FAULTY_SKIP_S: Final = 60.0
 _SLOW_S: Final = 0.5  # a slower claim may have been refused only because it was late
 _HELD_BACK: Final = "held_back"
 
@@ -71,8 +67,8 @@ class ClaimReconciler:
     async def run_once(self, running: Collection[str]) -> None:
         """Release the claimed jobs that are not among the running ones.
 
-        A job of the previous incarnation counts as failed, since it may have crashed it; its last attempt is
-        left to its lease.
+        A job of the previous incarnation counts as interrupted, since it may have crashed it. One that must
+        not be run again is left to its lease.
         """
         requested = self._requested
         held = await self._queries.held_by(self._node_id, fresh=True)
@@ -82,8 +78,10 @@ class ClaimReconciler:
 
     def _release(self, job: Job) -> AttemptResult | None:
         if self.has_run:
+            if not job.max_interruptions:
+                return None  # its attempt may have begun
             return AttemptResult(job, JobState.PENDING, "its worker had no answer", delay_ms=job.backoff_ms)
-        result = AttemptResult(job, JobState.FAILED, "its worker was gone")
+        result = AttemptResult(job, JobState.PENDING, "its worker was gone", is_interrupted=True)
         return result if result.is_requeued else None
 
 
@@ -115,18 +113,6 @@ class JobClaimer:
     def is_new(self, job: Claimable) -> bool:
         """Return whether no claim of the job has just failed; the replica may lag behind."""
         return self._skipped_until.get((job.job_id, job.claim_token), 0.0) <= self._monotonic()
-
-    def sound_jobs(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs that can be claimed; the others are named in the log."""
-        sound: list[Job] = []
-        for job in jobs:
-            fault = job.fault
-            if fault is None:
-                sound.append(job)
-                continue
-            _log.error("job can't be claimed: job_id=%s: %s", job.job_id, fault)
-            self._skipped_until[job.job_id, job.claim_token] = self._monotonic() + _FAULTY_SKIP_S
-        return sound
 
     def is_throttled(self, kind: str) -> bool:
         """Return whether the limit of a kind was reached just now."""

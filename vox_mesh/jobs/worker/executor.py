@@ -25,7 +25,7 @@ from vox_mesh.jobs.worker.limits import Work, WorkerLimits
 from vox_mesh.jobs.workflows import bind_outputs
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.base.json_text import read_stored
-from vox_mesh.model.jobs.records import EXEC, Job, JobState
+from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.store.store import Store
 
@@ -141,7 +141,7 @@ class Executor:
         except asyncio.CancelledError:
             if not attempt.is_released:
                 raise
-            return AttemptResult(job, JobState.PENDING, "its worker stopped", delay_ms=0)
+            return self._stopped(attempt)
         except AWAY as error:  # raised before the work; `run_attempt` handles the errors of the work
             _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
             return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
@@ -156,6 +156,14 @@ class Executor:
             return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
         finally:
             self.stats.ran.observe(self._leases.now - began)
+
+    def _stopped(self, attempt: Attempt) -> AttemptResult:
+        """Return the result of an attempt that this worker has stopped because it stops itself."""
+        job, reason = attempt.job, "its worker stopped"
+        if job.max_interruptions or attempt.context is None:  # in good order: it does not count
+            return AttemptResult(job, JobState.PENDING, reason, delay_ms=0)
+        reason, now_ms = interrupted_too_often(0, reason), self._jobs.clock.now_ms
+        return AttemptResult(job, JobState.FAILED, reason, finished_ms=now_ms, may_retry=False)
 
     async def _run_with_context(self, attempt: Attempt) -> AttemptResult:
         attempt.context = context = await self._prepare(attempt.job)

@@ -39,7 +39,10 @@ _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
 
 class AttemptResult(NamedTuple):
-    """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed."""
+    """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed.
+
+    With `is_interrupted`, the attempt ended with its worker, and has no result.
+    """
 
     job: Job
     state: JobState
@@ -49,12 +52,15 @@ class AttemptResult(NamedTuple):
     finished_ms: int = 0
     may_retry: bool = True
     delay_ms: int | None = None
+    is_interrupted: bool = False
 
     @property
     def is_requeued(self) -> bool:
         """Return whether the job returns to the queue."""
         if self.delay_ms is not None:
             return True
+        if self.is_interrupted:
+            return self.job.may_be_interrupted
         has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
         return self.state is JobState.FAILED and has_another
 
@@ -202,8 +208,11 @@ class Finisher:
             item["reason"] = sanitize_error(result.reason)
         if result.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + result.delay_ms}
-        wait_ms = backoff_ms(job.backoff_ms, job.failures + 1, self._chance())
-        return {**item, "not_before_ms": now_ms + wait_ms, "failed": 1}
+        count, name = (
+            (job.interruptions, "interrupted") if result.is_interrupted else (job.failures, "failed")
+        )
+        wait_ms = backoff_ms(job.backoff_ms, count + 1, self._chance())
+        return {**item, "not_before_ms": now_ms + wait_ms, name: 1}
 
     def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
         """Return the entry of a completion in its op, and its proof."""

@@ -102,7 +102,7 @@ class AttemptLimits:
         self._notebook = notebook
         self._score = score
         self._budget = budget
-        self._number = job.failures + 1  # an attempt lost with its worker counts as failed
+        self._number = job.failures + job.interruptions + 1  # one lost with its worker was a phrase, too
         self._phrase_id: Final = new_key()
         self._began_ms = self._rhythm.times.now_ms
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)

@@ -77,6 +77,8 @@ def is_deeper(value: Any, limit: int) -> bool:
 
 def read_stored(text: str) -> Any:
     """Return the value of a stored JSON text. Raises `BadValue` if it can't be read and passed on."""
+    if not isinstance(text, str):  # a hostile row may hold anything
+        raise NotJson(f"this is not JSON but {type(text).__name__}")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

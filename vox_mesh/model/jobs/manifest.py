@@ -98,6 +98,9 @@ class Manifest(BaseModel):
         None, description="a time with its offset, such as 2030-01-31T08:00:00Z"
     )
     max_attempts: manifest_fields.Attempts | None = Field(None, description="an integer from 1 to 100")
+    max_interruptions: manifest_fields.Interruptions | None = Field(
+        None, description="an integer from 0 to 100; 0: never run again after its worker was lost"
+    )
     backoff: manifest_fields.Backoff | None = Field(
         None, description="a duration from 0 to 1d, such as 500ms, 30s or PT1M"
     )

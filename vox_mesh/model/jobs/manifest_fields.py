@@ -267,6 +267,7 @@ Predecessors = Annotated[
 Priority = Annotated[int, Field(ge=0, le=3)]
 Moment = Annotated[datetime, PlainValidator(_moment)]
 Attempts = Annotated[int, Field(ge=1, le=100)]
+Interruptions = Annotated[int, Field(ge=0, le=100)]
 Backoff = Annotated[timedelta, PlainValidator(_duration(0, _DAY_MS))]
 Lease = Annotated[timedelta | Until, PlainValidator(_lease)]
 Score = Annotated[dict[str, Any], PlainValidator(_score)]

@@ -31,6 +31,9 @@ DEFAULT_ATTEMPTS: Final = 3
 COMMAND_ATTEMPTS: Final = 1
 """The attempts of a command: one that fails is not retried unless its manifest says so."""
 
+DEFAULT_INTERRUPTIONS: Final = 5
+"""The interruptions after which a job is run again: of jobs whose op names no number, now and later."""
+
 DEFAULT_BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 5 * 60_000
 DEFAULT_LEASE_MS: Final = 60_000
@@ -86,7 +89,7 @@ TRANSITIONS: Final = frozenset(
         Transition(YIELD, JobState.RUNNING, JobState.PENDING),
         Transition(EXPIRE, JobState.CLAIMED, JobState.PENDING),
         Transition(EXPIRE, JobState.RUNNING, JobState.PENDING),
-        Transition(EXPIRE, JobState.CLAIMED, JobState.FAILED),  # after the last attempt, like the next
+        Transition(EXPIRE, JobState.CLAIMED, JobState.FAILED),  # interrupted too often, like the next
         Transition(EXPIRE, JobState.RUNNING, JobState.FAILED),
         Transition(ABORT, JobState.PENDING, JobState.ABORTED),
         Transition(ABORT, JobState.CLAIMED, JobState.ABORTED),
@@ -111,6 +114,11 @@ def backoff_ms(base_ms: int, failures: int, chance: float) -> int:
     return round(delay_ms * (0.75 + 0.25 * chance))
 
 
+def interrupted_too_often(limit: int, why: str) -> str:
+    """Return the reason of a job that failed by one interruption too many; `why` is that of the last one."""
+    return f"interrupted more often than max_interruptions ({limit}) allows: {why}"
+
+
 class Job(NamedTuple):
     """A row of the table of jobs."""
 
@@ -123,6 +131,7 @@ class Job(NamedTuple):
     waits: int
     not_before_ms: int
     max_attempts: int
+    max_interruptions: int
     backoff_ms: int
     lease_ms: int | None
     claimer: str | None
@@ -130,6 +139,7 @@ class Job(NamedTuple):
     lease_until_ms: int | None
     attempts: int
     failures: int
+    interruptions: int
     created_ms: int
     started_ms: int | None
     ended_ms: int | None
@@ -162,6 +172,8 @@ class Job(NamedTuple):
     @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
+        if _JOB_ID.fullmatch(str(self.job_id)) is None:
+            return "job_id must be 64 hexadecimal digits"
         for place in _COUNTER_PLACES:
             value = self[place]
             if type(value) is not int or not 0 <= value < COUNTER_LIMIT:
@@ -190,14 +202,20 @@ class Job(NamedTuple):
         return outputs
 
     @property
+    def may_be_interrupted(self) -> bool:
+        """Return whether it is run again if its attempt is interrupted."""
+        return self.interruptions < self.max_interruptions
+
+    @property
     def has_ended(self) -> bool:
         """Return whether its state is terminal."""
         return JobState(self.state).is_end
 
 
+_JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
 _COUNTERS: Final = (
     *("priority", "waits", "not_before_ms", "max_attempts", "backoff_ms", "claim_token"),
-    *("attempts", "failures", "created_ms"),
+    *("attempts", "failures", "created_ms", "max_interruptions", "interruptions"),
 )
 _COUNTER_PLACES: Final = tuple(map(Job._fields.index, _COUNTERS))
 

@@ -16,6 +16,7 @@ from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
     COMPLETE,
+    DEFAULT_INTERRUPTIONS,
     ENDS,
     EXPIRE,
     HELD,
@@ -25,6 +26,7 @@ from vox_mesh.model.jobs.records import (
     YIELD,
     Job,
     JobState,
+    interrupted_too_often,
 )
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
@@ -232,12 +234,17 @@ class JobReplay:
 
     def _yield(self, op: _Op) -> None:
         def can_go_back(row: Row, item: Item) -> bool:
-            return _is_current(row, item) and row["failures"] + _failure_count(item) < row["max_attempts"]
+            return (
+                _is_current(row, item)
+                and row["failures"] + _failure_count(item) < row["max_attempts"]
+                and _interruption_count(item) <= max(row["max_interruptions"] - row["interruptions"], 0)
+            )
 
         for row, item in self._moved_rows(op, can_go_back):
             row.update(
                 _RELEASED,
                 failures=row["failures"] + _failure_count(item),
+                interruptions=row["interruptions"] + _interruption_count(item),
                 reason=item.get("reason"),
                 not_before_ms=max(item.get("not_before_ms") or 0, op.at_ms),
                 last_op=op.op_id,
@@ -245,12 +252,16 @@ class JobReplay:
 
     def _expire(self, op: _Op) -> None:
         for row, _ in self._moved_rows(op, _is_current):
-            failures = row["failures"] + 1
-            if failures >= row["max_attempts"]:
-                row.update(state=JobState.FAILED.value, ended_ms=op.at_ms, lease_until_ms=None)
-            else:
-                row.update(_RELEASED)
-            row.update(failures=failures, not_before_ms=op.at_ms, reason=LEASE_EXPIRED, last_op=op.op_id)
+            interrupts = op.payload.get("interrupts")  # otherwise it is the op of an older node
+            is_last = _is_last_interruption(row) if interrupts else row["failures"] + 1 >= row["max_attempts"]
+            ended = {"state": JobState.FAILED.value, "ended_ms": op.at_ms, "lease_until_ms": None}
+            row.update(ended if is_last else _RELEASED)
+            row["interruptions" if interrupts else "failures"] += 1
+            is_too_often = is_last and interrupts
+            reason = interrupted_too_often(row["max_interruptions"], LEASE_EXPIRED)
+            row.update(
+                not_before_ms=op.at_ms, reason=reason if is_too_often else LEASE_EXPIRED, last_op=op.op_id
+            )
         self._follow_up(op)
 
     def _abort(self, op: _Op) -> None:
@@ -355,11 +366,13 @@ def _new_row(op: _Op, item: Item) -> Row:
         waits=0,
         not_before_ms=max(op.at_ms, item.get("run_at_ms") or 0),
         max_attempts=item["max_attempts"],
+        max_interruptions=item.get("max_interruptions", DEFAULT_INTERRUPTIONS),
         backoff_ms=item["backoff_ms"],
         lease_ms=item.get("lease_ms"),
         claim_token=0,
         attempts=0,
         failures=0,
+        interruptions=0,
         created_ms=op.at_ms,
         output_artifacts=_NO_OUTPUTS,
         retry_of=manifest.get("retry_of"),
@@ -392,6 +405,14 @@ def _outputs(item: Item) -> str:
 
 def _failure_count(item: Item) -> int:
     return int(item.get("failed") or 0)
+
+
+def _interruption_count(item: Item) -> int:
+    return int(item.get("interrupted") or 0)
+
+
+def _is_last_interruption(row: Row) -> bool:
+    return bool(row["interruptions"] >= row["max_interruptions"])
 
 
 def _describe(row: Row) -> str:

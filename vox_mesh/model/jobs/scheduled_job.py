@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from vox_mesh.model.base.canonical import text_id
-from vox_mesh.model.jobs.records import SCHEDULE, Job
+from vox_mesh.model.jobs.records import DEFAULT_INTERRUPTIONS, SCHEDULE, Job
 from vox_mesh.model.oplog.chain import LogEntry
 
 Item = Mapping[str, Any]
@@ -31,6 +31,7 @@ class ScheduledJob(NamedTuple):
             and get("kind") == job.kind
             and get("priority") == job.priority
             and get("max_attempts") == job.max_attempts
+            and get("max_interruptions", DEFAULT_INTERRUPTIONS) == job.max_interruptions
             and get("backoff_ms") == job.backoff_ms
             and get("lease_ms") == job.lease_ms
             and type(job.not_before_ms) is int

@@ -203,7 +203,7 @@ class FileEngine:
         connection = await self._reader.do(lambda: _open_reading(self._path))
 
         async def ask(statement: Statement) -> Rows:
-            return await self._reader.do(lambda: sqlite.query(connection, statement))
+            return await self._reader.do(lambda: sqlite.query(connection, statement, is_exact=True))
 
         try:
             await ask(Statement("BEGIN"))

@@ -43,7 +43,7 @@ class MemoryEngine:
             self._connection.backup(copy)
 
             async def ask(statement: Statement) -> Rows:
-                return sqlite.query(copy, statement)
+                return sqlite.query(copy, statement, is_exact=True)
 
             yield ask
 

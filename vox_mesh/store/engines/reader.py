@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from vox_mesh.store.engines.sqlite import query_replaced
+from vox_mesh.store.engines.text import is_undecodable
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -319,4 +321,6 @@ def _rows(cursor: sqlite3.Cursor, statement: Statement, known: dict[str, tuple[s
     except sqlite3.OperationalError as error:
         if _code(error) == sqlite3.SQLITE_INTERRUPT:
             raise TooLong from None
+        if is_undecodable(error):
+            return query_replaced(cursor, statement)
         raise

@@ -11,6 +11,7 @@ from typing import Any, Final
 from vox_mesh.errors import BadStatement, ConstraintFailed, DatabaseBusy, DatabaseFault, MeshError
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
 from vox_mesh.store.engines import sqlite
+from vox_mesh.store.engines.text import is_undecodable, note_replaced, replaced, unreadable
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -35,6 +36,16 @@ def walk(
 
     `before_last` is called before the last step ahead of the end of the transaction.
     """
+    connection.text_factory = replaced
+    try:
+        return _walk(connection, batch, before_last)
+    finally:
+        connection.text_factory = str
+
+
+def _walk(
+    connection: sqlite3.Connection, batch: Batch, before_last: Callable[[], None] | None
+) -> BatchResult:
     last = len(batch.steps) - 3
     verdicts: list[StepVerdict] = []
     results: list[StepResult] = []
@@ -63,14 +74,37 @@ def walk(
     return BatchResult(results)
 
 
-def query(connection: sqlite3.Connection, statement: Statement) -> Rows:
-    """Run a query; a failure is raised as a `MeshError`."""
+def query(connection: sqlite3.Connection, statement: Statement, *, is_exact: bool = False) -> Rows:
+    """Run a query; a failure is raised as a `MeshError`.
+
+    Text that is not UTF-8 comes with replacement characters; if the answer must be exact, it is a failure.
+    """
     try:
-        cursor = connection.execute(statement.sql, statement.params)
-        columns = tuple(column[0] for column in cursor.description or ())
-        return Rows(columns, cursor.fetchall())
+        try:
+            return _query(connection, statement)
+        except sqlite3.OperationalError as error:
+            if not is_undecodable(error):
+                raise
+            if is_exact:
+                raise unreadable(str(error)) from error
+        return query_replaced(connection.cursor(), statement)
     except (sqlite3.Error, sqlite3.Warning) as error:
         raise query_error(step_error(error)) from error
+
+
+def query_replaced(cursor: sqlite3.Cursor, statement: Statement) -> Rows:
+    """Run a query whose answer holds text that is not UTF-8."""
+    note_replaced(statement.sql)
+    cursor.connection.text_factory = replaced
+    try:
+        return _query(cursor, statement)
+    finally:
+        cursor.connection.text_factory = str
+
+
+def _query(asked: sqlite3.Connection | sqlite3.Cursor, statement: Statement) -> Rows:
+    cursor = asked.execute(statement.sql, statement.params)
+    return Rows(tuple(column[0] for column in cursor.description or ()), cursor.fetchall())
 
 
 def step_error(error: Exception) -> StepError:

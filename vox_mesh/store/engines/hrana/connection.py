@@ -24,6 +24,10 @@ class ConnectionClosed(Exception):
     """An earlier request closed the connection while this one waited; it was not sent."""
 
 
+class ConnectionDropped(NoAnswer):
+    """The server closed the connection instead of answering: it ended, or it can't send the answer."""
+
+
 class HranaConnection:
     """Sends one request at a time, and closes on the first failure.
 
@@ -108,7 +112,7 @@ class HranaConnection:
     async def _response(self, answer: aiohttp.WSMessage) -> dict[str, Any]:
         if answer.type is not aiohttp.WSMsgType.TEXT:
             await self.close()
-            raise NoAnswer("the server closed the connection")
+            raise ConnectionDropped("the server closed the connection")
         message = codec.parse(answer.data)
         if message.get("request_id") != self._last_id:
             await self.close()

@@ -11,10 +11,18 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from vox_mesh.errors import BadStatement, MeshError, NoAnswer, Unreachable
+from vox_mesh.errors import (
+    BadStatement,
+    MeshError,
+    NoAnswer,
+    Unreachable,
+    UnreadableText,
+)
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
+from vox_mesh.store.engines.hrana.text_fallback import TextFallback
+from vox_mesh.store.engines.text import is_unreadable, unreadable
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -37,14 +45,42 @@ class HttpEngine:
         self._timeout = timeout
         self._version: str | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._fallback = TextFallback(self._ask, self._describe)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
-        return codec.decode_batch(await self._result({"type": "batch", "batch": codec.encode_batch(batch)}))
+        try:
+            return codec.decode_batch(await self._result(_batch(batch)))
+        except UnreadableText as error:
+            if batch.is_single_statement:  # it took effect before its rows were read
+                raise NoAnswer(str(error), hint=error.hint) from None
+            raise
+
+    async def explain_drop(self, batch: Batch) -> None:
+        """Raise `UnreadableText` if that is why the server dropped a connection instead of answering a batch.
+
+        The server runs a rehearsal of the batch, which changes nothing.
+        """
+        if batch.is_single_statement or not batch.wants_rows:
+            return
+        try:
+            await self._exchange([_batch(batch.rehearsal()), _CLOSE])
+        except UnreadableText:
+            raise
+        except MeshError:
+            return  # the server is really away, or the batch would fail for another reason
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
+        return await self._fallback.query(statement)
+
+    async def _ask(self, statement: Statement) -> Rows:
         return codec.decode_rows(await self._result(_execute(statement)))
+
+    async def _describe(self, sql: str) -> dict[str, Any]:
+        answer = await self._exchange([{"type": "describe", "sql": sql}, _CLOSE])
+        described: dict[str, Any] = _first_response(answer)["result"]
+        return described
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
@@ -113,6 +149,10 @@ class HttpEngine:
             await self._session.close()
 
 
+def _batch(batch: Batch) -> dict[str, Any]:
+    return {"type": "batch", "batch": codec.encode_batch(batch)}
+
+
 def _execute(statement: Statement) -> dict[str, Any]:
     return {"type": "execute", "stmt": codec.encode_statement(statement)}
 
@@ -121,6 +161,8 @@ def _pipeline(status: int, body: bytes) -> dict[str, Any]:
     """Return the answer to all requests, or raise the error of its status."""
     if status in (401, 403):
         raise codec.unauthorized(_message(body))
+    if status == 500 and is_unreadable(_message(body)):
+        raise unreadable(_message(body))
     if status >= 500:
         raise NoAnswer(f"the server failed with status {status}: {_message(body)}")
     if status < 400 and status != 200:

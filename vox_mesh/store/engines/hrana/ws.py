@@ -14,7 +14,9 @@ from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.connection import ConnectionClosed, HranaConnection
+from vox_mesh.store.engines.hrana.connection import ConnectionClosed, ConnectionDropped, HranaConnection
+from vox_mesh.store.engines.hrana.http import HttpEngine
+from vox_mesh.store.engines.hrana.text_fallback import TextFallback
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -73,6 +75,8 @@ class WsEngine:
         self._destination = endpoint, token, timeout
         self._writing = PersistentConnection(*self._destination)
         self._reading = PersistentConnection(*self._destination)
+        self._http = HttpEngine(*self._destination, note)
+        self._fallback = TextFallback(self._ask, self._describe)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
@@ -81,6 +85,9 @@ class WsEngine:
         connection = await self._writing.get()
         try:
             response = await connection.ask({"type": "batch", "batch": codec.encode_batch(batch)})
+        except ConnectionDropped:
+            await self._http.explain_drop(batch)
+            raise
         except MeshError:
             await connection.close()  # an interrupted batch may have left its transaction open
             raise
@@ -92,12 +99,23 @@ class WsEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
+        return await self._fallback.query(statement)
+
+    async def _ask(self, statement: Statement) -> Rows:
         while True:
             with suppress(ConnectionClosed):  # by an earlier query that failed, not by the server
                 connection = await self._reading.get()
                 result = await _query(connection, statement)
                 self._note(codec.last_frame(result), connection.number)
                 return codec.decode_rows(result)
+
+    async def _describe(self, sql: str) -> dict[str, Any]:
+        while True:
+            with suppress(ConnectionClosed):
+                connection = await self._reading.get()
+                described = await connection.ask({"type": "describe", "sql": sql})
+                result: dict[str, Any] = described["result"]
+                return result
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
@@ -127,6 +145,7 @@ class WsEngine:
         """Close both connections permanently."""
         await self._writing.close_permanently()
         await self._reading.close_permanently()
+        await self._http.close()
 
 
 async def _query(connection: HranaConnection, statement: Statement) -> dict[str, Any]:
