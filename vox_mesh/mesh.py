@@ -15,6 +15,7 @@ from vox_mesh.nodes.sightings import COMMAND_INTERVAL_S
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class Mesh(MeshServices):
     async def open(
         cls, settings: Settings | None = None, dependencies: Dependencies | None = None
     ) -> AsyncIterator[MeshNode]:
-        """Join the mesh that the settings choose as a node, and leave it at the end of the block."""
-        from vox_mesh.node import open_node  # imported late: most commands need neither
-        from vox_mesh.settings import load_settings
+        """Join the mesh that the settings choose as a node, and leave it at the end of the block.
 
-        settings = load_settings() if settings is None else settings
+        Raises `BadSettings` without `settings` where there is no mesh, unless VOX_MESH_ENABLED is 0.
+        """
+        from vox_mesh.node import open_node  # imported late: most commands do without
+
+        settings = _found_settings() if settings is None else settings
         dependencies = Dependencies() if dependencies is None else dependencies
         node = await open_node(settings, dependencies)
         try:
@@ -112,6 +115,16 @@ class Mesh(MeshServices):
         if "messages" in used:
             await self.messages.close()
         await self.store.close()
+
+
+def _found_settings() -> Settings:
+    from vox_mesh.settings import load_settings  # imported late: most commands do without
+
+    settings = load_settings()
+    # A memory backend that nothing has asked for would share no locks with other processes.
+    if settings.backend is Backend.MEMORY and "enabled" not in settings.model_fields_set:
+        raise no_mesh("Mesh.open()")
+    return settings
 
 
 def _remembered(settings: Settings) -> Sequence[RememberedStore]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import VoxCommand
+from tests.cli.database.test_oplog import database
 from tests.cli.terminals import terminal
 from vox_mesh.cli import app
 from vox_mesh.cli.sections import SECTIONS
@@ -44,6 +45,7 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
     assert vox("lock", "acquire", "task:a", "--agent", "ada").code == 0
     assert vox("send", "ada", "hello", "--from", "bob").code == 0
     assert vox("job", "schedule", "--kind", "notes.extract").code == 0
+    assert vox("job", "schedule", "--", "true").code == 0
     ended = vox.having(VOX_AGENT_ID="ada", VOX_MESH_TICKS="1s")("status")
     assert ended.code == 0
     assert len(ended.out.splitlines()) <= 24
@@ -51,15 +53,26 @@ def test_the_status_fits_one_screen_and_names_problems(vox: VoxCommand) -> None:
         f"{vox.folder / '.vox'}, from the current folder",
         "2: ada (alive), bob (alive)",
         "1 held, 0 waiting",
-        "1 pending",
+        "2 pending",
         "1 unread, 1 for ada",
-        "1 pending jobs and no node to run them",
+        "1 pending jobs and no node to run them\n    -> start one: `vox-mesh up --handlers MODULE:NAME`",
+        "1 pending exec jobs and no worker to run them\n    -> start one: `vox-mesh up --worker-exec`",
         "did you mean VOX_MESH_TICK instead of VOX_MESH_TICKS?",
     ):
         assert piece in ended.out, ended.out
     document = vox("status", "--json").document
     assert document["locks"] == {"held": 1, "waiting": 0}
     assert [each["agent_id"] for each in document["agents"]] == ["ada", "bob"]
+
+
+def test_the_status_counts_the_locks_that_are_listed(vox: VoxCommand) -> None:
+    for key in ("task:a", "task:b", "task:c"):
+        assert vox("lock", "acquire", key, "--agent", "ada").code == 0
+    with database(vox) as connection:
+        connection.execute("UPDATE distributed_locks SET lock_key = 'mesh:b' WHERE lock_key = 'task:b'")
+        connection.execute("UPDATE distributed_locks SET expires_at = acquired_at WHERE lock_key = 'task:c'")
+    assert [each["lock_key"] for each in vox("lock", "list", "--json").document] == ["task:a"]
+    assert vox("status", "--json").document["locks"] == {"held": 1, "waiting": 0}
 
 
 def test_without_a_mesh_the_status_says_how_to_get_one(memory: VoxCommand) -> None:

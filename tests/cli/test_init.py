@@ -188,7 +188,8 @@ def test_a_home_without_init_is_kept_out_of_git_too(repository: Repository) -> N
     assert vox("up", "--once", "--no-http").code == 0
     assert list(repository.folder.glob(".vox/slots/*/key.pem"))
     assert git(repository.folder, "status", "--porcelain") == ""
-    # A repository that was made a home is not hidden from git.
+    # A repository that an earlier version made a home is not hidden from git.
+    (repository.folder / "slots").mkdir(mode=0o700)
     root = vox.having(VOX_MESH_HOME=".", VOX_DB_PATH=".vox/a.db")
     assert root("up", "--once", "--no-http").code == 0
     assert not (repository.folder / ".gitignore").exists()
@@ -247,6 +248,19 @@ def test_a_worktree_whose_repository_is_gone_gets_no_mesh_of_its_own(tmp_path: P
         refused = command[0](*command[1])
         assert (refused.code, "git worktree repair" in refused.error) == (2, True)
     assert not (vox.folder / ".vox").exists()
+
+
+def test_the_root_of_a_repository_is_not_taken_for_a_home(repository: Repository) -> None:
+    root = repository.folder
+    before = sorted(each.name for each in root.iterdir())
+    vox = commands(root, VOX_MESH_HOME=str(root))
+    for command in ("init", "status", "doctor"):
+        refused = vox(command)
+        assert refused.code == 2
+        assert f"set VOX_MESH_HOME={root / '.vox'}" in refused.err
+        assert "chmod" not in refused.out + refused.err
+    assert sorted(each.name for each in root.iterdir()) == before
+    assert vox.having(VOX_MESH_HOME=str(root / ".vox"))("init").code == 0
 
 
 def test_a_database_under_the_current_folder_stays_in_use(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from tools.fork_server import Program
 from tools.forked import Process
 from tools.sync_stub import STUB, written
 from vox_mesh import JobContext, Script, Statement, load_settings
-from vox_mesh.errors import BadValue, LockHeld, LockLost, StoreClosed, WrongThread
+from vox_mesh.errors import BadSettings, BadValue, LockHeld, LockLost, StoreClosed, WrongThread
 from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
 from vox_mesh.sync.loop_thread import Call
 
@@ -372,6 +373,23 @@ def test_a_service_is_created_in_the_loop(mesh: MeshNode, monkeypatch: pytest.Mo
     monkeypatch.setattr(JobKinds, "__init__", watched)
     assert mesh.job_kinds == mesh.job_kinds
     assert creators == ["vox-mesh-sync"]
+
+
+def test_where_there_is_no_mesh_only_one_that_was_asked_for_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("VOX_MESH_ENABLED", "VOX_MESH_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with pytest.raises(BadSettings, match="this folder or repository has none") as refused, Mesh.open():
+        pass
+    assert "run `vox-mesh init`" in refused.value.line
+    with Mesh.open(load_settings()) as mesh:
+        assert mesh.store.backend is Backend.MEMORY
+    monkeypatch.setenv("VOX_MESH_ENABLED", "0")
+    with Mesh.open() as mesh:
+        assert mesh.store.backend is Backend.MEMORY
 
 
 def in_process(verb: str, folder: Path) -> Process:

@@ -141,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
 def _report(error: BaseException) -> ErrorReport:
     match error:
         case KeyboardInterrupt() | click.Abort():
-            hint = "run the command again to continue"
+            hint = str(error) or "run the command again to continue"
             return ErrorReport("interrupted", hint, ExitCode.INTERRUPTED, "interrupted")
         case click.ClickException():
             return ErrorReport(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE, "usage")

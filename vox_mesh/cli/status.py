@@ -10,12 +10,14 @@ import click
 
 from vox_mesh.cli.doctor import local_checks
 from vox_mesh.cli.doctor.checks import CheckContext, CheckState, run_checks
+from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import fields, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import MeshError
+from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.base.backends import Backend
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import EXEC, JobState
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.settings import Settings
 from vox_mesh.settings.origins import mesh_origin
@@ -77,13 +79,14 @@ def _problem(found: str, advice: str) -> Problem:
 
 def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     """Return the numbers and names of what is under way."""
+    locks = [each for each in seen.locks if not each.lock_key.startswith(MESH_PREFIX)]  # as `lock list` does
     mail = [each for each in seen.messages if each.standing in ("unread", "overdue")]
     return {
         "nodes": [node.node_id for node in seen.nodes if node.state not in _GONE],
         "agents": [{"agent_id": each.agent_id, "state": each.state} for each in seen.agents],
         "locks": {
-            "held": len(seen.locks),
-            "waiting": len(seen.waiters) + sum(len(lock.waiters) for lock in seen.locks),
+            "held": len(locks),
+            "waiting": len(seen.waiters) + sum(len(lock.waiters) for lock in locks),
         },
         "jobs": {state.value: seen.jobs_in(state) for state in JobState},
         "inbox": {
@@ -96,13 +99,20 @@ def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
 
 def _problems(seen: Overview) -> list[Problem]:
     dead = [node.node_id for node in seen.nodes if node.state == NodeState.DEAD]
-    pending = seen.jobs_in(JobState.PENDING)
+    pending = {kind.kind: kind.jobs[JobState.PENDING] for kind in seen.kinds if JobState.PENDING in kind.jobs}
+    announced = [node.kinds for node in seen.nodes if node.state not in _GONE]
+    commands = pending.pop(EXEC, 0)
     found = (
         (bool(dead), f"dead nodes: {_names(dead)}", "are they stopped, or cut off? `vox-mesh nodes --all`"),
         (
+            bool(commands and kinds_without_worker([EXEC], announced)),
+            f"{commands} pending exec jobs and no worker to run them",
+            f"start one: {starting_command(EXEC)}",
+        ),
+        (
             bool(pending and not seen.live),
-            f"{pending} pending jobs and no node to run them",
-            "start one with `vox-mesh up`",
+            f"{sum(pending.values())} pending jobs and no node to run them",
+            f"start one: {starting_command(next(iter(pending), ''))}",
         ),
         (
             bool(count := seen.jobs_in(JobState.FAILED)),

@@ -19,6 +19,8 @@ Renew = Callable[[Lock, float], Awaitable[Lock]]
 Release = Callable[[Lock], Awaitable[bool]]
 
 _OWN_HINT: Final = "run `vox-mesh lock list --agent {agent}` to see its locks"
+_OTHERS_HINT: Final = "only its holder releases a lock; `vox-mesh lock break` ends one whose agent hangs"
+_MAX_NAMES: Final = 5
 
 
 class LockOwner(NamedTuple):
@@ -76,9 +78,10 @@ class AgentLocks:
 
         Raises `NotKnown` if it holds none of the given keys.
         """
-        holders = [each for each in await self._holders.all(keys) if owner.owns(each)]
+        found = await self._holders.all(keys)
+        holders = [each for each in found if owner.owns(each)]
         if keys is not None and not holders:
-            raise _not_held(keys, owner)
+            raise _not_held(keys, owner, found)
         locks = [
             lock_of(rows, self._monotonic())
             for rows in await self._rows_of({each.request_id for each in holders})
@@ -103,8 +106,18 @@ def by_request(holders: Iterable[Holder]) -> list[list[Holder]]:
     return list(locks.values())
 
 
-def _not_held(keys: Sequence[str], owner: LockOwner) -> NotKnown:
-    return NotKnown(
-        f"{', '.join(keys)} is not held by {owner.agent} on {owner.node}",
-        hint=_OWN_HINT.format(agent=owner.agent),
-    )
+def _not_held(keys: Sequence[str], owner: LockOwner, others: Sequence[Holder]) -> NotKnown:
+    """Return the error for keys that the owner does not hold; `others` hold them."""
+    named = ", ".join(keys)
+    refusal = f"{named} is not held by {owner.agent} on {owner.node}"
+    if not others:
+        return NotKnown(refusal, hint=_OWN_HINT.format(agent=owner.agent))
+    agents = sorted({_name(each, owner) for each in others})
+    more = f" and {len(agents) - _MAX_NAMES} more" if len(agents) > _MAX_NAMES else ""
+    return NotKnown(f"{refusal}: held by {', '.join(agents[:_MAX_NAMES])}{more}", hint=_OTHERS_HINT)
+
+
+def _name(holder: Holder, owner: LockOwner) -> str:
+    """Return the holder's agent, and its node if the agent has the owner's name."""
+    is_namesake = holder.holder_agent == owner.agent
+    return f"{holder.holder_agent} on {holder.holder_node}" if is_namesake else holder.holder_agent

@@ -38,6 +38,7 @@ PLACES: Final = frozenset({HERE, ABOVE, REPOSITORY, USER})
 FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 """The texts that mean no."""
 
+_SLOTS: Final = "slots"
 _MAX_LEVELS: Final = 64
 _MAX_BYTES: Final = 4_096
 _GITDIR: Final = b"gitdir:"
@@ -119,6 +120,14 @@ def database_of(home: Path) -> Path:
     return earlier if earlier.parent.is_dir() and not database.parent.is_dir() else database
 
 
+def no_mesh(what: str) -> BadSettings:
+    """Return the error of a command or call that needs a mesh where there is none."""
+    return BadSettings(
+        f"`{what}` needs a mesh, and this folder or repository has none",
+        hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",
+    )
+
+
 def mesh_env_file(home: str | Path | None) -> Path | None:
     """Return where the `.env` file of the mesh's folder would be, given the home that the user has chosen.
 
@@ -139,10 +148,12 @@ def mesh_env_file(home: str | Path | None) -> Path | None:
 def mesh_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of a mesh's home, its database and whether it is enabled, unless they are given.
 
-    Raises `BadSettings` if others may have prepared the home, or if the repository's mesh can't be found.
+    Raises `BadSettings` if others may have prepared the home, if the repository's mesh can't be found, or if
+    the given home is the root of a repository.
     """
     if "home_dir" in given:
         home = Path(given["home_dir"])
+        _refuse_repository(home)
         values: dict[str, Any] = {"db_path": database_of(home), "enabled": has_marker(home)}
     else:
         mesh = locate_mesh()
@@ -152,6 +163,17 @@ def mesh_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     if not values["enabled"]:
         del values["enabled"]
     return {name: value for name, value in values.items() if name not in given}
+
+
+def _refuse_repository(home: Path) -> None:
+    """Raise `BadSettings` if a given home is the folder around one; an earlier version may have used it."""
+    folder = str(home)
+    is_used = _has_marker(folder) or os.path.isdir(os.path.join(folder, _SLOTS))
+    if not is_used and os.path.lexists(os.path.join(folder, ".git")):
+        raise BadSettings(
+            f"VOX_MESH_HOME: {home} is the root of a repository, not the home of a mesh",
+            hint=f"set VOX_MESH_HOME={home / FOLDER}, or unset it",
+        )
 
 
 def _location(home: str, place: str, here: str) -> MeshLocation:

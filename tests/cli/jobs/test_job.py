@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -261,6 +262,17 @@ def test_with_the_database_away_they_end_with_3(vox: VoxCommand, command: str) -
     away = vox.having(VOX_DB_URL=f"http://127.0.0.1:{free_port()}")
     ended = away("job", *command.split())
     assert (ended.code, "can't be reached" in ended.error) == (3, True)
+
+
+def test_waiting_without_a_worker_says_how_to_start_one(vox: VoxCommand) -> None:
+    with vox.launch("job", "schedule", "--wait", "--", "true") as command:
+        assert command.stderr is not None
+        advice = next(line for line in command.stderr if "no worker" in line)
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(_PATIENCE_S)
+    (job,) = listed(vox, "list")
+    assert err.startswith(f"vox-mesh: interrupted; the job goes on: wait with `vox-mesh job wait {job[:6]}")
+    assert advice == "vox-mesh: no worker runs exec jobs yet; start one: `vox-mesh up --worker-exec`\n"
 
 
 # --- looking -------------------------------------------------------------------------------------

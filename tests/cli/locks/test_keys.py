@@ -54,6 +54,8 @@ def key_of(text: str, settings: Settings) -> str:
         ("src", ".", "file:src/**"),
         ("src", "**/*.txt", "file:src/**/*.txt"),
         ("src", "file:Makefile", "file:Makefile"),
+        ("", "file:src", "file:src/**"),
+        ("src", "file:src", "file:src/**"),
         ("src", "file:src/lib.rs", "file:src/lib.rs"),
         ("src", "task:lib.rs: the rest", "task:lib.rs: the rest"),
         ("src", "mesh:sweep", "mesh:sweep"),

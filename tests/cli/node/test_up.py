@@ -162,6 +162,16 @@ def test_without_the_switch_it_runs_for_itself_and_says_so(vox: VoxCommand) -> N
     assert not any((vox.folder / ".vox").iterdir())
 
 
+def test_where_there_is_no_mesh_it_refuses_to_run_for_itself(memory: VoxCommand) -> None:
+    refused = memory("up", "--once")
+    assert refused.code == 2
+    assert (
+        "`vox-mesh up` needs a mesh, and this folder or repository has none; run `vox-mesh init`"
+        in refused.err
+    )
+    assert memory("up", "--once", "--no-enabled").code == 0
+
+
 # --- its options ---------------------------------------------------------------------------------
 
 

@@ -12,26 +12,34 @@ import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
-from vox_mesh.cli.jobs.job_output import known_job, show_jobs, show_scheduled, whole_lines
+from vox_mesh.cli.jobs.job_output import known_job, short_id, show_jobs, show_scheduled, whole_lines
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
+from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar
-from vox_mesh.errors import BadManifest
+from vox_mesh.errors import BadManifest, MeshError
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
+from vox_mesh.views.nodes import kinds_of
 
 _STATES: Final = [state.value for state in JobState]
 _MIN_INTERVAL_S: Final = 0.05
 _WHOLE: Final = 1_000
 """The progress of a job that has ended."""
+
+_ADVICE_AFTER_S: Final = 2.0
+"""How long jobs may wait for a worker before the command says that there is none."""
+
+_MAX_NAMED: Final = 5
+"""How many jobs a line names."""
 
 _MAX_PROGRESS_READS: Final = 20
 """How many running jobs are asked for their progress."""
@@ -154,6 +162,7 @@ def schedule(
     if once and new:
         raise click.UsageError("--once and --new can't be combined")
     fields = _fields(**options)
+    awaited: list[str] = []
     if file is not None and fields:
         raise click.UsageError(
             f"--{next(iter(fields)).replace('_', '-')} can't be combined with --file: set it in the file",
@@ -163,8 +172,11 @@ def schedule(
         manifests = JobSource(file, kind, payload, timeout, command, isolated).manifests(**fields)
         is_new = new or (file is None and not once)
         scheduled, known, ended = run_command(
-            "job schedule", lambda mesh: _schedule(mesh, manifests, new=is_new, waits=waits, as_json=as_json)
+            "job schedule",
+            lambda mesh: _schedule(mesh, manifests, awaited if waits else None, new=is_new, as_json=as_json),
         )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*_going_on(awaited)) from None
     except BadManifest as bad:
         if file is None:
             bad.hint = "see `vox-mesh job schedule --help`"
@@ -224,10 +236,20 @@ def _variable(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
+def _going_on(awaited: Sequence[str]) -> list[str]:
+    """Return what to do about scheduled jobs whose end was not awaited; nothing if there are none."""
+    if not awaited:
+        return []
+    if len(awaited) > _MAX_NAMED:
+        return ["the jobs go on: see `vox-mesh job list`"]
+    named = " ".join(map(short_id, awaited))
+    return [f"the {'job goes' if len(awaited) == 1 else 'jobs go'} on: wait with `vox-mesh job wait {named}`"]
+
+
 async def _schedule(
-    mesh: Mesh, manifests: Sequence[Any], *, new: bool, waits: bool, as_json: bool
+    mesh: Mesh, manifests: Sequence[Any], awaited: list[str] | None, *, new: bool, as_json: bool
 ) -> tuple[list[Scheduled], list[Job], list[Job]]:
-    """Schedule jobs; with `waits`, wait until they have ended.
+    """Schedule jobs; unless `awaited` is `None`, put their ids there and wait until they have ended.
 
     Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
@@ -235,8 +257,9 @@ async def _schedule(
     known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
     for each in known:
         click.echo(f"vox-mesh: {known_job(each, mesh.clock.now_ms)}", err=True)
-    if not waits:
+    if awaited is None:
         return scheduled, known, []
+    awaited += [each.job_id for each in scheduled]
     if not as_json:
         show_scheduled(scheduled, as_json=False, is_one=False)
     jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
@@ -361,6 +384,24 @@ class _Waiting:
 
     async def run(self) -> None:
         """Wait until all jobs have ended."""
+        advice = asyncio.create_task(self._advise(), name="vox-mesh-advice")
+        try:
+            await self._follow()
+        finally:
+            advice.cancel()
+
+    async def _advise(self) -> None:
+        """Say once which of the jobs wait for a worker that there is not."""
+        await asyncio.sleep(_ADVICE_AFTER_S)
+        pending = [job.kind for job in self._open if job.state == JobState.PENDING]
+        with suppress(MeshError):  # the wait itself goes on without the database
+            live = await self._mesh.nodes.live_nodes_from_db()
+            for kind in kinds_without_worker(pending, map(kinds_of, live))[:_MAX_NAMED]:
+                click.echo(
+                    f"vox-mesh: no worker runs {kind} jobs yet; start one: {starting_command(kind)}", err=True
+                )
+
+    async def _follow(self) -> None:
         with ProgressBar("waiting") as bar:
             bar.show(0, _WHOLE * len(self.jobs))
             async for turn in self._mesh.store.changes():

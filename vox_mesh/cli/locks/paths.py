@@ -37,7 +37,7 @@ def _key_of(text: str, settings: Settings) -> str:
     prefix = prefix_of(text)
     if prefix == FILE:
         _refuse_if_elsewhere(text, settings)
-        return text
+        return f"{text}/" if _is_folder(text.removeprefix(FILE), settings) else text
     return text if prefix or not text else _key_of_bare_path(text, settings)
 
 
@@ -48,6 +48,14 @@ def _key_of_bare_path(text: str, settings: Settings) -> str:
             hint=f"write {FILE + text!r} for a path, or {TASK + text!r}",
         )
     return FILE + (path_in(root_of(settings), text).removeprefix(_ROOT_FOLDER) or _EVERYTHING)
+
+
+def _is_folder(path: str, settings: Settings) -> bool:
+    """Return whether a path from the root names an existing folder without saying so."""
+    if not path or path.endswith("/"):
+        return False
+    named = root_of(settings) / path
+    return named.is_dir() and not named.is_symlink()
 
 
 def _refuse_if_elsewhere(key: str, settings: Settings) -> None:

@@ -25,6 +25,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.runtime import loop
 from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
+from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.settings.process import deny_inspection
 
 _log = logging.getLogger(__name__)
@@ -271,6 +272,8 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     settings = load_settings(**chosen)
     set_up_logs(settings.log_format)
     if settings.backend is Backend.MEMORY:
+        if "enabled" not in settings.model_fields_set:
+            raise no_mesh("vox-mesh up")
         _log.warning(
             "memory backend: this node shares nothing; set VOX_MESH_ENABLED=1 or run `vox-mesh init` to share"
         )

@@ -13,6 +13,7 @@ from vox_mesh.cli.support.exit_codes import KILLED
 from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
+from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.settings.quick import quick_settings
 
 if TYPE_CHECKING:
@@ -65,10 +66,7 @@ def _no_mesh(command: str, settings: Settings) -> BadSettings:
             f"`vox-mesh {command}` needs a mesh, and VOX_MESH_ENABLED=0 turns it off",
             hint="unset it, or set VOX_MESH_ENABLED=1",
         )
-    return BadSettings(
-        f"`vox-mesh {command}` needs a mesh, and this folder or repository has none",
-        hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",
-    )
+    return no_mesh(f"vox-mesh {command}")
 
 
 @asynccontextmanager

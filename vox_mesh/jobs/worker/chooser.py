@@ -10,7 +10,7 @@ import orjson
 
 from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation
 from vox_mesh.model.jobs.claim_history import ClaimHistory
-from vox_mesh.model.jobs.records import EXEC, matches, most_specific
+from vox_mesh.model.jobs.records import covers, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.clock import MeshClock
@@ -182,15 +182,10 @@ class Chooser:
                     for node in self._others
                     if node.node_id not in self._now.drains
                     and (is_deep or node.capacity > self._now.places.get(node.node_id, 0))
-                    and _covers(kind, _parse_patterns(node.kinds))
+                    and covers(kind, _parse_patterns(node.kinds))
                 }
             ranking = self._rankings[kind] = Ranking(self._own, weights)
         return ranking
-
-
-def _covers(kind: str, patterns: Sequence[str]) -> bool:
-    """Return whether patterns cover a kind; commands must be named explicitly."""
-    return kind in patterns if kind == EXEC else any(matches(each, kind) for each in patterns)
 
 
 @lru_cache(maxsize=1_024)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
@@ -236,6 +236,11 @@ def check_pattern(pattern: str) -> str:
 def matches(pattern: str, kind: str) -> bool:
     """Return whether a pattern covers a kind: it is equal, or a prefix such as `cortex.extract.*`."""
     return pattern == kind or (pattern.endswith("*") and kind.startswith(pattern[:-1]))
+
+
+def covers(kind: str, patterns: Sequence[str]) -> bool:
+    """Return whether patterns cover a kind; commands must be named explicitly."""
+    return kind in patterns if kind == EXEC else any(matches(each, kind) for each in patterns)
 
 
 def most_specific(patterns: Iterable[str], kind: str) -> str | None:
