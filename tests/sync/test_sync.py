@@ -404,7 +404,7 @@ def test_ctrl_c_ends_the_call_under_way_lets_go_of_locks_and_leaves(tmp_path: Pa
         assert script.stdout.readline() == "waiting\n"
         os.kill(script.pid, signal.SIGINT)
         _, err = script.communicate(_PATIENCE_S)
-    assert script.returncode != 0
+    assert script.returncode != 0, err
     assert err.rstrip().endswith("KeyboardInterrupt")
     settings = load_settings(
         _env_file=None, enabled=True, home_dir=tmp_path / "vox", db_path=tmp_path / "mesh.db", http=False

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown
+from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown, Overloaded
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.nodes.agents import Agents
@@ -28,6 +28,7 @@ _LEAVE_TIMEOUT_S: Final = 2.0
 _SAVE_INTERVAL_S: Final = 1.0
 _UNCONFIRMED_TICK_S: Final = 1.0
 _MAX_DISAGREEMENT_MS: Final = 2_000
+_NO_ANSWER: Final = "it did not answer a tick in time"
 _SLEW: Final = Statement(named("database_clock")["slew"], (DEAD_AFTER_TICKS, _MAX_DISAGREEMENT_MS))
 
 
@@ -93,8 +94,10 @@ class Heartbeat:
             cause = error.__cause__ if isinstance(error, OutcomeUnknown) else error
             if isinstance(cause, DatabaseFault):
                 self.fault = f"the database can't be written: {cause.line}"
+            elif isinstance(error, Overloaded):  # the tick waited for a write that got no answer
+                self.fault = _NO_ANSWER
             elif isinstance(error, OutcomeUnknown):
-                self.fault = str(cause or "it did not answer a tick in time")
+                self.fault = str(cause or _NO_ANSWER)
             else:
                 self.fault = error.line
             raise

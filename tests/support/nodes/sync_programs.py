@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import warnings
+from typing import Final
 
 from vox_mesh import MeshError
 from vox_mesh.sync import Mesh
 
+_STUCK_S: Final = 25.0
+
 
 def wait_for_ctrl_c() -> None:
-    """Hold a lock, and wait for a message that never comes."""
+    """Hold a lock, and wait for a message that never comes; if it does not end, say where it is."""
+    faulthandler.dump_traceback_later(_STUCK_S, exit=True)
     with Mesh.open() as mesh, mesh.locks.hold("release", agent="script"):
         sys.stdout.write("waiting\n")
         sys.stdout.flush()
