@@ -141,3 +141,15 @@ def test_a_malformed_request_ends_without_a_reply(home: Path, data: bytes) -> No
         assert ServedCommand(ours, _served(home)).run() == 0
         ours.close()
         assert theirs.recv(1) == b""
+
+
+@pytest.mark.parametrize("place", ["", "slots", "slots/1", f"slots/1/{SOCKET}"])
+def test_a_caller_tells_nothing_to_a_socket_behind_a_link(home: Path, place: str) -> None:
+    with _listening(home) as listening:
+        linked = home / place
+        linked.rename(home.parent / "elsewhere")
+        linked.symlink_to(home.parent / "elsewhere")
+        listening.setblocking(False)
+        assert client.run_at_node(_COMMAND) is None
+        with pytest.raises(BlockingIOError):
+            listening.accept()

@@ -11,11 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import orjson
 import pytest
 
 from tests.support.running.confined import IS_ROOT, OTHER_USER, RealVox, bwrap
 from vox_mesh import Manifest
 from vox_mesh.errors import BadSettings
+from vox_mesh.http.redaction import redacted_json
 from vox_mesh.jobs.exec.secrets import ExecSecrets, Redactor
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.settings.process import _current_values
@@ -258,3 +260,10 @@ def test_a_secret_is_hidden_wherever_the_stream_is_cut(cut: int) -> None:
 def test_a_secret_of_the_node_itself_can_t_be_offered(offered: str) -> None:
     with pytest.raises(BadSettings, match="VOX_WORKER_EXEC_SECRETS: "):
         ExecSecrets.parsed(offered)
+
+
+def test_a_variable_that_a_workflow_binds_is_hidden_as_others_are() -> None:
+    parts = [{"text": "postgres://u:sesame@"}, {"job": "01M7NX92FQG9PQSZAA7J0RFP96"}]
+    inputs = [{"bind": ["env", "URL"], "parts": parts}, {"bind": ["args", 0], "parts": parts}, {"bind": 5}]
+    (seen,) = [orjson.loads(each) for each in redacted_json({"manifest": {"inputs": inputs}}) if each]
+    assert [each.get("parts") for each in seen["manifest"]["inputs"]] == [None, parts, None]

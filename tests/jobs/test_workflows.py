@@ -11,7 +11,7 @@ from tests.support.jobs.job_scene import on_node
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.errors import BadValue, BadWorkflow
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.model.jobs.workflow import parse_workflow
+from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
 from vox_mesh.model.jobs.workflow_run import new_run_id
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
@@ -141,3 +141,10 @@ def test_parameters_must_fit(params: dict[str, str], fault: str) -> None:
 
 def test_runs_of_one_process_have_ulids_apart() -> None:
     assert len({new_run_id(new_key()) for _ in range(1_000)}) == 1_000
+
+
+@pytest.mark.parametrize("text", ["${{" + " " * 200_000 + "x", "${{" * 50_000, "${{ x\n}}"])
+def test_a_text_that_is_almost_a_reference_is_read_at_once_and_stays_as_it_is(text: str) -> None:
+    workflow = {"jobs": {"only": {"kind": "work", "payload": {"note": text}}}}
+    (job,) = workflow_of(workflow, {}, new_run_id(new_key())).manifests
+    assert job.payload == {"note": text}

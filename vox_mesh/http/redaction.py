@@ -15,7 +15,7 @@ _PROOFS: Final = frozenset({"fence_token", "claim_token", "last_token", "claim_o
 _ENV: Final = "env"
 _MESSAGE: Final = ("message_uuid", "payload")
 _RESULT: Final = "result"
-_WORDS: Final = [f'"{name}"'.encode() for name in (*_PROOFS, _ENV, _RESULT, _MESSAGE[0])]
+_WORDS: Final = [f'"{name}"'.encode() for name in (*_PROOFS, _ENV, _RESULT, _MESSAGE[0], "bind")]
 """Without one of these, there is nothing to hide."""
 
 
@@ -57,6 +57,9 @@ def _redact_members(members: dict[str, Any]) -> None:
     if _ENV in members:
         env = members[_ENV]
         members[_ENV] = dict.fromkeys(env) if isinstance(env, dict) else None
+    path = members.get("bind")
+    if "parts" in members and isinstance(path, list) and path[:1] == [_ENV]:
+        members["parts"] = None  # the text of a variable that a workflow binds
     if isinstance(text := members.get(_RESULT), str):
         members[_RESULT] = _redact_text(text)
     if all(name in members for name in _MESSAGE):

@@ -147,11 +147,19 @@ def _sockets() -> Iterator[str]:
     if not home:
         return
     slots = os.path.join(home, "slots")
+    if not (_is_own(home) and _is_own(slots)):
+        return
     own = os.environ.get("VOX_MESH_NODE_ID")
     for name in sorted(os.listdir(slots), key=lambda each: each != own):
         path = os.path.join(slots, name, SOCKET)
-        if os.path.lexists(path):
+        if os.path.lexists(path) and _is_own(os.path.join(slots, name)) and _is_own(path):
             yield path
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a path is of this user and no link: another's could name any socket."""
+    found = os.lstat(path)
+    return found.st_uid == os.geteuid() and found.st_mode & 0o170000 != 0o120000
 
 
 def _homes() -> Iterator[str]:

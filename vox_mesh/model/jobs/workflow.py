@@ -21,7 +21,7 @@ MAX_JOBS: Final = 500
 _FIELDS: Final = ("name", "params", "jobs")
 _OWN_FIELDS: Final = ("ulid", "nonce", "retry_of")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_REFERENCE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+_REFERENCE: Final = re.compile(r"\$\{\{([^{}\n]*)\}\}")  # linear in the length of any text
 _PARAM: Final = re.compile(r"params\.([A-Za-z][A-Za-z0-9_-]*)")
 _OUTPUT: Final = re.compile(r"jobs\.([A-Za-z][A-Za-z0-9_-]*)\.output")
 _TIMEOUT: Final = "1h"
@@ -291,10 +291,11 @@ class _Reader:
     ) -> Iterator[Any]:
         """Yield the pieces of a text: literal ones, values of parameters, and jobs for their outputs."""
         at: Path = ("jobs", place.job, *place.path)
-        for index, piece in enumerate(_REFERENCE.split(text)):
+        for index, written in enumerate(_REFERENCE.split(text)):
+            piece = written.strip()
             if index % 2 == 0:
-                if piece:
-                    yield piece
+                if written:
+                    yield written
             elif found := _PARAM.fullmatch(piece):
                 if found[1] not in params:
                     self._add(at, f"there is no parameter {found[1]!r}")
