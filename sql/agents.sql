@@ -125,7 +125,7 @@ SELECT RECORD AS record FROM (
     WHERE typeof(agent_id) = 'text' ORDER BY agent_id LIMIT ?7
 ) AS n JOINED ORDER BY n.agent_id
 
--- name: newest
+-- part: NEWEST
 -- Active agents, and those seen most recently since ?6, at most ?7 of each.
 SELECT RECORD AS record FROM (
     SELECT * FROM (

@@ -7,19 +7,9 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
--- part: IS_NODE
--- Whether all columns hold values of their kinds: only a hostile row does not.
-(typeof(node_id) = 'text' AND typeof(agent_id) IN ('text', 'null')
-AND typeof(incarnation) = 'integer' AND typeof(beats) = 'integer' AND typeof(pid) = 'integer'
-AND typeof(last_seen_ms) = 'integer' AND abs(last_seen_ms) < 9007199254740992
-AND typeof(consuming_ms) IN ('integer', 'null') AND typeof(progressing_ms) IN ('integer', 'null')
-AND typeof(left_ms) IN ('integer', 'null') AND typeof(started_ms) = 'integer'
-AND typeof(tick_ms) = 'integer' AND tick_ms BETWEEN 1 AND 9007199254740991
-AND typeof(activity) = 'text' AND typeof(host) = 'text' AND typeof(version) = 'text'
-AND typeof(control_addr) IN ('text', 'null') AND typeof(public_key) = 'text'
-AND json_valid(kinds) AND typeof(kinds) = 'text' AND json_type(iif(json_valid(kinds), kinds, '0')) = 'array'
-AND typeof(capacity) = 'integer' AND typeof(load) = 'integer'
-AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text')
+-- from nodes: IS_NODE
+
+-- from agents: NEWEST
 
 -- part: NODES
 -- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
@@ -133,7 +123,7 @@ SELECT CAST(document AS TEXT) FROM bar_reports WHERE OF_MESH ORDER BY window_ms 
 -- `roles` and `tempos` show whether cached roles and tempos are still valid.
 SELECT NOW_MS AS now_ms,
     (NODES) AS nodes,
-    (SELECT json_group_array(hex(record)) FROM (SELECT 'newest agents' AS record)) AS agents,
+    (SELECT json_group_array(hex(record)) FROM (NEWEST)) AS agents,
     (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH) AS drains,
     json_array(
         (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),

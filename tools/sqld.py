@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,24 @@ _START_S: Final = 60.0
 _END_S: Final = 90.0
 # Without a checkpoint interval the server checkpoints on commit, and many short-lived streams wedge it.
 _SAFE_FLAGS: Final = ("--checkpoint-interval-s", "60", "--max-concurrent-connections", "256")
+
+
+def wait_for_start(answers: Callable[[], bool], is_running: Callable[[], bool]) -> None:
+    """Wait until a server that was started answers; raise `RuntimeError` if it ends or takes too long."""
+    deadline = time.monotonic() + _START_S
+    while not answers():
+        if time.monotonic() > deadline or not is_running():
+            raise RuntimeError("sqld did not start")
+        time.sleep(0.02)
+
+
+def is_healthy(url: str) -> bool:
+    """Return whether a server answers at this URL."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=1.0) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
 
 
 class Server:
@@ -75,14 +93,16 @@ class Server:
     def start(self) -> Self:
         """Start, and wait until it answers."""
         self.launch()
-        deadline = time.monotonic() + _START_S
-        while not self._answers():
-            if time.monotonic() > deadline or self._process is None or self._process.poll() is not None:
-                log = (self._folder / "log").read_text(errors="replace")[-2_000:]
-                self.stop()
-                raise RuntimeError(f"sqld did not start on port {self.port}:\n{log}")
-            time.sleep(0.02)
+        try:
+            wait_for_start(self._answers, lambda: self._process is not None and self._process.poll() is None)
+        except RuntimeError as error:
+            log = (self._folder / "log").read_text(errors="replace")[-2_000:]
+            self.stop()
+            raise RuntimeError(f"{error} on port {self.port}:\n{log}") from None
         return self
+
+    def _answers(self) -> bool:
+        return is_healthy(self.url)
 
     def launch(self) -> None:
         """Start without waiting."""
@@ -100,13 +120,6 @@ class Server:
                 stderr=log,
                 env={**os.environ, "RUST_LOG": "warn", **self._environment},
             )
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1.0) as response:
-                return bool(response.status == 200)
-        except OSError:
-            return False
 
     def kill(self) -> None:
         """`kill -9`, as a power switch would."""

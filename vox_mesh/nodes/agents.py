@@ -32,9 +32,6 @@ _MAX_KEPT: Final = 10_000
 _PRUNED_AT_ONCE: Final = 500
 _SQL: Final = named("agents")
 
-NEWEST: Final = _SQL["newest"]
-"""The query of the agents that are active or were seen within an hour, for use in a larger one."""
-
 
 class AgentJob(NamedTuple):
     """A job that an agent runs."""
@@ -108,7 +105,7 @@ class Agents:
         return _parse([row[0] for row in rows], now_ms)
 
     def newest_values(self, limit: int) -> tuple[Value, ...]:
-        """Return the values of `NEWEST`, with which it returns about twice `limit` records at most."""
+        """Return the values of the part `NEWEST`, which then returns about twice `limit` records at most."""
         now_ms = self._clock.now_ms
         return self._values(now_ms, "", now_ms - QUIET_MS, limit)
 
@@ -126,7 +123,7 @@ _ORDER: Final = {state: place for place, state in enumerate(AgentState)}
 
 
 def newest_agents(records: Sequence[str], now_ms: int, limit: int) -> list[Agent]:
-    """Return the agents of records of `NEWEST` in hex, live ones first."""
+    """Return the agents of records of the part `NEWEST` in hex, live ones first."""
     found = _parse([bytes.fromhex(record) for record in records], now_ms)
     return sorted(found, key=lambda agent: (_ORDER[agent.state], agent.agent_id))[:limit]
 

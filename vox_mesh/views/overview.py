@@ -17,7 +17,7 @@ from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
-from vox_mesh.nodes.agents import NEWEST, newest_agents
+from vox_mesh.nodes.agents import newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
 from vox_mesh.runtime.services import MeshServices
@@ -35,7 +35,7 @@ MAX_ITEMS: Final = 200
 MAX_AGENTS: Final = 50
 """The maximum number of agents: each has several lists and counts."""
 
-_OVERVIEW: Final = named("overview")["overview"].replace("SELECT 'newest agents' AS record", NEWEST)
+_OVERVIEW: Final = named("overview")["overview"]
 _READ_TIMEOUT_S: Final = 3.0
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ import pytest
 from tests.cli.conftest import VoxCommand
 from tools.forked import Process
 from tools.install_sqld import binary, extensions
-from tools.sqld import free_port
+from tools.sqld import free_port, is_healthy, wait_for_start
 from vox_mesh.cli import app
 from vox_mesh.contrib.sqld import binary as binaries
 from vox_mesh.contrib.sqld import extension
@@ -43,15 +42,7 @@ def token(installed: VoxCommand) -> str:
 
 
 def _wait_for(url: str, process: Process) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            if httpx.get(f"{url}/health", timeout=1).status_code == 200:
-                return
-        except httpx.HTTPError:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    wait_for_start(lambda: is_healthy(url), lambda: process.poll() is None)
 
 
 def _ask(url: str, token: str, sql: str) -> httpx.Response:

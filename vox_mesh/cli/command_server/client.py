@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
+from stat import S_ISLNK
 
 from vox_mesh.cli.command_server.forwarded import GUARD, forwarded_name
 from vox_mesh.cli.command_server.request import (
@@ -159,7 +160,7 @@ def _sockets() -> Iterator[str]:
 def _is_own(path: str) -> bool:
     """Return whether a path is of this user and no link: another's could name any socket."""
     found = os.lstat(path)
-    return found.st_uid == os.geteuid() and found.st_mode & 0o170000 != 0o120000
+    return found.st_uid == os.geteuid() and not S_ISLNK(found.st_mode)
 
 
 def _homes() -> Iterator[str]:

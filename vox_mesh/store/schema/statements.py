@@ -18,7 +18,8 @@ _MODIFIER: Final = "coalesce((SELECT modifier FROM database_clock), '+0 seconds'
 _NOW_ISO: Final = f"(SELECT {_ISO_FORMAT}, {_MODIFIER}))"  # as a subquery it is evaluated once per statement
 _ISO_IN: Final = f"{_ISO_FORMAT}, {_MODIFIER}, "
 _PART: Final = re.compile(r"\b[A-Z_]+\b")
-_NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_FROM: Final = "from "
+_NAME: Final = re.compile(r"^-- (name|part|from \w+): (\w+)$", re.MULTILINE)
 
 
 def folder() -> Path:
@@ -28,18 +29,29 @@ def folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "sql"
 
 
-@cache
 def named(noun: str) -> Mapping[str, str]:
-    """Return the statements of `sql/<noun>.sql` by name. A part can be used in everything after it."""
+    """Return the statements of `sql/<noun>.sql` by name.
+
+    A part can be used in everything after it; `-- from NOUN: PART` takes one from another file.
+    """
+    return _read(noun)[0]
+
+
+@cache
+def _read(noun: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the statements and the parts of a file, by name."""
     pieces = _NAME.split((folder() / f"{noun}.sql").read_text())[1:]
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if kind.startswith(_FROM):
+            parts[name] = _read(kind.removeprefix(_FROM))[1][name]
+            continue
         whole = bare(text)
         if any(part in whole for part in parts):  # most use none, and looking at each word is slow
             whole = _PART.sub(lambda word: parts.get(word[0], word[0]), whole)
         (statements if kind == "name" else parts)[name] = whole
-    return statements
+    return statements, parts
 
 
 @cache
