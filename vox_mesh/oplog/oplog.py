@@ -219,7 +219,7 @@ class OpLog:
         found: list[LogEntry] = []
         which = EntryFilter(node_id, kind, agent, job_id)
         while len(found) < limit:
-            page = await self._pages.read("after", *which, after_id, up_to, limit=limit - len(found))
+            page = await self._pages.after(after_id, up_to, which, limit - len(found))
             if not page:
                 break
             found += page
@@ -244,7 +244,7 @@ class OpLog:
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", *which, after_id, MAX_POSITION, limit=_FOLLOWED)
+                page = await self._pages.after(after_id, wanted=which, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id

@@ -37,6 +37,9 @@ class EntryFilter(NamedTuple):
     job_id: str | None = None
 
 
+ALL_ENTRIES: Final = EntryFilter()
+
+
 class ChainRun(NamedTuple):
     """Entries of a chain, and the mark of the ops by which keys were accepted when they were read."""
 
@@ -90,6 +93,16 @@ class Pages:
             for entry in page:
                 yield entry
             last_id, time = page[-1].id, page[-1].hlc
+
+    async def after(
+        self,
+        after_id: int,
+        up_to: int = MAX_POSITION,
+        wanted: EntryFilter = ALL_ENTRIES,
+        limit: int = MAX_PAGE_ENTRIES,
+    ) -> list[LogEntry]:
+        """Return a page of the wanted entries committed after one and up to another, oldest first."""
+        return await self.read("after", *wanted, after_id, up_to, limit=limit)
 
     async def newest(self, limit: int, wanted: EntryFilter) -> list[LogEntry]:
         """Return the last entries that are wanted, newest first."""
