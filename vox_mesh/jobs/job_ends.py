@@ -140,7 +140,7 @@ class JobEnds:
         return authentic, bool(rows and rows[0]["has_routes"])
 
     async def _read(self, job_ids: Sequence[str], op_ids: Sequence[str]) -> Sequence[Any]:
-        """Read entries with those that follow them up to a signed one; less at a time if it is too much."""
+        """Read entries, each with the following ones up to a signed one; fewer if it is too much."""
         try:
             values = (*self._store.mesh_id, json(job_ids), json(op_ids))
             return [*await self._store.read(SQL["ends"], values)]
