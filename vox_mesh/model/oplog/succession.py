@@ -204,7 +204,7 @@ class Succession:
     def contested_by(self, rivals: Sequence[Succession]) -> Succession:
         """Return the succession at a step that several compete to follow.
 
-        No later act counts, whoever signed it; earlier ones count if all of the rivals list them.
+        No later act counts; earlier ones count if all of the rivals list them.
         """
         *before, last = self.tenures
         kept = [
