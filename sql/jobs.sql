@@ -4,6 +4,10 @@
 -- author as ?5. The payload has `at_ms`, and `jobs`, whose items name each one's `job_id`. `last_op` identifies
 -- the rows that an op has changed.
 
+-- from oplog: ENTRY
+
+-- from oplog: ITS_ENTRY
+
 -- part: ITEMS
 json_each(?4, '$.jobs') AS i
 
@@ -127,9 +131,7 @@ WHERE o.node_id = ?5 AND o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.p
 LIMIT 1
 
 -- name: entry_at
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog WHERE id = ?3 AND OF_MESH
+SELECT ENTRY FROM agent_oplog WHERE id = ?3 AND OF_MESH
 
 -- part: CLAIMS
 -- Ops that claimed or aborted jobs, after an entry (?3) and up to another (?4). Values of other types are planted.
@@ -511,14 +513,13 @@ WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY plac
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.
-SELECT j.*, o.id, o.node_id, o.seq, o.op_id, o.kind, o.hlc, o.causal_deps, o.payload, o.repository_id, o.prev, o.hash,
-    o.signature, o.accepted, o.reason, o.result
+SELECT j.*, ITS_ENTRY
 FROM (
     SELECT RECORD FROM jobs WHERE id = ?3 AND scope_id = ?1 AND repository_id = ?2 AND state = 'pending'
 ) AS j
-LEFT JOIN agent_oplog AS o
-    ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = j.last_op AND o.accepted = 1
-    AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text'
+LEFT JOIN agent_oplog AS entry
+    ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.op_id = j.last_op AND entry.accepted = 1
+    AND typeof(entry.node_id) = 'text' AND typeof(entry.seq) = 'integer' AND typeof(entry.kind) = 'text'
 
 -- name: next_due
 -- When the next job of these kinds can be claimed, after a given time.
