@@ -68,6 +68,15 @@ def rough_duration(duration_ms: float) -> str:
     return f"{max(0, int(duration_ms // _UNITS_MS[name]))} {written}"
 
 
+def short_duration(duration_ms: int) -> str:
+    """Return a duration as it can be written, such as `1h30m`."""
+    parts: list[str] = []
+    for unit, unit_ms in reversed(_UNITS_MS.items()):
+        count, duration_ms = divmod(duration_ms, unit_ms)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def checked_seconds(name: str, value: object, least: float, most: float, *, hint: str) -> float:
     """Return a duration in seconds, if it is within these bounds.
 
