@@ -1,6 +1,6 @@
-"""The databases and homes that this user has made, unlike those that a cloned or copied folder brought.
+"""The databases and homes that this user has made, not ones that a cloned or copied folder brought.
 
-The latter hold the jobs and unsent writes of another person, though their files belong to this user. What is
+Such a folder holds the jobs and unsent writes of another person, though its files belong to this user. What is
 made is noted in the user's configuration, which no folder brings: by path and inode, because
 another file may take its place.
 """
