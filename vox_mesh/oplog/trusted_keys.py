@@ -14,7 +14,7 @@ from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
-from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key, key_at
+from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
@@ -146,8 +146,6 @@ class TrustedKeys:
             opening = opening_key(first, candidates, self._store.writer_id.scope_id)
             # A command has its node's key: no other one opens its chain once the node has opened its own.
             is_foreign = chain != node_id and bool(own) and opening not in own
-            # If it was replaced before it had opened the chain, it does not open it any more.
-            is_foreign = is_foreign or key_at(1, self._accepted.get(chain, ())) not in (None, opening)
             if opening is not None and not is_foreign and await self._may_open(chain, opening):
                 is_final = chain == node_id or bool(own)
                 (self._opening if is_final else self._provisional)[chain] = opening
