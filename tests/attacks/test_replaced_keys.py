@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from tests.attacks.test_planted_keys import received
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.messages.messaging import bodies, found
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
-from tests.support.oplog.tampering import NOTE, stranger
+from tests.support.oplog.tampering import NOTE, hashed, stranger
+from tools.homes import FILE
 from vox_mesh import Mesh, Message
 from vox_mesh.errors import KeyRefused, Refused, SenderRefused
 from vox_mesh.messages.relay_inbound import Reception
@@ -21,12 +23,20 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
+from vox_mesh.model.oplog.chain import signed_text
 from vox_mesh.model.oplog.verification import REKEY
 from vox_mesh.node import MeshNode, open_node
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.store import new_key
 
 VICTIM = "third"
 REPLACED = "it was signed with a replaced key of its node"
+
+
+@pytest.fixture
+def shared_mesh(tmp_path: Path) -> SharedMesh:
+    """A mesh on a file: a server makes no difference to what is believed."""
+    return SharedMesh(FILE, tmp_path, None, new_key())
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,30 @@ async def test_a_planted_gap_leaves_no_room_for_a_replaced_key(
         (entry,) = await receiver.oplog.tail(1, node_id=chain)
         assert entry.op_id == forged.op_id
         assert not await receiver.oplog.is_authentic(entry)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_a_replaced_key_rewrites_no_entry(
+    owner: MeshNode, receiver: MeshNode, theft: Theft, is_last: bool
+) -> None:
+    await owner.roles.rekey(VICTIM, stranger().public)
+    entries = [each async for page in owner.oplog.entries(VICTIM) for each in page]
+    for entry in entries:
+        assert await receiver.oplog.is_authentic(entry)
+    victim = entries[-1 if is_last else 1]
+    forged = hashed(victim._replace(kind=NOTE.name, payload='{"text":"forged"}'))
+    theft.thief.run(
+        "UPDATE agent_oplog SET kind = ?3, payload = ?4, hash = ?5, signature = ?6 WHERE id = ?7 "
+        "AND scope_id = ?1 AND repository_id = ?2",
+        *(forged.kind, forged.payload, forged.hash),
+        theft.thief.key.sign(signed_text(forged.hash, theft.thief.mesh[0])),
+        forged.id,
+    )
+    await receiver.store.synced()
+    (entry,) = [each for each in await receiver.oplog.tail(9, node_id=VICTIM) if each.id == forged.id]
+    assert entry.payload == forged.payload
+    assert not await receiver.oplog.is_authentic(entry)
+    assert [each.node_id for each in await owner.oplog.verify() if each.problem] == [VICTIM]
 
 
 # --- messages -------------------------------------------------------------------------------------

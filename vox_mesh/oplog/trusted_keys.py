@@ -15,6 +15,7 @@ from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
+from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
@@ -45,6 +46,7 @@ class TrustedKeys:
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
+        self._closed_chains = ClosedChains(store)
         self._mark: str | None = None
 
     @property
@@ -56,6 +58,7 @@ class TrustedKeys:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening, self._provisional = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
         self._accepted, self._changes, self._mark = {}, {}, None
+        self._closed_chains.learn({})
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> NodeKeys:
         """Return all keys with which a node, or a command under its identity, may have signed.
@@ -117,7 +120,12 @@ class TrustedKeys:
         keys = self.known(entry.node_id, mark)
         if keys is None:
             keys = await self.of_chain(entry.node_id)
-        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+        is_signed = is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+        return is_signed and await self.is_original(entry)
+
+    async def is_original(self, entry: LogEntry) -> bool:
+        """Return whether a signed entry was not put in place of another since its key was replaced."""
+        return await self._closed_chains.has(entry)
 
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry."""
@@ -186,3 +194,4 @@ class TrustedKeys:
             accepted.setdefault(key.node_id, []).append(key)
         self._accepted, self._mark = accepted, mark
         self._changes = {node_id: witness.changes_of(node_id) for node_id in witness.rekeyed_nodes}
+        self._closed_chains.learn(self._changes)
