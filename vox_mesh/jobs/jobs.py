@@ -24,7 +24,7 @@ from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
-from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
-LONGEST_DELAY: Final = timedelta(days=365)
+_MAX_DELAY_S: Final = 365 * 86_400
 _SEED_BYTES: Final = 32
 _MAX_NAMED: Final = 10
 
@@ -119,9 +119,9 @@ class Jobs:
         run_at: datetime | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
         max_interruptions: int | None = None,
-        backoff: timedelta | None = None,
-        lease: timedelta | Until | None = None,
-        timeout: int | None = None,
+        backoff: Duration | None = None,
+        lease: Duration | Until | None = None,
+        timeout: Duration | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
@@ -272,21 +272,20 @@ class Jobs:
         return await self._apply("job abort", script)
 
     async def yield_job(
-        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+        self, reference: Reference, *, delay: Duration = 0.0, reason: str = "given back by hand"
     ) -> Job:
         """Return a running job to the queue and stop its worker.
 
         Raises `IllegalTransition` if the job is not claimed or running.
         """
-        if not timedelta(0) <= delay <= LONGEST_DELAY:
-            raise BadValue(f"delay must be between 0 and {LONGEST_DELAY.days} days, got {delay}")
+        delay_s = checked_seconds("delay", delay, 0, _MAX_DELAY_S, hint="the longest delay is 365d")
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
         item = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,
-            "not_before_ms": self.clock.now_ms + round(delay.total_seconds() * 1_000),
+            "not_before_ms": self.clock.now_ms + round(delay_s * 1_000),
             "reason": reason,
         }
         began = tracing.began()
@@ -333,7 +332,7 @@ class Jobs:
 
     async def wait(self, reference: Reference, *, timeout: Duration | None = None) -> Job:
         """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(None if timeout is None else seconds_of("timeout", timeout)):
+        async with asyncio.timeout(seconds_or_none("timeout", timeout)):
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:
@@ -342,7 +341,7 @@ class Jobs:
                     job = await self.queries.find(job.job_id)
             return job
 
-    async def result(self, reference: Reference, *, timeout: float | None = None) -> Any:
+    async def result(self, reference: Reference, *, timeout: Duration | None = None) -> Any:
         """Wait until the job is terminal, and return what its handler returned, or what its command printed.
 
         Raises `JobNotSucceeded` if it did not succeed, and `TimeoutError` after `timeout` seconds.
@@ -367,7 +366,7 @@ class Jobs:
         return self.queries
 
     async def give_back(
-        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+        self, reference: Reference, *, delay: Duration = 0.0, reason: str = "given back by hand"
     ) -> Job:
         """Call `yield_job` under its old name, which is deprecated."""
         warn_renamed("jobs.give_back", "jobs.yield_job")
