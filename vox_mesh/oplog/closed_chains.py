@@ -14,7 +14,7 @@ from vox_mesh.store.store import Store
 
 _MAX_CONFIRMED: Final = 65_536
 _STRIDE: Final = 64
-"""Of the entries on the way, one in so many is remembered."""
+"""The distance between the entries of a walk that are remembered."""
 
 
 class ClosedChains:

@@ -16,7 +16,7 @@ _PAGE: Final = 16  # a message may be large
 
 
 class MailAudit:
-    """Check the messages of nodes whose keys were replaced: those that wait, and the dead letters."""
+    """Check the messages of nodes whose keys were replaced: waiting ones and dead letters."""
 
     def __init__(self, store: Store, trusted_keys: TrustedKeys) -> None:
         self._store = store
