@@ -15,16 +15,19 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
+    JobNotSucceeded,
+    NotAuthentic,
     OutcomeUnknown,
     Refused,
 )
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
-from vox_mesh.jobs.results import ReadArtifact, read_result
+from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
+from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -35,12 +38,14 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 from vox_mesh.model.jobs.workflow_run import name_in_workflow
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Answer, Script, Statement, new_key
@@ -90,6 +95,7 @@ class Jobs:
         nodes: Nodes,
         random_bytes: Callable[[int], bytes],
         trusted_keys: TrustedKeys,
+        roles: Roles,
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
     ) -> None:
@@ -100,7 +106,7 @@ class Jobs:
         self.clock = clock
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
-        self.authorship = JobAuthorship(store, self.queries, trusted_keys, monotonic)
+        self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
@@ -349,13 +355,39 @@ class Jobs:
         return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
 
     async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id."""
+        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id.
+
+        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job.
+        """
         found = await self.queries.find_all(job_ids, fresh=True)
-        succeeded = [each for each in found.values() if each.state == JobState.SUCCEEDED]
-        return {
-            name_in_workflow(each.core) or each.job_id: await read_result(each, self._read_artifact)
-            for each in succeeded
-        }
+        ends = await self.authorship.ends.find(found)
+        results: dict[str, Any] = {}
+        for job_id, job in found.items():
+            end = ends.get(job_id)
+            if (job if end is None else end).state == JobState.SUCCEEDED:
+                result = await self._signed_result(job, end)
+                results[name_in_workflow(job.core) or job_id] = result
+        return results
+
+    async def signed_result(self, reference: str) -> tuple[str, Any]:
+        """Return the id and the result of an ended job, as signed ops have its name and its output.
+
+        Raises `NotAuthentic` if its row says otherwise, and `JobNotSucceeded` if it did not succeed.
+        """
+        job = await self.queries.find(reference, fresh=True)
+        if not await self.authorship.is_scheduled(job):
+            raise NotAuthentic(f"no op signed by its author schedules job {job.job_id} as the table has it")
+        ends = await self.authorship.ends.find([job.job_id])
+        return job.job_id, await self._signed_result(job, ends.get(job.job_id))
+
+    async def _signed_result(self, job: Job, end: JobEnd | None) -> Any:
+        if end is None:
+            raise NotAuthentic(f"no signed op has ended job {job.job_id} as the table has it")
+        if end.state is not JobState.SUCCEEDED:
+            raise JobNotSucceeded(f"job {job.job_id} is {end.state}")
+        if not has_own_manifest(job):
+            raise NotAuthentic(f"the manifest of job {job.job_id} was changed")
+        return await read_signed_result(job.core, end, self._read_artifact)
 
     # --- deprecated ------------------------------------------------------------------------------
 
