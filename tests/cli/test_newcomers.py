@@ -142,6 +142,9 @@ MISTAKES: Final = {
     "bad duration": Mistake(
         typed("lock acquire file:a --agent ada --ttl soon"), 2, ("'soon' is not a duration", "5m")
     ),
+    "command without --": Mistake(
+        typed("job schedule echo hi"), 2, ("must follow `--`, such as `-- make test`", "schedule --help")
+    ),
     "unknown command": Mistake(typed("lokc list"), 2, ("did you mean `vox-mesh lock`?",)),
     "missing file": Mistake(
         typed("job schedule --file none.yaml"), 2, ("none.yaml can't be read: No such file",)
