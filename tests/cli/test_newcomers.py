@@ -113,7 +113,13 @@ def _interrupt(vox: VoxCommand) -> Ended:
     return Ended(command.wait(), out, err)
 
 
+def _held(vox: VoxCommand) -> Ended:
+    assert vox("lock", "acquire", "task:a", "--agent", "ada").code == 0
+    return vox("lock", "acquire", "task:a", "--agent", "bob")
+
+
 MISTAKES: Final = {
+    "lock of another": Mistake(_held, 1, ("held by ada", "--wait 10m", "[lock_held]")),
     "no agent": Mistake(typed("lock acquire file:a"), 2, ("pass --agent NAME or set VOX_AGENT_ID",)),
     "wrong key form": Mistake(typed("lock acquire file:../a --agent ada"), 2, ("file:../a", "[bad_value]")),
     "absolute path": Mistake(
