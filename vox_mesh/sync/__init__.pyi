@@ -31,8 +31,10 @@ from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
+from vox_mesh.locks.agent_locks import LockOwner
 from vox_mesh.locks.holding import Renew
 from vox_mesh.locks.leadership import Leader
+from vox_mesh.locks.sessions import LastsFor
 from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -69,7 +71,6 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
@@ -434,6 +435,7 @@ class Locks:
         ttl: Duration | None = ...,
         wait: Duration = ...,
         shared: bool = ...,
+        session: LastsFor | None = ...,
     ) -> Lock: ...
     def acquire_or_renew(
         self,
@@ -443,10 +445,11 @@ class Locks:
         ttl: Duration | None = ...,
         wait: Duration = ...,
         shared: bool = ...,
-        session: ProcessId | None = ...,
+        session: LastsFor | None = ...,
     ) -> Lock: ...
     def acquire_own(self, name: str, ttl: float) -> Lock: ...
     def renew(self, lock: Lock, *, ttl: Duration | None = ...) -> Lock: ...
+    def heartbeat(self, *, agent: str | None = ...) -> list[Lock]: ...
     def release(self, lock: Lock) -> bool: ...
     def upgrade(self, lock: Lock) -> Lock: ...
     def downgrade(self, lock: Lock) -> Lock: ...
@@ -476,8 +479,10 @@ class Locks:
 
 class LockSessions:
     def refuse_if_not_renewed(self) -> None: ...
-    def begin(self, lock: Lock, process: ProcessId, ttl: float) -> None: ...
+    def begin(self, lock: Lock, session: LastsFor, ttl: float) -> None: ...
     def release_ended(self, holders: Iterable[Holder]) -> bool: ...
+    def prune_statement(self) -> Statement: ...
+    def heartbeat(self, owner: LockOwner) -> list[Lock]: ...
     def run_once(self) -> None: ...
 
 class Conflicts:
