@@ -1,5 +1,7 @@
 -- Crons: recurring jobs. `?1` is the scope, `?2` the repository.
 
+-- from oplog: ENTRY
+
 -- part: RECORD
 name, expression, timezone, manifest, options, next_ms, last_ms, last_job, added_ms
 
@@ -16,9 +18,7 @@ SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc)) FR
 
 -- name: ops
 -- After a given time.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM OPS AND hlc > ?3 ORDER BY hlc LIMIT ?4
+SELECT ENTRY FROM OPS AND hlc > ?3 ORDER BY hlc LIMIT ?4
 
 -- name: refuse_if_other
 -- There is a cron of this name with another definition.

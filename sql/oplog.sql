@@ -1,5 +1,14 @@
 -- The op log: only its authors append to it; it is read in commit order or chain by chain.
 
+-- part: ENTRY
+-- The columns of an entry, in order.
+id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature, accepted, reason, result
+
+-- part: ITS_ENTRY
+-- The same of `entry`, in a statement with several tables.
+entry.id, entry.node_id, entry.seq, entry.op_id, entry.kind, entry.hlc, entry.causal_deps, entry.payload,
+entry.repository_id, entry.prev, entry.hash, entry.signature, entry.accepted, entry.reason, entry.result
+
 -- part: JOINED
 -- No newer incarnation (?4) of this node has begun, and the database was not rolled back: it has the last
 -- acknowledged heartbeat (?5), and no fence has raised the count since. Two rollbacks can lead to one incarnation.
@@ -136,32 +145,24 @@ WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id IN (SELECT value FROM
 ORDER BY op_id, n
 
 -- name: entries_of
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog
+SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
 
 -- name: tail
 -- Entries before a given one, of one kind or of all, newest first. They are found by `id`: no index is in its
 -- order.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog NOT INDEXED
+SELECT ENTRY FROM agent_oplog NOT INDEXED
 WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR kind = ?3) AND id < ?4
 ORDER BY id DESC LIMIT ?5
 
 -- name: chain_tail
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog
+SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR kind = ?4) AND seq < ?5
 ORDER BY seq DESC LIMIT ?6
 
 -- name: after
 -- Entries committed after a given one and up to another one, oldest first.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog NOT INDEXED
+SELECT ENTRY FROM agent_oplog NOT INDEXED
 WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3 AND id <= ?4
   AND (?5 IS NULL OR node_id = ?5) AND (?6 IS NULL OR kind = ?6)
 ORDER BY id LIMIT ?7
@@ -172,9 +173,7 @@ SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?
 -- name: chain_page
 -- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one. ?6: the id
 -- of the last entry of the page before, since its other columns may be unreadable.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog
+SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (
     coalesce((SELECT o.node_id FROM agent_oplog AS o WHERE o.id = ?6), ?3),
     coalesce((SELECT o.seq FROM agent_oplog AS o WHERE o.id = ?6), ?4)) AND (?5 IS NULL OR id <= ?5)
@@ -189,25 +188,20 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
 
 -- name: page_of_chain
 -- The same of one chain.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog
+SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
   AND seq > coalesce((SELECT o.seq FROM agent_oplog AS o WHERE o.id = ?6), ?4) AND (?5 IS NULL OR id <= ?5)
 ORDER BY seq LIMIT ?7
 
 -- name: page_and_mark
 -- The same up to a page, with a mark of the ops by which keys were accepted.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result, (REKEYED) AS mark
+SELECT ENTRY, (REKEYED) AS mark
 FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 ORDER BY seq LIMIT ?5
 
 -- name: of_kind
 -- Accepted entries of a kind that the index covers, after the one with the id ?4, or after a given time.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog INDEXED BY agent_oplog_of_owner
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
   AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
@@ -240,8 +234,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY node_id, from_seq
 -- name: beginnings
 -- How the chains ?3 and ?4 begin, each up to its first signature: no request has more entries. At least one row;
 -- each has the recorded keys of both chains, and a mark of the ops by which keys were accepted.
-SELECT e.id, e.node_id, e.seq, e.op_id, e.kind, e.hlc, e.causal_deps, e.payload, e.repository_id, e.prev, e.hash,
-    e.signature, e.accepted, e.reason, e.result, k.keys, k.mark
+SELECT ITS_ENTRY, k.keys, k.mark
 FROM (
     SELECT (
             SELECT json_group_array(json_array(node_id, public_key)) FROM node_keys
@@ -250,13 +243,13 @@ FROM (
         (REKEYED) AS mark
 ) AS k
 CROSS JOIN (SELECT ?3 AS chain UNION ALL SELECT ?4) AS c
-LEFT JOIN agent_oplog AS e
-    ON e.scope_id = ?1 AND e.repository_id = ?2 AND e.node_id = c.chain AND e.seq BETWEEN 1 AND (
+LEFT JOIN agent_oplog AS entry
+    ON entry.scope_id = ?1 AND entry.repository_id = ?2 AND entry.node_id = c.chain AND entry.seq BETWEEN 1 AND (
         SELECT s.seq FROM agent_oplog AS s
         WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.node_id = c.chain
           AND s.seq BETWEEN 1 AND 1024 AND s.signature IS NOT NULL
         ORDER BY s.seq LIMIT 1)
-ORDER BY c.chain, e.seq
+ORDER BY c.chain, entry.seq
 
 -- name: is_open
 -- Whether one of two chains has a first entry.
@@ -268,9 +261,7 @@ REKEYED
 
 -- name: initialised
 -- The ops that initialised the mesh, in the order of their commits: the first one is near the beginning.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog NOT INDEXED
+SELECT ENTRY FROM agent_oplog NOT INDEXED
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'InitialiseMesh' AND accepted = 1 AND id > ?3
 ORDER BY id LIMIT ?4
 

@@ -1,9 +1,9 @@
 -- Tempo control: its decisions are in the log.
 
+-- from oplog: ENTRY
+
 -- name: decisions
 -- The last ?3 accepted ones, newest first.
-SELECT id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature,
-    accepted, reason, result
-FROM agent_oplog INDEXED BY agent_oplog_of_tempo
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_tempo
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TempoDecision' AND accepted = 1
 ORDER BY id DESC LIMIT ?3

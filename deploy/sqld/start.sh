@@ -57,6 +57,25 @@ done
 LIBSQL_ADMIN_AUTH_KEY=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 export LIBSQL_ADMIN_AUTH_KEY
 
+# Whether the server itself listens at the admin port. Until it does, another user could, and would be sent the key.
+# Where there is no /proc, lsof tells.
+is_listening() {
+    local local_address state owner wanted
+    if [ ! -r /proc/self/net/tcp ]; then
+        lsof -nP -a -p "$1" -iTCP:"$admin_port" -sTCP:LISTEN >/dev/null 2>&1
+        return
+    fi
+    printf -v wanted '%04X' "$admin_port"
+    while read -r _ local_address _ state _ _ _ owner _; do
+        # 127.0.0.1, in the order of either kind of processor.
+        if [[ $state == 0A && $local_address =~ ^(0100007F|7F000001):$wanted$ ]]; then
+            [ "$owner" = "$EUID" ]
+            return
+        fi
+    done </proc/self/net/tcp
+    return 1
+}
+
 # Send a request about a namespace to the admin port: post NAMESPACE/ACTION BODY STATUS...
 post() {
     local path=$1 body=$2 status
@@ -90,7 +109,7 @@ configure() {
 # A server that can't be configured is stopped.
 configure_or_end() {
     for _ in {1..1000}; do
-        if (configure) 2>/dev/null; then return; fi
+        if is_listening "$1" && (configure) 2>/dev/null; then return; fi
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.02
     done

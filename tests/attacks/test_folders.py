@@ -18,6 +18,8 @@ from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.runtime import home_check
 from vox_mesh.settings.discovery import locate_mesh
+from vox_mesh.settings.env_writer import set_variables
+from vox_mesh.settings.trust import read_env_file
 
 _TOKEN: Final = "eyJ-the-token-of-the-user"
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can give files to another user")
@@ -151,6 +153,26 @@ def test_a_file_without_approval_can_t_copy_a_secret_of_the_environment(
     monkeypatch.setenv("VOX_DB_TOKEN", _TOKEN)
     Path(".env").write_text("VOX_AGENT_ID=${VOX_DB_TOKEN}\n")
     assert load_settings().agent_id == "${VOX_DB_TOKEN}"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        'NOTE="\nVOX_WORKER_EXEC=1\nVOX_DB_URL="\n',  # the line that closes the quote is replaced
+        "NOTE='\nVOX_WORKER_EXEC=1\nexport VOX_DB_TOKEN='\n",  # and here removed
+        "vox_agent_id=${HOME}\n",  # an approved file may refer to the environment
+        'NOTE="\n',  # it would swallow the new settings
+    ],
+)
+def test_joining_a_mesh_approves_no_setting_that_the_folder_brought(hidden: str) -> None:
+    file = Path(".env")
+    file.write_text(hidden)
+    with pytest.raises(BadSettings, match=r"not approved|can't be kept"):
+        set_variables(file, {"VOX_DB_URL": 'https://db.example.com/"'}, removed=("VOX_DB_TOKEN",))
+    assert file.read_text() == hidden
+    found = read_env_file(file)
+    assert found is not None
+    assert not found.is_trusted
 
 
 @pytest.mark.parametrize("fault", ["group", "world", pytest.param("owner", marks=as_root)])

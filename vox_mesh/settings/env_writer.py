@@ -6,30 +6,36 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Mapping
+from io import StringIO
 from pathlib import Path
-from typing import Final
 
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.fields import PREFIX
 from vox_mesh.settings.trust import read_env_file, trust
-
-_PREFIX: Final = "VOX_"
 
 
 def set_variables(path: Path, values: Mapping[str, str], *, removed: Collection[str] = ()) -> None:
     """Set variables in a `.env` file, remove others, and approve the file.
 
-    Raises `BadSettings` if the file holds settings of the mesh that this user has not approved: they would be
-    approved with the new ones, unread.
+    Raises `BadSettings` if the file holds settings of the mesh that this user has not approved, or would hold
+    them afterwards: they would be approved with the new ones, unread.
     """
     file = read_env_file(path)
-    if file is not None and not file.is_trusted and any(each.startswith(_PREFIX) for each in file.variables):
+    if file is not None and not file.is_trusted and _settings_in(file.text):
         raise BadSettings(
             f"{path} has settings of a mesh that you have not approved",
             hint="read it, then run `vox-mesh trust`, or remove them",
         )
-    text = path.read_text() if file is not None else ""
+    before = "" if file is None else file.text
+    text = merged(before, values, removed)
+    kept = {name: value for name, value in _settings_in(before).items() if name not in {*values, *removed}}
+    if _settings_in(text) != {**kept, **values}:  # a quote that spans lines can hide settings, or ours
+        raise BadSettings(
+            f"{path} has a line that can't be kept next to the new settings",
+            hint="close its quotes, and remove lines of VOX_ variables from quoted texts",
+        )
     try:
-        write_private(path, merged(text, values, removed))
+        write_private(path, text)
     except OSError as error:
         raise BadSettings(
             f"{path} can't be written: {error.strerror}", hint="run this in a folder of your own"
@@ -37,6 +43,14 @@ def set_variables(path: Path, values: Mapping[str, str], *, removed: Collection[
     written = read_env_file(path)
     assert written is not None
     trust(written)
+
+
+def _settings_in(text: str) -> dict[str, str | None]:
+    """Return the mesh's settings in the text of a `.env` file, by variable, with references as written."""
+    from dotenv import dotenv_values  # imported late, as where settings are read
+
+    found = dotenv_values(stream=StringIO(text), interpolate=False)
+    return {name.upper(): value for name, value in found.items() if name.upper().startswith(PREFIX)}
 
 
 def merged(text: str, values: Mapping[str, str], removed: Collection[str] = ()) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,7 +18,9 @@ from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
+    details_option,
     json_option,
+    show_done,
     show_lines,
     show_next,
     show_one,
@@ -28,11 +30,15 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.durations import short_duration
 from vox_mesh.model.locks.patterns import FILE
-from vox_mesh.model.locks.records import Holder
+from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.processes import ProcessId, calling_process, process_of
 from vox_mesh.runtime.locking import acquire_lock
 from vox_mesh.views.locks import AcquiredView, HoldView, LockView
+
+if TYPE_CHECKING:
+    from vox_mesh.locks.sessions import LastsFor
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -126,10 +132,19 @@ def acquire(
         if as_json:
             show_several(_documents(refused.holders), as_json=True)
         raise
-    about: Record = {}
-    if "session" in arguments:
-        about = {"session": "heartbeats"} if heartbeats else {"session_pid": arguments["session"].pid}
-    show_one({**_record(AcquiredView.of(held), as_json=as_json), **about}, as_json=as_json)
+    about, ends = _session_of(arguments.get("session"), held)
+    record = {**_record(AcquiredView.of(held), as_json=as_json), **about}
+    line = f"{'renewed' if held.is_renewed else 'acquired'} {_named(held)}, {ends}"
+    show_done(record, line, as_json=as_json, verbose=verbose)
+
+
+def _session_of(session: LastsFor | None, held: Lock) -> tuple[Record, str]:
+    """Return the fields of a session, and how long the lock lasts."""
+    if session is None:
+        return {}, _expiry(held)
+    if session == "heartbeats":
+        return {"session": session}, f"{_expiry(held)} unless renewed by a heartbeat"
+    return {"session_pid": session.pid}, f"held while process {session.pid} runs"
 
 
 def _process(pid: int | None) -> ProcessId:
@@ -146,8 +161,9 @@ def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
 @_TOKEN
 @ttl_option(_TTL)
 @literal_option
+@details_option
 @json_option
-def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool) -> None:
+def renew(key: str, token: int, ttl: float | None, literal: bool, verbose: bool, as_json: bool) -> None:
     """Renew the lease of a lock and all of its keys.
 
     Without --ttl it gets the default lease of its keys, whatever it was acquired with.
@@ -160,7 +176,8 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool)
     (key,) = keys_of([key], settings, literal=literal)
     lease = _ttl_of([key], ttl)
     renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
-    _show_lock(LockView.of(asyncio.run(renewal)), as_json=as_json)
+    renewed = asyncio.run(renewal)
+    _show_lock(renewed, f"renewed {_named(renewed)}, {_expiry(renewed)}", as_json=as_json, verbose=verbose)
 
 
 @lock.command()
@@ -169,9 +186,16 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool)
 @click.option("--agent", help="Agent that holds the lock, if no token is given.", show_default="VOX_AGENT_ID")
 @click.option("--all", "releases_all", is_flag=True, help="Release all locks of the agent on this node.")
 @literal_option
+@details_option
 @json_option
 def release(
-    key: str | None, token: int | None, agent: str | None, releases_all: bool, literal: bool, as_json: bool
+    key: str | None,
+    token: int | None,
+    agent: str | None,
+    releases_all: bool,
+    literal: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Release a lock and all of its keys.
 
@@ -192,20 +216,36 @@ def release(
     keys = None if key is None else keys_of([key], settings, literal=literal)
     if keys is not None and token is not None:
         one = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(keys[0], token))
-        _show_lock(LockView.of(asyncio.run(one)), as_json=as_json)
+        _show_released(asyncio.run(one), as_json=as_json, verbose=verbose)
         return
     owner = acting_agent(agent, settings, "--token N, or --agent")
     released = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.release_held(keys, agent=owner)))
-    if releases_all:
+    if releases_all and not (as_json or verbose):
+        show_lines([f"released {_named(each)}" for each in released] or [f"{owner} holds no locks here"])
+    elif releases_all:
         show_several([_record(LockView.of(each), as_json=as_json) for each in released], as_json=as_json)
     elif released:
-        _show_lock(LockView.of(released[0]), as_json=as_json)
+        _show_released(released[0], as_json=as_json, verbose=verbose)
     else:
         raise NotKnown(f"{key} was not released: its lease has just ended", hint="nothing is left to do")
 
 
-def _show_lock(view: LockView, *, as_json: bool) -> None:
-    show_one(_record(view, as_json=as_json), as_json=as_json)
+def _show_released(held: Lock, *, as_json: bool, verbose: bool) -> None:
+    _show_lock(held, f"released {_named(held)}", as_json=as_json, verbose=verbose)
+
+
+def _show_lock(held: Lock, line: str, *, as_json: bool, verbose: bool) -> None:
+    show_done(_record(LockView.of(held), as_json=as_json), line, as_json=as_json, verbose=verbose)
+
+
+def _named(held: Lock) -> str:
+    """Return the keys, holder and token of a lock on one line."""
+    shared = "shared " if held.is_shared else ""
+    return f"{shared}{', '.join(held.keys)} for {held.holder_agent} (token {held.fence_token})"
+
+
+def _expiry(held: Lock) -> str:
+    return f"expires in {short_duration(round(held.ttl) * 1_000)}"
 
 
 def _record(view: LockView, *, as_json: bool) -> Record:
