@@ -13,10 +13,9 @@ from tests.support.store.tables import make_table
 from vox_mesh import Mesh, OpKind, Statement
 from vox_mesh.errors import ChainBroken, Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.oplog.op_kinds import AuthoredOp
 from vox_mesh.store import new_key
 

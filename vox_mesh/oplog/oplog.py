@@ -24,6 +24,7 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, Pace, Pages
 from vox_mesh.oplog.past import LogPast
@@ -84,6 +85,7 @@ class OpLog:
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._mail = MailAudit(store, trusted_keys)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ class OpLog:
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
         reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
-        return reports if node_id is not None else [*reports, *past.reports]
+        return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 
     async def verify_chains(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()

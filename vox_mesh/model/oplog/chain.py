@@ -14,6 +14,8 @@ NO_HASH: Final = "0" * 64
 
 SEAL: Final = "Seal"
 ANCHOR: Final = "Anchor"
+COMMANDS: Final = "/cli"
+"""The suffix of a node's id that names the chain in which its commands write."""
 
 _VERSION: Final = 1
 _BATCH_SIZE: Final = 256
