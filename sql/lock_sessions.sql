@@ -25,7 +25,7 @@ DELETE FROM lock_sessions
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '' AND host = ?3 AND pid = ?4 AND started = ?5
 
 -- name: forget_if_too_many
--- The nodes of other hosts than ?3, if there are more than ?4: hosts that are lost can't be told from the others, and
+-- The nodes of other hosts than ?3, if there are more than ?4: which hosts are lost is not known, and
 -- those that run announce themselves again.
 DELETE FROM lock_sessions
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '' AND host <> ?3 AND ?4 < (

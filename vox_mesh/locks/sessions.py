@@ -6,7 +6,7 @@ such a lock if it is in the way. A process of another host can't be judged: if n
 the lock ends with its lease.
 
 A session may also stand for the heartbeats of the agents of a node. Each heartbeat renews the locks of its
-agent. If they stop, the lock ends with its lease: a silent agent can't be told from one that is cut off.
+agent. If they stop, the lock ends with its lease: a silent agent may only be cut off.
 """
 
 from __future__ import annotations
