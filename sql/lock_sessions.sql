@@ -26,7 +26,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '' AND host = ?3 AND
 
 -- name: forget_if_too_many
 -- The nodes of other hosts than ?3, if there are more than ?4: which hosts are lost is not known, and
--- those that run announce themselves again.
+-- running nodes announce themselves again.
 DELETE FROM lock_sessions
 WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '' AND host <> ?3 AND ?4 < (
     SELECT count(*) FROM lock_sessions WHERE scope_id = ?1 AND repository_id = ?2 AND request_id = '')
