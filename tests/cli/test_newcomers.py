@@ -36,6 +36,10 @@ def typed(line: str, **variables: str) -> Callable[[VoxCommand], Ended]:
     return lambda vox: vox.having(**variables)(*line.split())
 
 
+def _stray_space(vox: VoxCommand) -> Ended:
+    return vox("lock", "acquire", "file: a", "--agent", "ada")
+
+
 def _expired(vox: VoxCommand) -> Ended:
     held = vox("lock", "acquire", "task:a", "--agent", "ada", "--ttl", "100ms", "--json").document
     assert vox("lock", "acquire", "task:a", "--agent", "bob", "--wait", "30s").code == 0  # after its end
@@ -121,7 +125,10 @@ def _held(vox: VoxCommand) -> Ended:
 MISTAKES: Final = {
     "lock of another": Mistake(_held, 1, ("held by ada", "--wait 10m", "[lock_held]")),
     "no agent": Mistake(typed("lock acquire file:a"), 2, ("pass --agent NAME or set VOX_AGENT_ID",)),
-    "wrong key form": Mistake(typed("lock acquire file:../a --agent ada"), 2, ("file:../a", "[bad_value]")),
+    "wrong prefix": Mistake(
+        typed("lock acquire path:src/lib.rs --agent ada"), 2, ("write 'file:src/lib.rs'", "[bad_value]")
+    ),
+    "stray space": Mistake(_stray_space, 2, ("stray spaces", "write 'file:a'", "[bad_value]")),
     "absolute path": Mistake(
         typed("lock acquire file:/etc/passwd --agent ada"), 2, ("must be relative", "root of the repository")
     ),
