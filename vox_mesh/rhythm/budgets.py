@@ -121,7 +121,7 @@ class Budgets:
             raise BadValue("charge_to must be in the budget of a job or task", hint="leave it out here")
         document = budget.document()
         row = (checked_subject(subject), canonical(document), str(context.clock.tick()), anew)
-        payload = canonical({"subject": subject, "budget": document, "anew": anew})
+        payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
         await context.store.write(Script(statement, op=Op(SET_BUDGET, payload)))
         return (await self.show(subject))[0]
