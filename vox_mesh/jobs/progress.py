@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, StaleClaim
-from vox_mesh.jobs.checkpoints import Checkpoints
+from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
@@ -87,7 +87,7 @@ class Notes:
 class Notebook:
     """Writes the progress and log of one attempt in intervals, and its checkpoints at once."""
 
-    def __init__(self, store: Store, job: Job, checkpoints: Checkpoints) -> None:
+    def __init__(self, store: Store, job: Job, checkpoints: JobCheckpoints) -> None:
         self._store = store
         self._job = job
         self._checkpoints = checkpoints

@@ -36,7 +36,7 @@ class SignedCheckpoint(NamedTuple):
     signature: str
 
 
-class Checkpoints:
+class JobCheckpoints:
     """Signs the checkpoints of this node, and verifies the ones from which it resumes."""
 
     def __init__(self, store: Store, trusted_keys: TrustedKeys, key: Callable[[], SigningKey]) -> None:
