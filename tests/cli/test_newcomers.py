@@ -117,7 +117,13 @@ def _interrupt(vox: VoxCommand) -> Ended:
     return Ended(command.wait(), out, err)
 
 
+def _held(vox: VoxCommand) -> Ended:
+    assert vox("lock", "acquire", "task:a", "--agent", "ada").code == 0
+    return vox("lock", "acquire", "task:a", "--agent", "bob")
+
+
 MISTAKES: Final = {
+    "lock of another": Mistake(_held, 1, ("held by ada", "--wait 10m", "[lock_held]")),
     "no agent": Mistake(typed("lock acquire file:a"), 2, ("pass --agent NAME or set VOX_AGENT_ID",)),
     "wrong prefix": Mistake(
         typed("lock acquire path:src/lib.rs --agent ada"), 2, ("write 'file:src/lib.rs'", "[bad_value]")
@@ -148,6 +154,9 @@ MISTAKES: Final = {
     "bad YAML": Mistake(_bad_yaml, 2, ('"code": "bad_manifest"', "jobs.yaml:1", "correct it")),
     "bad duration": Mistake(
         typed("lock acquire file:a --agent ada --ttl soon"), 2, ("'soon' is not a duration", "5m")
+    ),
+    "command without --": Mistake(
+        typed("job schedule echo hi"), 2, ("must follow `--`, such as `-- make test`", "schedule --help")
     ),
     "unknown command": Mistake(typed("lokc list"), 2, ("did you mean `vox-mesh lock`?",)),
     "missing file": Mistake(

@@ -154,7 +154,7 @@ class LockRequest:
         own = (self.holder_node, self.holder_agent)
         held = next((each for each in holders if (each.holder_node, each.holder_agent) == own), None)
         if held is None:
-            return "wait for it, or try later"
+            return "wait for it with --wait 10m (in Python and HTTP: `wait`), or try later"
         return f"your own lock on {held.lock_key} is in the way: use it, or release it first"
 
     # --- scripts ---------------------------------------------------------------------------------
