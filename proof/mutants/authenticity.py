@@ -25,9 +25,9 @@ AUTHENTICITY_PLANTS: Final = (
         "a key opens a chain though the owner replaced it before",
         (
             Code(
-                "vox_mesh.oplog.trusted_keys:TrustedKeys._keys",
-                "is_replaced = bool(accepted) and accepted[0].from_seq <= 1",
-                "is_replaced = False",
+                "vox_mesh.model.oplog.key_changes:KeyChange.read",
+                'since = {node_id: 1, node_id + COMMANDS: 1, **payload["from"]}',
+                'since = payload["from"]',
             ),
         ),
         ("test_a_replaced_key_opens_no_chain_of_commands",),
