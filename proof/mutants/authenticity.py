@@ -125,6 +125,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "checkpoint-unsigned",
+        "an attempt resumes from a checkpoint that no worker of its job has signed",
+        (
+            Code(
+                "vox_mesh.jobs.job_checkpoints:JobCheckpoints.resumed",
+                "if await self._is_authentic(job, found):",
+                "if True:",
+            ),
+        ),
+        ("test_an_attempt_resumes_only_from_what_a_worker_of_its_job_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "cron-without-an-op",
         "a cron is fired though its author did not sign the op",
         (
