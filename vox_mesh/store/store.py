@@ -35,7 +35,7 @@ from vox_mesh.store.write.sender import Sender
 if TYPE_CHECKING:
     from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
     from vox_mesh.store.slots import Slot
-    from vox_mesh.store.spool.spool import SpoolStatus
+    from vox_mesh.store.spool.spool import SpooledOp, SpoolStatus
     from vox_mesh.store.spool.spool_queue import SpoolQueue
     from vox_mesh.store.write.breaker import Breaker
 
@@ -358,6 +358,10 @@ class Store(RenamedAttributes):
     async def spooled(self) -> SpoolStatus | None:
         """Return the spool's status, if there is a spool."""
         return None if self._spool_queue is None else await self._spool_queue.status()
+
+    async def spooled_ops(self, kind: str, limit: int) -> list[SpooledOp]:
+        """Return the first spooled ops of a kind: refused ones, then those to replay, in order."""
+        return [] if self._spool_queue is None else await self._spool_queue.ops(kind, limit)
 
     @property
     def wal_status(self) -> WalStatus | None:
