@@ -40,6 +40,14 @@ FROM (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)
 ) AS chain
 
+-- name: ends_of
+-- The numbers of the last entries of two chains.
+SELECT
+    (SELECT coalesce(max(seq), 0) FROM agent_oplog
+        WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3) AS own,
+    (SELECT coalesce(max(seq), 0) FROM agent_oplog
+        WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?4) AS commands
+
 -- name: refuse_unless_chains_at
 -- The chains have not grown since the entry was chosen from which on the new key applies.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (

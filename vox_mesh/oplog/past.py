@@ -58,7 +58,7 @@ class LogPast:
         key = self._ownership.pinned_key
         if key is None or await self._ownership.owner() is not None:
             return None
-        return f"no op signed with the pinned key {key} initialises the mesh"
+        return f"no owner of the mesh has the pinned key {key}"
 
     async def _state(self, remembered: RememberedStore) -> StoreState:
         values = (*self._store.mesh_id, remembered.node_id, remembered.memory.entry_id)

@@ -13,7 +13,7 @@ import orjson
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
+from vox_mesh.model.oplog.verification import REKEY, Key
 from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -107,8 +107,7 @@ class TrustedKeys:
 
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry."""
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-        return entry.accepted == 1 and witness.is_of_owner(entry)
+        return entry.accepted == 1 and (await self._ownership.witness()).is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
         opening = self._opening.get(chain) or self._provisional.get(chain)
@@ -137,11 +136,11 @@ class TrustedKeys:
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:
-        """Return whether a key may open a chain: the owner keeps the key with which it opened its own.
+        """Return whether a key may open a chain: the first owner had its key when it opened its own.
 
         With a pinned key, no chain counts before its owner has initialised the mesh: the log may be another.
         """
-        owner = await self._ownership.owner()
+        owner = await self._ownership.initial()
         if owner is None:
             return self._ownership.pinned_key is None
         return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
@@ -163,8 +162,9 @@ class TrustedKeys:
         """Read the keys that the owner accepted, if there is another such op since they were read."""
         if mark == self._mark:
             return
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-        async for entry in self._pages.of_kind(REKEY, fresh=True):
+        entries = [entry async for entry in self._pages.of_kind(REKEY, fresh=True)]
+        witness = await self._ownership.witness()  # after them: it knows the owners who signed them
+        for entry in entries:
             witness.hear(entry)
         accepted: dict[str, list[Key]] = {}
         for key in sorted(witness.accepted_keys):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.ownership import Ownership
     from vox_mesh.oplog.pending_ops import PendingOps
     from vox_mesh.oplog.planted_keys import Apply
+    from vox_mesh.oplog.recovery import Recovery
     from vox_mesh.oplog.roles import Roles
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
@@ -132,6 +133,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.roles import Roles
 
         return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """Return the recovery of the ownership."""
+        from vox_mesh.oplog.recovery import Recovery
+
+        return Recovery(self.store, self._writer, self.clock, self.ownership)
 
     @cached_property
     def _op_kinds(self) -> OpKinds:
