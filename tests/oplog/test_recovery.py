@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,28 @@ async def test_another_node_takes_the_lost_owner_s_place(shared_mesh: SharedMesh
     async with Mesh.open(shared_mesh.settings("fresh", owner_key=new_key)) as fresh:
         assert await fresh.ownership.key() == new_key
         await assert_whole(fresh)
+
+
+async def test_workers_obey_the_routes_of_the_new_owner(shared_mesh: SharedMesh) -> None:
+    await found_mesh(shared_mesh)
+    ran = asyncio.Queue[str]()
+    async with (
+        Mesh.open(shared_mesh.settings("heir")) as heir,
+        Mesh.open(shared_mesh.settings("other")) as other,
+    ):
+        for node in (heir, other):
+
+            @node.worker.handles("build")
+            async def build(_: object, name: str = node.identity.node_id) -> None:
+                ran.put_nowait(name)
+
+        await recover(heir)
+        await heir.roles.route_kind("build", "other")
+        await other.store.synced()
+        async with asyncio.timeout(30.0), heir.worker.running(), other.worker.running():
+            for _ in range(3):
+                await heir.jobs.schedule("build", {})
+            assert {await ran.get() for _ in range(3)} == {"other"}
 
 
 async def test_the_owner_replaces_the_recovery_key(shared_mesh: SharedMesh) -> None:

@@ -99,15 +99,16 @@ class Recovery:
         if key != owners.key:
             own = (author.node_id, key, op_id)
             statements.append(Statement(_SQL["become_owner"], (*self._store.mesh_id, *own)))
+        op = Op(TRANSFER, payload, signed=True)
         try:
-            return await self._store.write(
-                Script(*statements, key=op_id, op=Op(TRANSFER, payload, signed=True))
-            )
+            written = await self._store.write(Script(*statements, key=op_id, op=op))
         except KeyRefused as error:  # the lost node had the same name
             error.hint = (
                 "set VOX_MESH_NODE_ID to a new name and recover; `vox-mesh nodes rekey` frees the old one"
             )
             raise
+        await self._ownership.succession()  # from now on it is known here, whatever becomes of the row
+        return written
 
     async def _next_entries(self, node_id: str) -> dict[str, int]:
         chains = (node_id, node_id + COMMANDS)
