@@ -88,6 +88,10 @@ async def test_a_node_that_saw_the_succession_does_not_go_back(
         async with Mesh.open_command(shared_mesh.settings("owner")) as old:
             await old.roles.route_kind("build", "old")  # it has seen nothing, and believes to be the owner
         assert await other.roles.routes() == {}
+    async with Mesh.open_command(shared_mesh.settings("other")) as again:  # a new process
+        assert await again.ownership.key() == key
+        problems = [each.problem or "" for each in await again.oplog.verify()]
+        assert any("by which the ownership passed on" in each for each in problems)
     with pytest.raises(BadSettings):
         async with Mesh.open(shared_mesh.settings("fresh", owner_key=key)):
             pass

@@ -12,6 +12,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.succession import Succession, Successions
 from vox_mesh.model.oplog.verification import ChainWitness, Key
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.step_memory import StepMemory
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
@@ -30,14 +31,18 @@ class Ownership:
     an earlier op.
     """
 
-    def __init__(self, store: Store, pinned_key: str | None) -> None:
+    def __init__(self, store: Store, pinned_key: str | None, memory: StepMemory | None = None) -> None:
         self._store = store
+        self._memory = memory
+        self._has_recalled = memory is None
         self._pages = Pages(store)
         self.pinned_key = pinned_key
         self._first: LogEntry | None = None
         self._steps: dict[str, LogEntry] = {}  # in force, by their hashes
         self._found: Succession | None = None
         self._mark: str | None = None
+        self.lost: list[str] = []
+        """The ops of steps that the log has lost."""
 
     async def succession(self) -> Succession | None:
         """Return all owners as the log has them now, or `None` until a node has initialised the mesh."""
@@ -109,24 +114,32 @@ class Ownership:
     # --- looking ---------------------------------------------------------------------------------
 
     async def _find(self) -> Succession | None:
+        if not self._has_recalled and self._memory is not None:
+            self._steps = {entry.hash: entry for entry in await self._memory.load()}
+            self._has_recalled = True
         successions = Successions(self._store.writer_id.scope_id)
         for first in [self._first] if self._first is not None else await self._first_ops():
             successions.hear_first(first)
         heard = {entry.hash: entry for entry in self._steps.values() if successions.hear(entry)}
         in_log: set[str] = set()
         async for entry in self._pages.transfers():
-            in_log.add(entry.hash)
             if successions.hear(entry):
                 heard[entry.hash] = entry
+            if (known := heard.get(entry.hash)) is not None and known.payload == entry.payload:
+                in_log.add(entry.hash)
         found = successions.resolve(self.pinned_key, self._steps)
         if found is None:
             return None
         self._first = successions.first_op(found)
-        self._steps = {link: heard[link] for link in found.links[1:]}
-        for entry in self._steps.values():
-            if entry.hash not in in_log:
-                _log.error("succession of the owner missing in the log, still obeyed: op_id=%s", entry.op_id)
+        await self._remember({link: heard[link] for link in found.links[1:]})
+        self.lost = [entry.op_id for entry in self._steps.values() if entry.hash not in in_log]
         return found
+
+    async def _remember(self, steps: dict[str, LogEntry]) -> None:
+        is_longer = not steps.keys() <= self._steps.keys()
+        self._steps = steps
+        if is_longer and self._memory is not None:
+            await self._memory.keep([*steps.values()])
 
     async def _first_ops(self) -> list[LogEntry]:
         """Return the ops that initialised the mesh, up to the first that settles who the first owner was."""
@@ -145,6 +158,8 @@ class Ownership:
         return found
 
     async def _report(self, found: Succession) -> None:
+        for op_id in self.lost:
+            _log.error("succession of the owner missing in the log, still obeyed: op_id=%s", op_id)
         if found.rivals:
             _log.error("succession of the owner contested: owner=%s", found.owner.node_id)
         elif (recorded := await self.recorded()) != found.owner:

@@ -188,10 +188,8 @@ class Succession:
             text = signed_text(entry.hash, self._scope_id)
             if not is_signed(text, entry.signature or "", transfer.public_key):
                 return None
-            text, authorities = (
-                transfer.signed_text(self._scope_id),
-                (last.owner.public_key, last.recovery_key),
-            )
+            text = transfer.signed_text(self._scope_id)
+            authorities = (last.owner.public_key, last.recovery_key)
             if not any(is_signed(text, proof, key) for key in authorities if key is not None):
                 return None
         except READ_ERRORS:
