@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.oplog.step_memory import StepMemory
 from vox_mesh.oplog.witness import MemoryFile, RememberedStore, replaced_path
 from vox_mesh.runtime.open_store import target_of
-from vox_mesh.settings import Settings
 from vox_mesh.store.slots import ID_FILE, slots
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 
 def memory_file_name(settings: Settings) -> str:
