@@ -99,6 +99,32 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "successor-too-soon",
+        "a job is run though no signed op shows that its predecessors have ended",
+        (
+            Code(
+                "vox_mesh.jobs.authorship:JobAuthorship._after_predecessors",
+                "unmet = await self.ends.unmet(conditions)",
+                "unmet = {}",
+            ),
+        ),
+        ("test_no_job_runs_before_what_it_waits_for",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "output-from-the-row",
+        "a successor is given the outputs that the row of its predecessor names",
+        (
+            Code(
+                "vox_mesh.jobs.jobs:Jobs._signed_result",
+                "return await read_signed_result(job.core, end, self._read_artifact)",
+                "return await read_result(job, self._read_artifact)",
+            ),
+        ),
+        ("test_a_successor_is_given_what_its_predecessor_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "cron-without-an-op",
         "a cron is fired though its author did not sign the op",
         (

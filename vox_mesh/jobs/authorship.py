@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.jobs.queries import Claimable, JobQueries, PlacedJob
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.claim_history import ClaimHistory, OpPlace, claimed_jobs, is_released_by
+from vox_mesh.model.jobs.job_end import Condition, conditions_of
 from vox_mesh.model.jobs.records import ABORT, CLAIM, EXPIRE, SCHEDULE, YIELD, Job
 from vox_mesh.model.jobs.scheduled_job import (
     Item,
@@ -29,6 +31,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 
@@ -60,6 +63,7 @@ class JobAuthorship:
         store: Store,
         queries: JobQueries,
         trusted_keys: TrustedKeys,
+        roles: Roles,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
@@ -72,6 +76,8 @@ class JobAuthorship:
         self._earlier: dict[ScheduleKey, ScheduledJob] = {}
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
         self._log_throttled = ThrottledLogger(_log, monotonic)
+        self.ends = JobEnds(store, queries, trusted_keys, roles, self._conditions_of)
+        """The ends of predecessors."""
         self.history = ClaimHistory()
         """The claims in the log: read before the rows of jobs, which are never behind it."""
         self.forged = 0
@@ -81,6 +87,7 @@ class JobAuthorship:
         """Look again the next time: the database was rolled back, and may have lost ops."""
         self._scheduled, self._earlier = {}, {}
         self.history.forget()
+        self.ends.forget()
 
     def remember(self, items: Iterable[Item]) -> None:
         """Remember jobs that this process has scheduled: its own ops need no verification."""
@@ -135,19 +142,22 @@ class JobAuthorship:
         genuine: list[Job] = []
         for placed, is_genuine in zip(jobs, await self._are_scheduled(jobs), strict=True):
             if not is_genuine:
-                self._doubt(placed.job, "no op signed by its author schedules it")
+                self.doubt(placed.job, "no op signed by its author schedules it")
             elif await self._is_put_back(placed):
-                self._doubt(placed.job, "its row was put back since it was claimed")
+                self.doubt(placed.job, "its row was put back since it was claimed")
             else:
                 genuine.append(placed.job)
-        return genuine
+        return await self._after_predecessors(genuine)
 
     async def is_scheduled(self, job: Job) -> bool:
         """Return whether a job, in any state, was scheduled by its author."""
+        if self._is_known(job):
+            return has_own_manifest(job)
         (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
         return is_genuine
 
-    def _doubt(self, job: Job, reason: str) -> None:
+    def doubt(self, job: Job, reason: str) -> None:
+        """Leave a job alone for a while, because the table says what no authentic op says."""
         self.forged += 1
         self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + _DOUBT_S
         self._log_throttled(
@@ -213,6 +223,39 @@ class JobAuthorship:
             else:
                 done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
             self._learn(jobs)
+
+    # --- after its predecessors ------------------------------------------------------------------
+
+    async def _after_predecessors(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs whose predecessors have ended as they ask, whatever the table says."""
+        waiting = [job for job in jobs if (known := self._scheduled_as(job)) and known.item.get("after")]
+        if not waiting:
+            return jobs
+        conditions = await self._conditions_of(waiting)
+        unmet = await self.ends.unmet(conditions)
+        doubted: set[str] = set()
+        for job in waiting:
+            if job.job_id not in conditions:
+                self.doubt(job, "its predecessors can't be read")
+            elif (condition := unmet.get(job.job_id)) is not None:
+                self.doubt(job, f"no signed op shows the {condition.awaited} of {condition.predecessor}")
+            else:
+                continue
+            doubted.add(job.job_id)
+        return [job for job in jobs if job.job_id not in doubted]
+
+    async def _conditions_of(self, jobs: Sequence[Job]) -> dict[str, Sequence[Condition]]:
+        """Return by id what jobs wait for, as their authors signed it; unreadable ones are left out."""
+        unknown = [await self._queries.placed(job) for job in jobs if self._scheduled_as(job) is None]
+        if unknown:
+            await self._are_scheduled(unknown)
+        found: dict[str, Sequence[Condition]] = {}
+        for job in jobs:
+            scheduled = self._scheduled_as(job)
+            conditions = None if scheduled is None else conditions_of(scheduled.item)
+            if conditions is not None:
+                found[job.job_id] = conditions
+        return found
 
     # --- not put back ----------------------------------------------------------------------------
 

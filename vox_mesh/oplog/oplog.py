@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
+from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
@@ -98,18 +99,19 @@ class OpLog:
         *,
         deps: Sequence[str] = (),
         key: str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Outcome:
         """Append an op, and apply it or defer it until its dependencies are applied.
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
         """
+        timeout_s = seconds_or_none("timeout", timeout)
         known = self._kinds.find_authorable(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
         if not (deps or known.does_something):
             script = Script(key=key, appendable=known.appendable, op=Op(kind, canonical(payload)))
-            return await self._store.write(script, timeout=timeout)
+            return await self._store.write(script, timeout=timeout_s)
         op_id = new_key() if key is None else key
         standing = await self._dependency_state(known, op_id, deps)
         statements = await self._statements(known, op_id, payload, deps, standing)
@@ -117,7 +119,7 @@ class OpLog:
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
         script = Script(*statements, key=op_id, op=op)
         script.may_come_again = key is not None  # no other process sends a generated key
-        outcome = await self._store.write(script, timeout=timeout)
+        outcome = await self._store.write(script, timeout=timeout_s)
         if standing is DependencyState.DEFERRED:
             # It is stored: if this fails (database unreachable, clock off), a node applies it later.
             with suppress(MeshError):
