@@ -21,6 +21,32 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "replaced-key-opens-a-chain",
+        "a key opens a chain though the owner replaced it before",
+        (
+            Code(
+                "vox_mesh.oplog.trusted_keys:TrustedKeys._keys",
+                "is_replaced = bool(accepted) and accepted[0].from_seq <= 1",
+                "is_replaced = False",
+            ),
+        ),
+        ("test_a_replaced_key_opens_no_chain_of_commands",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "replaced-key-sends",
+        "a message of a replaced key is delivered though it did not wait when the key was replaced",
+        (
+            Code(
+                "vox_mesh.model.oplog.key_changes:NodeKeys.covers",
+                "return digest_of(signature) in change.mail",
+                "return True",
+            ),
+        ),
+        ("test_no_message_of_a_replaced_key_is_delivered_whatever_its_date",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "owner-from-the-table",
         "the owner is the one that the table names",
         (

@@ -128,7 +128,8 @@ class JobAuthorship:
         for _, _, entry in found:
             if entry is not None and entry.signature is not None and entry.kind == SCHEDULE:
                 keys = self._trusted_keys.known(entry.node_id, rekeyed)
-                if keys is not None and len(entry.payload) <= _MAX_INLINE_BYTES:
+                is_newest = keys is not None and all(key.from_seq <= entry.seq for key in keys)
+                if keys is not None and is_newest and len(entry.payload) <= _MAX_INLINE_BYTES:
                     arguments = [entry], keys, self._store.writer_id.scope_id
                     self._learn(jobs_scheduled_by(authentic_entries(*arguments)))
         return found
@@ -222,7 +223,8 @@ class JobAuthorship:
                 done, jobs, self._read_ahead = _authentic_jobs(*arguments)
             else:
                 done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
-            self._learn(jobs)
+            if not jobs or await self._trusted_keys.is_original(run[done - seq]):
+                self._learn(jobs)
 
     # --- after its predecessors ------------------------------------------------------------------
 

@@ -24,15 +24,16 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
-from vox_mesh.oplog.pages import MAX_POSITION, Pace, Pages
+from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
-from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.oplog.writer import READERS, OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
@@ -84,6 +85,7 @@ class OpLog:
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._mail = MailAudit(store, trusted_keys)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -179,6 +181,12 @@ class OpLog:
         """Return the script of an op that records a step of the database's clock."""
         return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
 
+    async def hear_of_readers(self) -> None:
+        """Name agents in new entries from now on, if every live node knows such entries."""
+        if not self._writer.names_agents:
+            rows = await self._read("seal_and_readers", self._writer.identity.chain, *READERS, fresh=True)
+            self._writer.hear_of_readers(rows[0]["oldest"])
+
     @property
     def is_seal_due(self) -> bool:
         """Return whether there are verdicts that no seal covers."""
@@ -187,10 +195,16 @@ class OpLog:
     # --- reading ---------------------------------------------------------------------------------
 
     async def tail(
-        self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
     ) -> list[LogEntry]:
         """Return the last entries, in the order of their commits."""
-        found = await self._pages.newest(limit, node_id, kind)
+        found = await self._pages.newest(limit, EntryFilter(node_id, kind, agent, job_id))
         self._merge_times(found)
         return found[::-1]
 
@@ -201,12 +215,15 @@ class OpLog:
         *,
         node_id: str | None = None,
         kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
         up_to: int = MAX_POSITION,
     ) -> list[LogEntry]:
         """Return up to `limit` entries committed after the one with this id, and up to another one."""
         found: list[LogEntry] = []
+        which = EntryFilter(node_id, kind, agent, job_id)
         while len(found) < limit:
-            page = await self._pages.read("after", after_id, up_to, node_id, kind, limit=limit - len(found))
+            page = await self._pages.after(after_id, up_to, which, limit - len(found))
             if not page:
                 break
             found += page
@@ -215,16 +232,23 @@ class OpLog:
         return found
 
     async def follow(
-        self, after_id: int, *, node_id: str | None = None, kind: str | None = None
+        self,
+        after_id: int,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
     ) -> AsyncGenerator[LogEntry, None]:
         """Yield the entries committed after the one with this id, without end; outages are waited out."""
+        which = EntryFilter(node_id, kind, agent, job_id)
         async for turn in self._store.changes():
             newest, page = after_id, list[LogEntry]()
             with turn.retry_if_unavailable():
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", after_id, MAX_POSITION, node_id, kind, limit=_FOLLOWED)
+                page = await self._pages.after(after_id, wanted=which, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id
@@ -239,7 +263,7 @@ class OpLog:
         newest: int = (await self._read("last_id", fresh=True)).value or 0
         if newest >= after_id:
             return after_id  # only our copy was behind
-        for entry in await self._pages.newest(1, None, ROLLED_BACK):
+        for entry in await self._pages.newest(1, EntryFilter(kind=ROLLED_BACK)):
             log = parse(entry.payload)["log"]
             if log["known_id"] >= after_id:
                 return min(newest, int(log["last_id"]))
@@ -326,7 +350,7 @@ class OpLog:
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
         reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
-        return reports if node_id is not None else [*reports, *past.reports]
+        return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 
     async def verify_chains(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()

@@ -7,12 +7,11 @@ from typing import Final
 from vox_mesh.errors import BadValue, KeyRefused, NotKnown, Refused
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.authorship import Owner
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.recovery_key import RecoveryKey
 from vox_mesh.model.oplog.succession import Succession, Transfer, acts_to_keep
 from vox_mesh.model.oplog.verification import OWNER_ONLY, TRANSFER
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.writer import OpLogWriter
