@@ -12,7 +12,7 @@ from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
-from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
+from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.verification import (
     WITNESSES,
     ChainReport,
@@ -29,6 +29,7 @@ from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.route_audit import RouteAudit
+from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import OpLogWriter
@@ -171,7 +172,7 @@ class OpLog:
 
     def seal_script(self) -> Script:
         """Return the script of an op that covers all verdicts so far; its payload is computed at binding."""
-        return Script(op=Op(SEAL, canonical({})))
+        return seal_script()
 
     def clock_step_script(self, step: ConfirmedStep) -> Script:
         """Return the script of an op that records a step of the database's clock."""
