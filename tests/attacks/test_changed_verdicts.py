@@ -14,8 +14,10 @@ from tests.support.oplog.tampering import stranger
 from vox_mesh import JobContext, Mesh
 from vox_mesh.errors import Refused
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import REKEY, Key
 from vox_mesh.node import MeshNode
+from vox_mesh.views.jobs import verify_proof
 
 ENDING = ("ClaimWork", "StartWork", "CompleteJob", "AbortJob", "ExpireWork")
 
@@ -106,9 +108,8 @@ async def test_no_refused_release_that_is_marked_as_accepted_has_a_job_run_again
     assert await runs(owner, other) == ["genuine"]
 
 
-async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
-    owner: MeshNode, other: MeshNode, hostile: HostileWriter
-) -> None:
+async def complete_too_late(owner: MeshNode, other: MeshNode, hostile: HostileWriter) -> LogEntry:
+    """Have the owner run a job for longer than its lease; return its refused completion."""
     has_begun, may_end = asyncio.Event(), asyncio.Event()
 
     @owner.worker.handles("build")
@@ -116,7 +117,7 @@ async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
         has_begun.set()
         await may_end.wait()
 
-    scheduled = await owner.jobs.schedule("build", "late", backoff=0)
+    await owner.jobs.schedule("build", "late")
     async with asyncio.timeout(PATIENCE_S), owner.worker.running(concurrency=1):
         await has_begun.wait()
         hostile.run(  # the time passes
@@ -126,10 +127,32 @@ async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
         may_end.set()
     (refused,) = await owner.oplog.tail(1, node_id="owner", kind="CompleteJob")
     assert (refused.accepted, refused.reason) == (0, "stale_claim")
+    return refused
+
+
+async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    await complete_too_late(owner, other, hostile)
     await other.store.synced()
     assert await run_until_done(other, "late") == ["late"]
     assert other.jobs.authorship.forged == 0
-    assert (await other.jobs.wait(scheduled.job_id, timeout=PATIENCE_S)).state == "succeeded"
+
+
+async def test_verifying_a_job_reports_a_refused_completion_that_is_marked_as_accepted(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    refused = await complete_too_late(owner, other, hostile)
+    hostile.mark_accepted("CompleteJob")
+    hostile.run(
+        "UPDATE jobs SET state = 'succeeded', ended_ms = 1, exit_code = 0, claimer = 'owner', last_op = ?3 "
+        "WHERE scope_id = ?1 AND repository_id = ?2",
+        refused.op_id,
+    )
+    await other.store.synced()
+    (job,) = await other.jobs.queries.listed(kind="build")
+    (fault,) = [each for each in (await verify_proof(other, job.job_id)).faults if "verdict" in each]
+    assert fault.startswith(f"the verdict on op {refused.op_id}, or on one near it, was changed")
 
 
 async def test_a_job_whose_claim_was_refused_is_run_by_another_node(owner: MeshNode, other: MeshNode) -> None:

@@ -101,10 +101,10 @@ async def test_a_refused_removal_or_definition_changes_no_cron(
         await owner.crons.remove("genuine")
     await owner.store.write(owner.oplog.seal_script())
     await owner.crons.add("genuine", "0 * * * *", TIDY)
+    await adopt(owner, "genuine")
     with pytest.raises(BadValue):
         await owner.crons.add("genuine", "* * * * *", TIDY)
     hostile.mark_accepted(ADD_CRON)
-    await adopt(owner, "genuine")
     come_due(hostile)
     assert await fired(other) == ["genuine"]
 

@@ -261,6 +261,10 @@ class OpLog:
         """Return whether the author signed the entry, or one that follows it in the chain."""
         return await self._trusted_keys.is_authentic(entry)
 
+    async def has_changed_verdict(self, entry: LogEntry) -> bool:
+        """Return whether the verdict of an entry, or one near it, was changed since its author sealed it."""
+        return await self._trusted_keys.has_changed_verdict(entry)
+
     async def trusted_keys(self, chain: str) -> list[Key]:
         """Return the keys of a chain that its own entries or the owner vouch for."""
         return await self._trusted_keys.of_chain(chain)

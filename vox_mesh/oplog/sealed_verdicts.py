@@ -36,9 +36,17 @@ class SealedVerdicts:
 
     async def is_sealed(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
         """Return whether the author, who has these keys, signed the entry and a seal that has its verdict."""
+        return await self._compare(entry, keys) is True
+
+    async def is_changed(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
+        """Return whether verdicts, that of the entry among them, are others than its author's seal has."""
+        return await self._compare(entry, keys) is False
+
+    async def _compare(self, entry: LogEntry, keys: Sequence[Key]) -> bool | None:
+        """Return whether the seal after an entry has its verdict; `None` if its author signed no such seal."""
         seals = await self._pages.read("seal_of", entry.node_id, entry.seq, limit=1)
         if not seals or not all([await self._is_authentic(each, keys) for each in (entry, seals[0])]):
-            return False
+            return None
         try:
             return await self._has_verdict(seals[0], entry)
         except READ_ERRORS:

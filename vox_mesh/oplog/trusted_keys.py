@@ -113,6 +113,10 @@ class TrustedKeys:
         """Return whether the author signed the entry, and a seal that has its verdict."""
         return await self._verdicts.is_sealed(entry, await self.of_chain(entry.node_id))
 
+    async def has_changed_verdict(self, entry: LogEntry) -> bool:
+        """Return whether the verdict of an entry, or one near it, was changed since its author sealed it."""
+        return await self._verdicts.is_changed(entry, await self.of_chain(entry.node_id))
+
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry, whatever became of it."""
         witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
