@@ -145,11 +145,12 @@ WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
 -- part: CONTENTS
--- Of a completion only the jobs and their claim tokens: the payload also has their proofs.
+-- Of a completion only the jobs and their claim tokens, as text: the payload also has their proofs.
 CASE kind WHEN 'CompleteJob' THEN (
     SELECT json_object('jobs', json_group_array(json_object(
-        'job_id', CAST(value ->> 'job_id' AS TEXT), 'claim_token', CAST(value ->> 'claim_token' AS INTEGER))))
-    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs') WHERE type = 'object'
+        'job_id', CAST(json_extract(payload, fullkey || '.job_id') AS TEXT),
+        'claim_token', CAST(json_extract(payload, fullkey || '.claim_token') AS INTEGER)))) || ''
+    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
 ) ELSE CAST(payload AS TEXT) END
 
 -- name: claims_between

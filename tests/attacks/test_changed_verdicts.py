@@ -53,9 +53,14 @@ async def runs(owner: MeshNode, other: MeshNode) -> list[Any]:
 async def test_a_job_whose_end_is_marked_as_refused_is_not_run_again(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter, how: str, is_sealed: bool
 ) -> None:
+    if is_sealed:  # and seen by a worker that follows the log
+        await other.jobs.queries.situation(other.jobs.authorship.history)
     row = await end_job(owner, "ended", how)
     if is_sealed:
         await owner.store.write(owner.oplog.seal_script())
+        await other.store.synced()
+        await other.jobs.queries.situation(other.jobs.authorship.history)
+        assert other.jobs.authorship.history.ends(row.job_id, 0)
     hostile.mark_refused(*ENDING)
     put_back(hostile, row)
     assert await runs(owner, other) == ["genuine"]
