@@ -145,11 +145,9 @@ WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
 -- part: CONTENTS
--- Of a completion only the jobs and their claim tokens, as text: the payload also has their proofs.
+-- Of a completion only pairs of a job and its claim token, as text: the payload also has the proofs.
 CASE kind WHEN 'CompleteJob' THEN (
-    SELECT json_object('jobs', json_group_array(json_object(
-        'job_id', CAST(json_extract(payload, fullkey || '.job_id') AS TEXT),
-        'claim_token', CAST(json_extract(payload, fullkey || '.claim_token') AS INTEGER)))) || ''
+    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
     FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
 ) ELSE CAST(payload AS TEXT) END
 

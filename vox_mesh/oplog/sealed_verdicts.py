@@ -43,7 +43,7 @@ class SealedVerdicts:
         return await self._compare(entry, keys) is False
 
     async def _compare(self, entry: LogEntry, keys: Sequence[Key]) -> bool | None:
-        """Return whether the seal after an entry has its verdict; `None` if its author signed no such seal."""
+        """Return whether the seal after an entry has its verdict; `None` if its author signed none."""
         seals = await self._pages.read("seal_of", entry.node_id, entry.seq, limit=1)
         if not seals or not all([await self._is_authentic(each, keys) for each in (entry, seals[0])]):
             return None

@@ -82,8 +82,8 @@ class Verifier:
             faults.append(f"the op {entry.op_id} that ended it was refused: {short(entry.reason)}")
         if await self._oplog.has_changed_verdict(entry):
             faults.append(
-                f"the verdict on op {entry.op_id}, or on one near it, was changed after {short(entry.node_id)} "
-                "sealed it: see `vox-mesh oplog verify`"
+                f"the verdict on op {entry.op_id}, or on one near it, was changed after"
+                f" {short(entry.node_id)} sealed it: see `vox-mesh oplog verify`"
             )
         if not await self._oplog.is_authentic(entry):
             faults.append(

@@ -28,7 +28,10 @@ MAX_ENDS: Final = 8
 _ANY_TOKEN: Final = 2**63
 
 LoggedClaim = Sequence[Any]
-"""An op that claimed jobs, or may have ended them: its entry's id, its kind, its payload and its result."""
+"""An op that claimed jobs, or may have ended them: its entry's id, its kind, its payload and its result.
+
+Of a completion, the pairs of a job and its claim token stand for the payload.
+"""
 
 
 class LoggedEnd(NamedTuple):
@@ -118,8 +121,16 @@ def _claims_of(ops: Iterable[LoggedClaim]) -> dict[str, int]:
 
 def _add_ends(ends: dict[str, tuple[LoggedEnd, ...]], ops: Iterable[LoggedClaim]) -> None:
     for entry_id, kind, payload, _ in ops:
-        for job_id, token in ended_jobs(kind, payload).items():
+        named = _completed_jobs(payload) if kind == COMPLETE else ended_jobs(kind, payload)
+        for job_id, token in named.items():
             ends[job_id] = (*ends.get(job_id, ())[1 - MAX_ENDS :], LoggedEnd(token, entry_id))
+
+
+def _completed_jobs(pairs: str) -> dict[str, int]:
+    try:
+        return {job_id: int(token) for job_id, token in orjson.loads(pairs)}
+    except _READ_ERRORS:
+        return {}
 
 
 def claimed_jobs(payload: str, result: str | None) -> list[str]:
