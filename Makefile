@@ -83,8 +83,10 @@ $(TOOLS): $(READY) requirements/dev.lock requirements/native.lock
 	@$(PIP) --require-hashes --only-binary libsql --requirement requirements/native.lock 2>/dev/null || true
 	@touch $@
 
-$(SITE): $(READY) requirements/docs.lock
+$(SITE): $(READY) requirements/docs.lock requirements/diagrams.lock
 	@$(PIP) --require-hashes --requirement requirements/docs.lock
+	@# Only for the script that draws diagrams, so without the packages that it needs to run.
+	@$(PIP) --require-hashes --no-deps --requirement requirements/diagrams.lock
 	@touch $@
 
 lock: $(READY) ## update the locked versions: run, image, docs, dev

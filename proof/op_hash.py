@@ -13,8 +13,10 @@ from vox_mesh.model.oplog.chain import LogEntry
 
 def op_hash(entry: LogEntry) -> str:
     """Return the hash of an entry as the format defines it, with the standard library's JSON encoder."""
+    acting = {} if entry.agent is None else {"agent": entry.agent, "grant": entry.grant}
     whole = {
-        "v": 1,
+        **acting,
+        "v": 2 if acting else 1,
         "node": entry.node_id,
         "seq": entry.seq,
         "op_id": entry.op_id,

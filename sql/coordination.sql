@@ -368,6 +368,8 @@ CREATE TABLE IF NOT EXISTS agent_oplog (
     accepted      INTEGER NOT NULL,
     reason        TEXT,
     result        TEXT,
+    agent         TEXT,                  -- who acted, and by which grant: in the hash of entries that name them
+    grant         TEXT,
     UNIQUE (scope_id, repository_id, node_id, seq),
     UNIQUE (scope_id, repository_id, op_id),
     UNIQUE (scope_id, repository_id, hlc)

@@ -10,6 +10,8 @@
 
 -- from oplog: ITS_ENTRY
 
+-- from oplog: REKEYED
+
 -- part: ITEMS
 json_each(?4, '$.jobs') AS i
 
@@ -135,6 +137,31 @@ LIMIT 1
 -- name: entry_at
 SELECT ENTRY FROM agent_oplog WHERE id = ?3 AND OF_MESH
 
+-- part: ROUTE_OPS
+-- The owner's ops about routes.
+agent_oplog AS r INDEXED BY agent_oplog_of_owner
+WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
+  AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
+
+-- name: ends
+-- The entries of the ops that ended jobs (?3), as their rows name them, and of other ops (?4): each with the following
+-- ones of its chain, up to one that is signed. Values of other types are planted.
+WITH spans AS MATERIALIZED (
+    SELECT o.node_id AS chain, o.seq AS first, (
+        SELECT s.seq FROM agent_oplog AS s
+        WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.node_id = o.node_id
+          AND s.seq BETWEEN o.seq AND o.seq + 255 AND s.signature IS NOT NULL
+        ORDER BY s.seq LIMIT 1) AS last
+    FROM agent_oplog AS o
+    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND typeof(o.seq) = 'integer' AND o.op_id IN (
+        SELECT j.last_op FROM json_each(?3) AS i
+        CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value
+        UNION SELECT value FROM json_each(?4))
+)
+SELECT ENTRY, (REKEYED) AS mark, EXISTS (SELECT 1 FROM ROUTE_OPS) AS has_routes
+FROM spans CROSS JOIN agent_oplog ON OF_MESH AND node_id = chain AND seq BETWEEN first AND last
+WHERE typeof(node_id) = 'text' AND typeof(seq) = 'integer' AND typeof(payload) = 'text'
+
 -- part: CLAIMS
 -- Ops that claimed or may have ended jobs, after an entry (?3) and up to another (?4). An end counts whatever the
 -- verdict says, which is not signed. Values of other types are planted.
@@ -160,12 +187,6 @@ SELECT id, kind, CONTENTS, result FROM CLAIMS ORDER BY id
 -- Whether the pattern p.kind matches the kind of the job j.
 (p.kind = j.kind OR (substr(p.kind, -1) = '*'
     AND substr(j.kind, 1, length(p.kind) - 1) = substr(p.kind, 1, length(p.kind) - 1)))
-
--- part: ROUTE_OPS
--- The owner's ops about routes.
-agent_oplog AS r INDEXED BY agent_oplog_of_owner
-WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.kind = 'RouteKind'
-  AND r.kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND r.accepted = 1
 
 -- part: ROUTES
 -- The routes in force, as the author of the claim has verified them in the log: SQL can't check a signature.

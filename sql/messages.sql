@@ -506,6 +506,14 @@ WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all 
   AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND id < ?7 AND id >= ?8
 ORDER BY id DESC LIMIT ?9
 
+-- name: deliverable_of
+-- The messages of a node that wait or are dead letters, after a position, in the order of their commits.
+SELECT RECORD
+FROM a2a_messages
+WHERE +scope_id = ?1 AND +repository_id = ?2 AND sender_node = ?3 AND state IN ('stored', 'delivered', 'dead')
+  AND id > ?4
+ORDER BY id LIMIT ?5
+
 -- name: newest
 SELECT max(id) FROM a2a_messages
 

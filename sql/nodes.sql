@@ -65,12 +65,14 @@ SELECT ?1, ?2, ?3, incarnation, ?4
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 ON CONFLICT DO UPDATE SET incarnation = excluded.incarnation, schema_version = excluded.schema_version
 
--- name: oldest_live_version
+-- part: OLDEST_LIVE_VERSION
 -- A node that announced nothing in this incarnation runs code from before version 8.
 SELECT min(iif(v.incarnation = h.incarnation, v.schema_version, 7))
 FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, repository_id, node_id)
 WHERE scope_id = ?1 AND repository_id = ?2 AND h.left_ms IS NULL
-  AND h.last_seen_ms > ?3 - max(?4, ?5 * h.tick_ms)
+
+-- name: oldest_live_version
+OLDEST_LIVE_VERSION AND h.last_seen_ms > ?3 - max(?4, ?5 * h.tick_ms)
 
 -- name: incarnation
 SELECT incarnation, NOW_MS FROM node_incarnations

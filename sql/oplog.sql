@@ -2,12 +2,16 @@
 
 -- part: ENTRY
 -- The columns of an entry, in order.
-id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature, accepted, reason, result
+id, node_id, seq, op_id, kind, hlc, causal_deps, payload, repository_id, prev, hash, signature, accepted, reason, result,
+agent, grant
 
 -- part: ITS_ENTRY
 -- The same of `entry`, in a statement with several tables.
 entry.id, entry.node_id, entry.seq, entry.op_id, entry.kind, entry.hlc, entry.causal_deps, entry.payload,
-entry.repository_id, entry.prev, entry.hash, entry.signature, entry.accepted, entry.reason, entry.result
+entry.repository_id, entry.prev, entry.hash, entry.signature, entry.accepted, entry.reason, entry.result,
+entry.agent, entry.grant
+
+-- from nodes: OLDEST_LIVE_VERSION
 
 -- part: JOINED
 -- No newer incarnation (?4) of this node has begun, and the database was not rolled back: it has the last
@@ -78,19 +82,19 @@ ON CONFLICT DO NOTHING
 -- The entry of a script that succeeded. An op that is already in the log fails, and with it the batch.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
-    accepted, reason
+    accepted, reason, agent, grant
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 1, ?13)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 1, ?13, ?14, ?15)
 RETURNING id, seq, NOW_MS
 
 -- name: append_several
 -- The same for several: arrays of the values, in this order.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
-    accepted, reason
+    accepted, reason, agent, grant
 )
 SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
-    value ->> 5, value ->> 6, value ->> 7, value ->> 8, 1, value ->> 9
+    value ->> 5, value ->> 6, value ->> 7, value ->> 8, 1, value ->> 9, value ->> 10, value ->> 11
 FROM json_each(?4) ORDER BY key
 RETURNING id, seq, NOW_MS
 
@@ -98,22 +102,22 @@ RETURNING id, seq, NOW_MS
 -- The entries of a batch of which some scripts may have failed: the verdict on each is stored with its key.
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
-    accepted, reason, result
+    agent, grant, accepted, reason, result
 )
 SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
-    value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+    value ->> 5, value ->> 6, value ->> 7, value ->> 8, value ->> 10, value ->> 11,
     failed_statement IS NULL,
     CASE
         WHEN failed_statement IS NULL THEN value ->> 9
-        ELSE coalesce(value -> 10 ->> failed_statement, 'failed')
+        ELSE coalesce(value -> 12 ->> failed_statement, 'failed')
     END,
-    CASE WHEN failed_statement IS NULL AND value ->> 11 IS NOT NULL THEN (
+    CASE WHEN failed_statement IS NULL AND value ->> 13 IS NOT NULL THEN (
         SELECT json_group_object(label, CASE typeof(cell) WHEN 'blob' THEN hex(cell) ELSE cell END) FROM (
             SELECT name.value AS label, CASE name.key
                 WHEN 0 THEN c0 WHEN 1 THEN c1 WHEN 2 THEN c2 WHEN 3 THEN c3 WHEN 4 THEN c4 WHEN 5 THEN c5
                 WHEN 6 THEN c6 WHEN 7 THEN c7 WHEN 8 THEN c8 WHEN 9 THEN c9 WHEN 10 THEN c10 ELSE c11
             END AS cell
-            FROM script_answers AS answer, json_each(entry.value, '$[11]') AS name
+            FROM script_answers AS answer, json_each(entry.value, '$[13]') AS name
             WHERE answer.scope_id = ?1 AND answer.repository_id = ?2
               AND answer.script_key = entry.value ->> 1 AND answer.n = (
                   SELECT min(n) FROM script_answers AS first  -- merged with others, it need not be 1
@@ -127,9 +131,14 @@ FROM json_each(?4) AS entry LEFT JOIN script_results ON script_results.scope_id 
 ORDER BY entry.key
 RETURNING id, seq, NOW_MS, accepted, reason, result
 
--- name: last_seal
-SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND kind = 'Seal'
-ORDER BY seq DESC LIMIT 1
+-- name: seal_and_readers
+-- The last seal of a chain, and the oldest version that a live node runs: it must be able to read new entries.
+SELECT (
+    SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND kind = 'Seal'
+    ORDER BY seq DESC LIMIT 1
+) AS seq, (
+    OLDEST_LIVE_VERSION AND h.last_seen_ms > NOW_MS - max(?4, ?5 * h.tick_ms)
+) AS oldest
 
 -- name: seal_of
 -- The first seals after an entry of a chain.
@@ -158,24 +167,27 @@ ORDER BY op_id, n
 SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
 
+-- part: MATCHING
+-- Of one chain, kind and agent, and about one job, or of all.
+(?3 IS NULL OR node_id = ?3) AND (?4 IS NULL OR kind = ?4) AND (?5 IS NULL OR agent = ?5)
+AND (?6 IS NULL OR instr(payload, ?6) > 0)
+
 -- name: tail
--- Entries before a given one, of one kind or of all, newest first. They are found by `id`: no index is in its
--- order.
+-- Entries before a given one, newest first. They are found by `id`: no index is in its order.
 SELECT ENTRY FROM agent_oplog NOT INDEXED
-WHERE scope_id = ?1 AND repository_id = ?2 AND (?3 IS NULL OR kind = ?3) AND id < ?4
-ORDER BY id DESC LIMIT ?5
+WHERE scope_id = ?1 AND repository_id = ?2 AND MATCHING AND id < ?7
+ORDER BY id DESC LIMIT ?8
 
 -- name: chain_tail
 SELECT ENTRY FROM agent_oplog
-WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND (?4 IS NULL OR kind = ?4) AND seq < ?5
-ORDER BY seq DESC LIMIT ?6
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND MATCHING AND seq < ?7
+ORDER BY seq DESC LIMIT ?8
 
 -- name: after
 -- Entries committed after a given one and up to another one, oldest first.
 SELECT ENTRY FROM agent_oplog NOT INDEXED
-WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?3 AND id <= ?4
-  AND (?5 IS NULL OR node_id = ?5) AND (?6 IS NULL OR kind = ?6)
-ORDER BY id LIMIT ?7
+WHERE scope_id = ?1 AND repository_id = ?2 AND MATCHING AND id > ?7 AND id <= ?8
+ORDER BY id LIMIT ?9
 
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1

@@ -32,8 +32,8 @@ _HEAD: Final = """# The command line
 has one JSON document and nothing else: one record is an object, several are an array. Logs and errors go to
 stderr; an error is one line with its cause, a hint and its [code](errors.md), with `--json` one document with
 `code`, `message`, `hint`, `retryable` and `exit_code`. On a terminal, states are coloured (not with
-`NO_COLOR`) and tables fit the width. Durations are written `500ms`, `30s`, `5m`, `2h`, `30d`, in ISO 8601, or
-as whole seconds. `vox-mesh completion` makes your shell complete commands and options.
+`NO_COLOR`) and tables fit the width. Durations are written `500ms`, `30s`, `5m`, `1h30m`, in ISO 8601, or as
+seconds. `vox-mesh completion` makes your shell complete commands and options.
 
 | exit code | meaning |
 | --- | --- |

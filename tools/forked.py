@@ -22,14 +22,22 @@ from tools.fork_server import Program
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
 _LOADED: Final = [
-    *("vox_mesh.cli.app", "vox_mesh.cli.jobs.job", "vox_mesh.node", "vox_mesh.http.service"),
-    *("aiohttp", "click", "httpx", "orjson"),
+    *("aiohttp", "click", "httpx", "orjson", "difflib", "glob"),
+    *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
 ]
+_RARE: Final = ("contrib", "testing", "top")
+"""Parts of the package that few programs use; the screen alone takes longer to load than most of them run."""
 
 
 def load_first(*modules: str) -> None:
     """Preload these modules, too; to be called before the first program."""
     _LOADED.extend(modules)
+
+
+def _own_modules() -> list[str]:
+    """Return the modules of the package that most programs use, each of which loads only some of them."""
+    paths = (path.relative_to(_ROOT) for path in sorted((_ROOT / "vox_mesh").rglob("[a-z]*.py")))
+    return [".".join(path.with_suffix("").parts) for path in paths if path.parts[1] not in _RARE]
 
 
 @cache
@@ -38,7 +46,7 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tools.fork_server", str(theirs.fileno()), *_LOADED],
+            [sys.executable, "-m", "tools.fork_server", str(theirs.fileno()), *_LOADED, *_own_modules()],
             cwd=_ROOT,
             env=kept | {"PYTHONPATH": str(_ROOT)},
             stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ _LOADED: Final = re.compile(
 )
 _HEADING: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _BUILD_TIMEOUT_S: Final = 300
+_DIAGRAM_PACKAGE: Final = "mmdc"
+"""The package with the script that draws diagrams; the rest of it is not used."""
 
 
 def pages() -> dict[str, list[str]]:
@@ -41,6 +44,16 @@ def prepare(folder: Path) -> None:
     for page in folder.rglob("*.md"):
         source = DOCS / page.relative_to(folder)
         page.write_text(_without_outside(source.read_text(), source.parent))
+
+
+def copy_diagram_script(folder: Path) -> None:
+    """Copy the script that draws diagrams from its package, which `make docs` installs."""
+    found = importlib.util.find_spec(_DIAGRAM_PACKAGE)
+    if found is None or found.origin is None:
+        raise SystemExit("the package that draws diagrams is not installed: run `make docs`")
+    assets = folder / "assets"
+    assets.mkdir(exist_ok=True)
+    shutil.copyfile(Path(found.origin).parent / "assets" / "mermaid.js", assets / "mermaid.js")
 
 
 def _without_outside(text: str, folder: Path) -> str:
@@ -85,6 +98,7 @@ def build(site: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="vox-site-") as temporary:
         folder = Path(temporary)
         prepare(folder / "docs")
+        copy_diagram_script(folder / "docs")
         shutil.copyfile(CONFIG, folder / CONFIG.name)
         subprocess.run(
             [sys.executable, "-m", "zensical", "build", "--strict"],

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vox_mesh.runtime.open_store import Role, open_store
     from vox_mesh.settings import Settings, load_settings
     from vox_mesh.store import Answer, Change, Op, Outcome, Row, Rows, Script, Shape, Statement, Store, guard
+    from vox_mesh.store.acting import acting_as
 
 __all__ = [
     "Answer",
@@ -79,6 +80,7 @@ __all__ = [
     "TakeRight",
     "Written",
     "Yield",
+    "acting_as",
     "guard",
     "load_settings",
     "log_fields",
@@ -115,6 +117,7 @@ _MODULES: Final = {
     "vox_mesh.observability.log_context": ("log_fields",),
     "vox_mesh.runtime.open_store": ("Role", "open_store"),
     "vox_mesh.settings": ("Settings", "load_settings"),
+    "vox_mesh.store.acting": ("acting_as",),
     "vox_mesh.store": (
         "Answer",
         "Change",

@@ -320,6 +320,12 @@ class JobNotSucceeded(MeshError):
     code = "job_not_succeeded"
 
 
+class NotAuthentic(MeshError):
+    """The table of jobs says what no signed op in the log says."""
+
+    code = "not_authentic"
+
+
 class ArtifactDamaged(MeshError):
     """The stored content of an artifact does not match its hash."""
 

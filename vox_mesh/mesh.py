@@ -65,7 +65,7 @@ class Mesh(MeshServices):
         writer_id = writer_id_of(settings, None)
         dependencies = Dependencies() if dependencies is None else dependencies
         clock = MeshClock(dependencies)
-        writer = OpLogWriter(lambda: _command_identity(settings), writer_id, clock)
+        writer = OpLogWriter(lambda: _command_identity(settings), writer_id, clock, agent=settings.agent_id)
         store = await open_store_of(settings, Role.COMMAND, None, writer_id, writer, dependencies)
         mesh = cls(
             store,

@@ -390,6 +390,7 @@ async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:
         presence,
         StoreWitness(keeper),
         on_rejoin=lambda: node.start_rejoin(),
+        agent=settings.agent_id,
     )
     with log_scope(node=identity.node_id):  # also in the tasks started here
         store = await open_store_of(settings, Role.NODE, slot, writer_id, writer, dependencies)

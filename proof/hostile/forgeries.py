@@ -18,8 +18,7 @@ from vox_mesh.model.base.canonical import canonical, text_id
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
-from vox_mesh.model.oplog.chain import NO_HASH, LogEntry, signed_text
-from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.model.oplog.chain import COMMANDS, NO_HASH, LogEntry, signed_text
 from vox_mesh.nodes.key_file import new_key as new_private_key
 from vox_mesh.store import new_key
 

@@ -21,6 +21,32 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "replaced-key-opens-a-chain",
+        "a key opens a chain though the owner replaced it before",
+        (
+            Code(
+                "vox_mesh.oplog.trusted_keys:TrustedKeys._keys",
+                "is_replaced = bool(accepted) and accepted[0].from_seq <= 1",
+                "is_replaced = False",
+            ),
+        ),
+        ("test_a_replaced_key_opens_no_chain_of_commands",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "replaced-key-sends",
+        "a message of a replaced key is delivered though it did not wait when the key was replaced",
+        (
+            Code(
+                "vox_mesh.model.oplog.key_changes:NodeKeys.covers",
+                "return digest_of(signature) in change.mail",
+                "return True",
+            ),
+        ),
+        ("test_no_message_of_a_replaced_key_is_delivered_whatever_its_date",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "owner-from-the-table",
         "the owner is the one that the table names",
         (
@@ -109,6 +135,32 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_new_key_whose_op_is_marked_as_refused_stays_in_force",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "successor-too-soon",
+        "a job is run though no signed op shows that its predecessors have ended",
+        (
+            Code(
+                "vox_mesh.jobs.authorship:JobAuthorship._after_predecessors",
+                "unmet = await self.ends.unmet(conditions)",
+                "unmet = {}",
+            ),
+        ),
+        ("test_no_job_runs_before_what_it_waits_for",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "output-from-the-row",
+        "a successor is given the outputs that the row of its predecessor names",
+        (
+            Code(
+                "vox_mesh.jobs.jobs:Jobs._signed_result",
+                "return await read_signed_result(job.core, end, self._read_artifact)",
+                "return await read_result(job, self._read_artifact)",
+            ),
+        ),
+        ("test_a_successor_is_given_what_its_predecessor_signed",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

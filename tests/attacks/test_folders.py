@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -288,6 +289,41 @@ def test_a_mesh_above_that_others_may_have_prepared_is_refused(
     monkeypatch.chdir(below)
     with pytest.raises(BadSettings, match=r"symbolic link|other user|another user"):
         locate_mesh()
+
+
+def test_a_node_runs_no_job_of_a_mesh_that_its_folder_brought(vox: VoxCommand, tmp_path: Path) -> None:
+    """As a repository brings it: git also replaces files that it ignores, so also by a later pull."""
+    theirs = VoxCommand(tmp_path / "theirs", XDG_CONFIG_HOME=str(tmp_path / "their-config"))
+    theirs.folder.mkdir()
+    assert theirs("init").code == 0
+    assert theirs("job", "schedule", "--", "touch", str(tmp_path / "ran")).code == 0
+    run = ("up", "--once", "--no-http", "--worker-exec")
+    database = Path(".vox/cache/db/local.db")
+    (vox.folder / database.parent).mkdir(parents=True)
+    for name in (database, Path(".vox/mesh.json")):
+        shutil.copyfile(theirs.folder / name, vox.folder / name)
+    assert vox("init", "--json").document["done"] == "checked"
+    refused = vox(*run)
+    assert (refused.code, f"{database} was not made by you" in refused.error) == (2, True)
+    shutil.rmtree(vox.folder / ".vox")
+    assert vox("init", "--json").document["done"] == "created"
+    assert vox(*run).code == 0
+    shutil.copyfile(theirs.folder / database, vox.folder / "pulled")
+    (vox.folder / "pulled").replace(vox.folder / database)
+    assert (vox(*run).code, (tmp_path / "ran").exists()) == (2, False)
+    assert vox("trust", "--mesh").code == 0
+    assert (vox(*run).code, (tmp_path / "ran").exists()) == (0, True)
+
+
+def test_a_node_sends_no_writes_that_its_folder_brought(vox: VoxCommand) -> None:
+    own = vox.having(VOX_MESH_ENABLED="1", VOX_DB_URL="http://127.0.0.1:9", VOX_DB_DEADLINE="1s")
+    spool = vox.folder / ".vox/slots/1/spool-0123456789ab.db"
+    spool.parent.mkdir(parents=True)
+    spool.touch()
+    refused = own("up", "--once", "--no-http")
+    assert (refused.code, ".vox was not made by you" in refused.error) == (2, True)
+    chosen = own.having(VOX_MESH_HOME=str(vox.folder / ".vox"))("up", "--once", "--no-http")
+    assert "not made by you" not in chosen.err
 
 
 def test_agents_in_two_worktrees_share_one_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.cli.conftest import VoxCommand
 from tests.deploy.test_server import ScriptedServer
 from tests.support.running.confined import IS_ROOT, OTHER_USER
+from tools.install_sqld import binary, extensions
 
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can act as another user")
 
@@ -32,3 +35,21 @@ def test_who_waits_at_the_admin_port_before_the_server_is_not_sent_its_key() -> 
             server.start()
         with pytest.raises(BlockingIOError):
             thief.accept()
+
+
+@pytest.mark.parametrize("fault", ["world", pytest.param("owner", marks=as_root)])
+def test_nothing_in_a_folder_that_others_may_have_filled_is_run(fault: str, tmp_path: Path) -> None:
+    """The server would load the extension in it, whose name can be guessed."""
+    vox, folder = VoxCommand(tmp_path), tmp_path / "shared"
+    planted = folder / extensions().name
+    planted.mkdir(parents=True)
+    (planted / "trusted.lst").touch()
+    if fault == "owner":
+        os.chown(folder, OTHER_USER, OTHER_USER)
+    else:
+        folder.chmod(0o1777)
+    key = tmp_path / "sqld.pub.pem"
+    key.write_text("-----BEGIN PUBLIC KEY-----\n")
+    for command in (("install", "--binary", str(binary())), ("start", "--key", str(key))):
+        refused = vox("server", *command, "--folder", str(folder))
+        assert (refused.code, "nothing in it is run" in refused.error) == (2, True)

@@ -11,6 +11,8 @@ from typing import Any, Final
 import httpx
 import orjson
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from tests.support.messages.relaying import (
@@ -25,13 +27,14 @@ from tests.support.messages.relaying import (
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh import load_settings
-from vox_mesh.errors import BadSettings
+from vox_mesh.errors import BadSettings, Unreachable
 from vox_mesh.http.relay.endpoint import wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
 from vox_mesh.store import Script, Statement, new_key
+from vox_mesh.store.engines.hrana.ws import WsEngine
 
 _READ: Final = "a-token-for-those-who-only-look"
 _METRICS: Final = "a-token-for-those-who-only-count"
@@ -272,3 +275,29 @@ async def test_the_order_of_relayed_messages_cannot_be_changed_on_the_way(
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await stream.aclose()
+
+
+async def test_no_token_follows_a_redirect_to_another_server() -> None:
+    heard: list[str] = []
+
+    async def take(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=("hrana3",))
+        await socket.prepare(request)
+        heard.append(await socket.receive_str())
+        return socket
+
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": str(thief.make_url("/"))})
+
+    async with TestServer(_answering(take)) as thief, TestServer(_answering(redirect)) as server:
+        engine = WsEngine(str(server.make_url("")), "a-token-of-the-user", 5.0)
+        with pytest.raises(Unreachable, match="status 302"):
+            await engine.connect()
+        await engine.close()
+    assert heard == []
+
+
+def _answering(handler: Any) -> web.Application:
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handler)
+    return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sqlite3
@@ -165,3 +166,20 @@ def test_a_mistake_ends_with_its_code_and_says_what_to_do(name: str, tmp_path: P
     assert "Traceback" not in shown
     if ended.code not in (0, 130):
         assert (ended.out, ended.err.count("\n")) == ("", 1), ended
+
+
+EVERYDAY: Final = {
+    "lock acquire task:a": r"acquired task:a for ada \(token \d+\), expires in 5m",
+    "lock acquire task:a --ttl 1h30m": r"renewed task:a for ada \(token \d+\), expires in 1h30m",
+    "lock release task:a": r"released task:a for ada \(token \d+\)",
+    "lock release --all": "ada holds no locks here",
+    "send bob hello": r"sent to bob \(message \w{26}\)",
+    "send bob hello --wait-ack 1ms": r"sent to bob, not acknowledged yet \(message \w{26}\)",
+    "job schedule --kind a.b": r"scheduled job [0-9a-f]{12} \(a\.b\)",
+}
+
+
+def test_everyday_commands_say_in_one_line_what_they_did(tmp_path: Path) -> None:
+    vox = VoxCommand.with_home(tmp_path, VOX_AGENT_ID="ada")
+    printed = {command: vox(*command.split()).out for command in EVERYDAY}
+    assert [out for command, out in printed.items() if not re.fullmatch(f"{EVERYDAY[command]}\n", out)] == []

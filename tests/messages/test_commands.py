@@ -14,7 +14,7 @@ from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import KeyRefused
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.messages.records import MessageState
-from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.store import new_key
 
 

@@ -10,8 +10,8 @@ from tests.support.nodes.shared_mesh import SharedMesh, assert_whole, come_and_g
 from tests.support.oplog.tampering import NOTE, stranger
 from vox_mesh import Mesh
 from vox_mesh.errors import KeyRefused, NotKnown, Refused, StaleIncarnation
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.identity import COMMANDS
 
 
 async def test_a_node_with_a_new_key_waits_for_the_owner_to_accept_it(

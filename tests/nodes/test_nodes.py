@@ -23,12 +23,12 @@ from vox_mesh.errors import MeshError
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.model.base.backends import Backend
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, NodeState, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, STALE_MS, NodeState, missed_ticks, state_of
 from vox_mesh.model.oplog.chain import ANCHOR
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.identity import machine_id, temporary_identity
-from vox_mesh.nodes.nodes import STALE_MS, Node
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.write.interceptor import DirectDatabase
 

@@ -8,8 +8,8 @@ from tests.support.nodes.shared_mesh import SharedMesh, assert_whole, come_and_g
 from vox_mesh import Mesh
 from vox_mesh.errors import NodeInUse, NotKnown
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.store.script import Script, Statement
 
 

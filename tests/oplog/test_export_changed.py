@@ -153,7 +153,7 @@ def _hide_a_witness(lines: list[bytes]) -> int:
 
 
 def _add_column(lines: list[bytes]) -> int:
-    lines[2] = lines[2].replace(b'"result":null}', b'"result":null,"approved":true}')
+    lines[2] = lines[2].removesuffix(b"}\n") + b',"approved":true}\n'
     return 3
 
 

@@ -13,10 +13,9 @@ from tests.support.store.tables import make_table
 from vox_mesh import Mesh, OpKind, Statement
 from vox_mesh.errors import ChainBroken, Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
 from vox_mesh.node import MeshNode
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.oplog.op_kinds import AuthoredOp
 from vox_mesh.store import new_key
 
@@ -107,10 +106,11 @@ async def test_an_entry_cut_in_other_places_does_not_speak_for_the_owner(
     """The owner signs a note whose payload holds the text of another op: the same bytes, read otherwise."""
     await spoken(owner)
     inner = {"hlc": f"{LATER}cut", "kind": DESIGNATE, "node": "cut", "op_id": new_key()}
-    note = {"a": 0, **inner, "payload": {"node": "other"}}
+    note = {"a": 0, "grant": None, **inner, "payload": {"node": "other"}}
     outcome = await owner.oplog.append(NOTE.name, note)
     (true,) = [entry for entry in await owner.oplog.tail(1) if entry.op_id == outcome.key]
-    outer = canonical({"hlc": true.hlc, "kind": true.kind, "node": true.node_id, "op_id": true.op_id})
+    named = {"hlc": true.hlc, "kind": true.kind, "node": true.node_id, "op_id": true.op_id}
+    outer = canonical({"grant": None, **named})
     cut = true._replace(
         node_id=inner["node"],
         op_id=inner["op_id"],

@@ -12,10 +12,10 @@ from tests.support.oplog.tampering import NOTE, Intruder, stranger
 from vox_mesh import Mesh, Op, Script
 from vox_mesh.errors import Refused
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE
 from vox_mesh.node import MeshNode, open_node
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.nodes.identity import COMMANDS
 
 # --- the owner ------------------------------------------------------------------------------------
 

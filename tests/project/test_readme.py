@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.project.test_docs import blocks
+from tests.project.test_docs import blocks, is_target
 from tests.project.test_wheel import wheel  # noqa: F401 - a fixture
 
 _README: Final = Path(__file__).resolve().parents[2] / "README.md"
@@ -63,7 +63,9 @@ def _script() -> tuple[str, list[str]]:
         for line in text.splitlines():
             if not line.startswith("$ "):
                 expected.append(line)
-            elif not line.startswith("$ make "):  # needs the repository; see the test of the demo
+            elif line.startswith("$ make "):  # needs the repository; see the test of the demo
+                assert is_target(line.split()[2])
+            else:
                 lines.append(line.removeprefix("$ "))
     return "\n".join(lines), expected
 

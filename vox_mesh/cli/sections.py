@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 SECTIONS: Final = {
-    "Everyday": ("init", "lock", "send", "inbox", "job", "workflow", "agents"),
+    "Everyday": ("init", "status", "lock", "send", "inbox", "job", "workflow", "agents"),
     "Operate": (
         *("up", "worker", "kind", "cron", "route", "roles", "nodes", "guard"),
         *("server", "join", "db", "token", "trust", "config"),
     ),
-    "Inspect": ("status", "top", "doctor", "messages", "conflicts", "oplog", "help", "completion"),
+    "Inspect": ("top", "doctor", "messages", "conflicts", "oplog", "help", "completion"),
     "Rhythm": ("beat", "rhythm", "score", "budget", "ucxl"),
 }
 """The names in the order in which they are shown; a test checks that each command has its place."""

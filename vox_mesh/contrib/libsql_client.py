@@ -14,7 +14,7 @@ from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import DONE, Batch, BatchResult, StepError, StepResult, StepRows, StepVerdict
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.connection import HranaConnection
+from vox_mesh.store.engines.hrana.connection import HranaConnection, new_session
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -154,7 +154,7 @@ class LibsqlClientEngine:
 
     async def _raise_refusal(self) -> None:
         """Raise the server's reason for closing, if it gives one: the package may fail before reading it."""
-        async with aiohttp.ClientSession() as session:
+        async with new_session() as session:
             connection = await HranaConnection.open(session, self._endpoint, self._token, self._timeout)
             await connection.close()
 

@@ -117,6 +117,7 @@ class Heartbeat:
         scripts: list[Script] = []
         moved: Heads = {}
         if is_full_minute := began - self._minute_began >= _MINUTE_S:
+            await self._oplog.hear_of_readers()
             moved = await self._moved_heads()
             scripts = self._seal_scripts() + ([self._oplog.anchor_script(moved)] if moved else [])
             scripts.append(self._agents.prune_script())

@@ -32,6 +32,7 @@ from vox_mesh.errors import (
     MessageExpired,
     MessageTaken,
     NodeInUse,
+    NotAuthentic,
     NotHolder,
     NotKnown,
     OutcomeUnknown,
@@ -64,7 +65,7 @@ _STATUS: Final = (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(JobNotSucceeded, NodeInUse, StaleIncarnation, WrongBackend),
+            *(JobNotSucceeded, NodeInUse, NotAuthentic, StaleIncarnation, WrongBackend),
         ),
         HTTPStatus.CONFLICT,
     ),

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.jobs.queries import Claimable, JobQueries, PlacedJob
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.recent import Recent
@@ -25,6 +26,7 @@ from vox_mesh.model.jobs.claim_history import (
     moved_jobs,
     released_token,
 )
+from vox_mesh.model.jobs.job_end import Condition, conditions_of
 from vox_mesh.model.jobs.records import ABORT, CLAIM, EXPIRE, SCHEDULE, YIELD, Job
 from vox_mesh.model.jobs.scheduled_job import (
     Item,
@@ -38,6 +40,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import Key
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 
@@ -84,6 +87,7 @@ class JobAuthorship:
         store: Store,
         queries: JobQueries,
         trusted_keys: TrustedKeys,
+        roles: Roles,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
@@ -96,6 +100,8 @@ class JobAuthorship:
         self._earlier: dict[ScheduleKey, ScheduledJob] = {}
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
         self._log_throttled = ThrottledLogger(_log, monotonic)
+        self.ends = JobEnds(store, queries, trusted_keys, roles, self._conditions_of)
+        """The ends of predecessors."""
         self.history = ClaimHistory()
         """The claims in the log: read before the rows of jobs, which are never behind it."""
         self.forged = 0
@@ -105,6 +111,7 @@ class JobAuthorship:
         """Look again the next time: the database was rolled back, and may have lost ops."""
         self._scheduled, self._earlier = {}, {}
         self.history.forget()
+        self.ends.forget()
 
     def remember(self, items: Iterable[Item]) -> None:
         """Remember jobs that this process has scheduled: its own ops need no verification."""
@@ -145,7 +152,8 @@ class JobAuthorship:
         for _, _, entry in found:
             if entry is not None and entry.signature is not None and entry.kind == SCHEDULE:
                 keys = self._trusted_keys.known(entry.node_id, rekeyed)
-                if keys is not None and len(entry.payload) <= _MAX_INLINE_BYTES:
+                is_newest = keys is not None and all(key.from_seq <= entry.seq for key in keys)
+                if keys is not None and is_newest and len(entry.payload) <= _MAX_INLINE_BYTES:
                     arguments = [entry], keys, self._store.writer_id.scope_id
                     self._learn(jobs_scheduled_by(authentic_entries(*arguments)))
         return found
@@ -162,15 +170,21 @@ class JobAuthorship:
             if doubt is None:
                 genuine.append(placed.job)
             else:
-                self._doubt(placed.job, doubt)
-        return genuine
+                self._set_aside(placed.job, doubt)
+        return await self._after_predecessors(genuine)
 
     async def is_scheduled(self, job: Job) -> bool:
         """Return whether a job, in any state, was scheduled by its author."""
+        if self._is_known(job):
+            return has_own_manifest(job)
         (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
         return is_genuine
 
-    def _doubt(self, job: Job, doubt: _Doubt) -> None:
+    def doubt(self, job: Job, reason: str) -> None:
+        """Leave a job alone for a while, because the table says what no authentic op says."""
+        self._set_aside(job, _Doubt(reason))
+
+    def _set_aside(self, job: Job, doubt: _Doubt) -> None:
         self.forged += doubt.level == logging.ERROR
         self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + doubt.seconds
         self._log_throttled(
@@ -235,7 +249,41 @@ class JobAuthorship:
                 done, jobs, self._read_ahead = _authentic_jobs(*arguments)
             else:
                 done, jobs, self._read_ahead = await asyncio.to_thread(_authentic_jobs, *arguments)
-            self._learn(jobs)
+            if not jobs or await self._trusted_keys.is_original(run[done - seq]):
+                self._learn(jobs)
+
+    # --- after its predecessors ------------------------------------------------------------------
+
+    async def _after_predecessors(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs whose predecessors have ended as they ask, whatever the table says."""
+        waiting = [job for job in jobs if (known := self._scheduled_as(job)) and known.item.get("after")]
+        if not waiting:
+            return jobs
+        conditions = await self._conditions_of(waiting)
+        unmet = await self.ends.unmet(conditions)
+        doubted: set[str] = set()
+        for job in waiting:
+            if job.job_id not in conditions:
+                self.doubt(job, "its predecessors can't be read")
+            elif (condition := unmet.get(job.job_id)) is not None:
+                self.doubt(job, f"no signed op shows the {condition.awaited} of {condition.predecessor}")
+            else:
+                continue
+            doubted.add(job.job_id)
+        return [job for job in jobs if job.job_id not in doubted]
+
+    async def _conditions_of(self, jobs: Sequence[Job]) -> dict[str, Sequence[Condition]]:
+        """Return by id what jobs wait for, as their authors signed it; unreadable ones are left out."""
+        unknown = [await self._queries.placed(job) for job in jobs if self._scheduled_as(job) is None]
+        if unknown:
+            await self._are_scheduled(unknown)
+        found: dict[str, Sequence[Condition]] = {}
+        for job in jobs:
+            scheduled = self._scheduled_as(job)
+            conditions = None if scheduled is None else conditions_of(scheduled.item)
+            if conditions is not None:
+                found[job.job_id] = conditions
+        return found
 
     # --- not put back ----------------------------------------------------------------------------
 

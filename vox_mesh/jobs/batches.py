@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import timedelta
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, IllegalTransition, StaleClaim, TooLarge
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs, Scheduled
+from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 OPEN: Final = tuple(state for state in JobState if state not in ENDS)
@@ -136,7 +136,7 @@ def refuse_open(batch: Iterable[Job]) -> None:
             raise refused
 
 
-async def yield_job(jobs: Jobs, reference: str, delay: timedelta, reason: str) -> Job:
+async def yield_job(jobs: Jobs, reference: str, delay: Duration, reason: str) -> Job:
     """Return a running job to the queue, stop its worker, and return the updated job."""
     try:
         job = await jobs.yield_job(reference, delay=delay, reason=reason)

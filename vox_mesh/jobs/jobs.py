@@ -15,16 +15,19 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
+    JobNotSucceeded,
+    NotAuthentic,
     OutcomeUnknown,
     Refused,
 )
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
-from vox_mesh.jobs.results import ReadArtifact, read_result
+from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
-from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
+from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -35,12 +38,14 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 from vox_mesh.model.jobs.workflow_run import name_in_workflow
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Answer, Script, Statement, new_key
@@ -52,7 +57,7 @@ _log = logging.getLogger(__name__)
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
-LONGEST_DELAY: Final = timedelta(days=365)
+_MAX_DELAY_S: Final = 365 * 86_400
 _SEED_BYTES: Final = 32
 _MAX_NAMED: Final = 10
 
@@ -90,6 +95,7 @@ class Jobs:
         nodes: Nodes,
         random_bytes: Callable[[int], bytes],
         trusted_keys: TrustedKeys,
+        roles: Roles,
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
     ) -> None:
@@ -100,7 +106,7 @@ class Jobs:
         self.clock = clock
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
-        self.authorship = JobAuthorship(store, self.queries, trusted_keys, monotonic)
+        self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
@@ -119,9 +125,9 @@ class Jobs:
         run_at: datetime | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
         max_interruptions: int | None = None,
-        backoff: timedelta | None = None,
-        lease: timedelta | Until | None = None,
-        timeout: int | None = None,
+        backoff: Duration | None = None,
+        lease: Duration | Until | None = None,
+        timeout: Duration | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
@@ -272,21 +278,20 @@ class Jobs:
         return await self._apply("job abort", script)
 
     async def yield_job(
-        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+        self, reference: Reference, *, delay: Duration = 0.0, reason: str = "given back by hand"
     ) -> Job:
         """Return a running job to the queue and stop its worker.
 
         Raises `IllegalTransition` if the job is not claimed or running.
         """
-        if not timedelta(0) <= delay <= LONGEST_DELAY:
-            raise BadValue(f"delay must be between 0 and {LONGEST_DELAY.days} days, got {delay}")
+        delay_s = checked_seconds("delay", delay, 0, _MAX_DELAY_S, hint="the longest delay is 365d")
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
         item = {
             "job_id": job.job_id,
             "claim_token": job.claim_token,
-            "not_before_ms": self.clock.now_ms + round(delay.total_seconds() * 1_000),
+            "not_before_ms": self.clock.now_ms + round(delay_s * 1_000),
             "reason": reason,
         }
         began = tracing.began()
@@ -333,7 +338,7 @@ class Jobs:
 
     async def wait(self, reference: Reference, *, timeout: Duration | None = None) -> Job:
         """Wait until the job is terminal. Raises `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(None if timeout is None else seconds_of("timeout", timeout)):
+        async with asyncio.timeout(seconds_or_none("timeout", timeout)):
             async with aclosing(self.watch(reference)) as states:
                 job = await anext(states)
             while not job.has_ended:
@@ -342,7 +347,7 @@ class Jobs:
                     job = await self.queries.find(job.job_id)
             return job
 
-    async def result(self, reference: Reference, *, timeout: float | None = None) -> Any:
+    async def result(self, reference: Reference, *, timeout: Duration | None = None) -> Any:
         """Wait until the job is terminal, and return what its handler returned, or what its command printed.
 
         Raises `JobNotSucceeded` if it did not succeed, and `TimeoutError` after `timeout` seconds.
@@ -350,13 +355,39 @@ class Jobs:
         return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
 
     async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id."""
+        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id.
+
+        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job.
+        """
         found = await self.queries.find_all(job_ids, fresh=True)
-        succeeded = [each for each in found.values() if each.state == JobState.SUCCEEDED]
-        return {
-            name_in_workflow(each.core) or each.job_id: await read_result(each, self._read_artifact)
-            for each in succeeded
-        }
+        ends = await self.authorship.ends.find(found)
+        results: dict[str, Any] = {}
+        for job_id, job in found.items():
+            end = ends.get(job_id)
+            if (job if end is None else end).state == JobState.SUCCEEDED:
+                result = await self._signed_result(job, end)
+                results[name_in_workflow(job.core) or job_id] = result
+        return results
+
+    async def signed_result(self, reference: str) -> tuple[str, Any]:
+        """Return the id and the result of an ended job, as signed ops have its name and its output.
+
+        Raises `NotAuthentic` if its row says otherwise, and `JobNotSucceeded` if it did not succeed.
+        """
+        job = await self.queries.find(reference, fresh=True)
+        if not await self.authorship.is_scheduled(job):
+            raise NotAuthentic(f"no op signed by its author schedules job {job.job_id} as the table has it")
+        ends = await self.authorship.ends.find([job.job_id])
+        return job.job_id, await self._signed_result(job, ends.get(job.job_id))
+
+    async def _signed_result(self, job: Job, end: JobEnd | None) -> Any:
+        if end is None:
+            raise NotAuthentic(f"no signed op has ended job {job.job_id} as the table has it")
+        if end.state is not JobState.SUCCEEDED:
+            raise JobNotSucceeded(f"job {job.job_id} is {end.state}")
+        if not has_own_manifest(job):
+            raise NotAuthentic(f"the manifest of job {job.job_id} was changed")
+        return await read_signed_result(job.core, end, self._read_artifact)
 
     # --- deprecated ------------------------------------------------------------------------------
 
@@ -367,7 +398,7 @@ class Jobs:
         return self.queries
 
     async def give_back(
-        self, reference: Reference, *, delay: timedelta = timedelta(0), reason: str = "given back by hand"
+        self, reference: Reference, *, delay: Duration = 0.0, reason: str = "given back by hand"
     ) -> Job:
         """Call `yield_job` under its old name, which is deprecated."""
         warn_renamed("jobs.give_back", "jobs.yield_job")

@@ -169,7 +169,7 @@ class _Log:
         """Replay all entries up to this one."""
         while self.replay.last_id < last_id:
             if not self._read:
-                self._read.extend(await self._pages.read("after", self.replay.last_id, last_id, None, None))
+                self._read.extend(await self._pages.after(self.replay.last_id, last_id))
                 if not self._read:
                     return  # the log was truncated meanwhile
             if self._read[0].id > last_id:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import JobNotSucceeded, NotKnown
 from vox_mesh.model.base.json_text import read_json
+from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.records import EXEC, Job, JobState
 
 RESULT: Final = "result"
@@ -52,10 +53,19 @@ async def read_result(job: Job, read: ReadArtifact) -> Any:
         reason = f": {job.reason}" if job.reason else ""
         hint = "see `vox-mesh job logs`" if job.has_ended else "wait until it has ended"
         raise JobNotSucceeded(f"job {job.job_id} is {job.state}{reason}", hint=hint)
-    is_command = job.kind == EXEC
-    output = outputs_of(job).get(STDOUT if is_command else RESULT)
-    if output is None:
+    return await _read_content(job.kind, {name: each.hash for name, each in outputs_of(job).items()}, read)
+
+
+async def read_signed_result(core: Mapping[str, Any], end: JobEnd, read: ReadArtifact) -> Any:
+    """Return the result of a job that has succeeded, as the op that ended it signs it."""
+    return await _read_content(core.get("kind", EXEC), end.hashes, read)
+
+
+async def _read_content(kind: str, hashes: Mapping[str, str], read: ReadArtifact) -> Any:
+    is_command = kind == EXEC
+    content_hash = hashes.get(STDOUT if is_command else RESULT)
+    if content_hash is None:
         return "" if is_command else None
-    body = await read(output.hash)
+    body = await read(content_hash)
     # A shell removes the line breaks at the end of an output, too.
     return body.decode(errors="replace").rstrip("\n") if is_command else read_json(body)

@@ -11,7 +11,6 @@ import orjson
 
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.json_text import MAX_DEPTH
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
@@ -47,8 +46,7 @@ class JobTransitions:
 
     def schedule(self, items: Sequence[Item], *effects: Statement, key: str | None = None) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`."""
-        # Manifests are embedded, and their depth was checked; all else is flat.
-        op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key, max_depth=None)
+        op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
@@ -185,15 +183,15 @@ class JobTransitions:
         more: Value = None,
         logged: Sequence[Item] | None = None,
         routing: Routing = NO_ROUTES,
-        max_depth: int | None = MAX_DEPTH,
     ) -> _JobOp:
         """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
+        # Manifests and envelopes are embedded, and their depth was checked; all else is flat.
         if logged is None:
-            text = logged_text = canonical({**payload, "at_ms": at_ms}, max_depth=max_depth)
+            text = logged_text = canonical({**payload, "at_ms": at_ms}, max_depth=None)
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
-            logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged})
+            logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
         key = new_key() if key is None else key
         return _JobOp(kind, logged_text, (*self._mesh, key, text, author, more, routing.text))
 

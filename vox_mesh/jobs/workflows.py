@@ -120,7 +120,8 @@ def _state(jobs: int, succeeded: int, unsuccessful: int) -> str:
 async def bind_outputs(core: Mapping[str, Any], jobs: Jobs) -> Mapping[str, Any]:
     """Return the core of a job with the outputs of its predecessors where its bindings say.
 
-    Raises `BadValue` if a binding names a job that is no predecessor.
+    Raises `BadValue` if a binding names a job that is no predecessor, and `NotAuthentic` if the table of jobs
+    says more about one than signed ops do.
     """
     bindings = bindings_of(core)
     if not bindings:
@@ -129,8 +130,7 @@ async def bind_outputs(core: Mapping[str, Any], jobs: Jobs) -> Mapping[str, Any]
     predecessors = {each if isinstance(each, str) else each.get("job") for each in after}
     outputs: dict[str, Any] = {}
     for ulid in dict.fromkeys(name for each in bindings for name in each.jobs):
-        job = await jobs.queries.find(ulid, fresh=True)
-        if job.job_id not in predecessors:
+        job_id, outputs[ulid] = await jobs.signed_result(ulid)
+        if job_id not in predecessors:
             raise BadValue(f"the output of job {ulid} can't be used: it is no predecessor")
-        outputs[ulid] = await jobs.result(job.job_id)
     return bind(core, {each.path: each.value(outputs) for each in bindings})

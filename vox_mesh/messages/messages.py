@@ -41,7 +41,7 @@ from vox_mesh.messages.sending import MakeStatements, MessageSender
 from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
-from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.base.durations import Duration, seconds_of, seconds_or_none
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
@@ -147,7 +147,7 @@ class Messages:
         traceparent: str | None = None,
         key: str | None = None,
         route: Route = Auto,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         statements: MakeStatements | None = None,
         ordered: bool = False,
     ) -> Message:
@@ -194,7 +194,8 @@ class Messages:
                 traceparent=traceparent or carried,
                 is_ordered=int(ordered or not to.startswith(ROLE)),
             )
-            return await self._sender.send(unsigned, route=route, timeout=timeout, statements=statements)
+            timeout_s = seconds_or_none("timeout", timeout)
+            return await self._sender.send(unsigned, route=route, timeout=timeout_s, statements=statements)
 
     async def send_routed(self, to: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
@@ -451,7 +452,7 @@ class Messages:
         warn_renamed("messages.letters", "messages.queries")
         return self.queries
 
-    async def acked(self, message: Message, timeout: float) -> bool:
+    async def acked(self, message: Message, timeout: Duration) -> bool:
         """Call `wait_for_ack` under its old name, which is deprecated."""
         warn_renamed("messages.acked", "messages.wait_for_ack")
         return await self.wait_for_ack(message, timeout)

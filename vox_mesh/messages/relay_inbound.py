@@ -35,8 +35,8 @@ from vox_mesh.model.messages.records import (
     checked_word,
     signed_order,
 )
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.store.store import Store
 

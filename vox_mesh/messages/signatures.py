@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.model.base.addresses import is_service_url
 from vox_mesh.model.base.keys import (
     MAX_TEXTS,
@@ -15,11 +16,11 @@ from vox_mesh.model.base.keys import (
     is_signed,
     join_signature,
     merkle_tree,
-    split_signature,
 )
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.messages.records import Message, signed_root
+from vox_mesh.model.messages.records import Message, signature_of, signed_root
 from vox_mesh.model.nodes.node_address import SignedAddress
+from vox_mesh.model.oplog.key_changes import NodeKeys
 from vox_mesh.observability.throttled_logger import ThrottledLogger
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
@@ -29,8 +30,12 @@ _log = logging.getLogger(__name__)
 _MAX_KNOWN: Final = 4_096
 _MAX_INLINE: Final = 2  # signatures checked on the event loop; more go to threads
 
-Keys = frozenset[str]
-_NO_KEYS: Final = Keys()
+_RECHECK_S: Final = 1.0
+"""How long new keys that the owner accepted may go unnoticed."""
+
+_RECHECK_FAILED_S: Final = 10.0
+_RECHECK_TIMEOUT_S: Final = 0.5
+_NO_KEYS: Final = NodeKeys()
 _Unsigned = tuple[Message, asyncio.Future[str]]
 
 
@@ -81,13 +86,19 @@ class Signing:
 
 
 class SenderVerifier:
-    """Check signatures. An unknown key is looked up once before its message is refused."""
+    """Check signatures. An unknown key is looked up once before its message is refused.
+
+    A replaced key counts for messages that waited when it was replaced, and for nothing else.
+    """
 
     def __init__(self, store: Store, trusted_keys: TrustedKeys, monotonic: Callable[[], float]) -> None:
         self._trusted_keys = trusted_keys
         self._mesh = store.mesh_id
-        self._keys = Recent[str, Keys](_MAX_KNOWN)
-        self._provisional = Recent[str, Keys](_MAX_KNOWN)
+        self._monotonic = monotonic
+        self._mark: str | None = None
+        self._recheck_at = 0.0
+        self._keys = Recent[str, NodeKeys](_MAX_KNOWN)
+        self._provisional = Recent[str, NodeKeys](_MAX_KNOWN)
         """The keys of nodes that have not opened their chains: looked up again for each use."""
         self._addresses = Recent[SignedAddress, bool](_MAX_KNOWN)
         self._log_throttled = ThrottledLogger(_log, monotonic)
@@ -99,6 +110,7 @@ class SenderVerifier:
 
         Without `ask`, only keys that are known already count.
         """
+        await self._notice_new_keys()
         keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
         results = await self._check_all(messages, keys)
         if ask and not all(results):
@@ -116,6 +128,7 @@ class SenderVerifier:
 
     async def is_address_genuine(self, signed: SignedAddress) -> bool:
         """Return whether an address is well-formed and was signed by the node it names. Verified once."""
+        await self._notice_new_keys()
         if signed not in self._addresses:
             node_id, url, *_ = signed.address
             is_genuine = is_service_url(url) and await self.has_signed(
@@ -129,53 +142,67 @@ class SenderVerifier:
         return True
 
     async def has_signed(self, node_id: str, text: bytes, signature: str, *, ask: bool = True) -> bool:
-        """Return whether a text was signed by this node; with `ask`, an unknown key is looked up once."""
-        known = self._keys.get(node_id, _NO_KEYS)
+        """Return whether this node signed a text with a key in force; with `ask`, its keys are looked up."""
+        known = self._keys.get(node_id, _NO_KEYS).current
         if any(is_signed(text, signature, key) for key in known):
             return True
         if not ask:
             return False
         await self._learn(node_id)
-        return any(is_signed(text, signature, key) for key in self._found(node_id) - known)
+        return any(is_signed(text, signature, key) for key in self._found(node_id).current - known)
 
     async def is_known(self, node_id: str, *, ask: bool = True) -> bool:
         """Return whether a key of this node is known; without `ask`, without looking it up."""
         if ask and node_id not in self._keys:
             await self._learn(node_id)
-        return bool(self._found(node_id))
+        return bool(self._found(node_id).known)
 
-    async def _check_all(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
+    async def _notice_new_keys(self) -> None:
+        """Forget the known keys if the owner has accepted others; keep them if the database can't be read."""
+        now = self._monotonic()
+        if now < self._recheck_at:
+            return
+        self._recheck_at = now + _RECHECK_S
+        try:
+            mark = await self._trusted_keys.read_mark(timeout=_RECHECK_TIMEOUT_S)
+        except DatabaseUnavailable:
+            self._recheck_at = now + _RECHECK_FAILED_S
+            return
+        if mark != self._mark:
+            self._mark = mark
+            self._keys, self._addresses = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
+
+    async def _check_all(self, messages: Sequence[Message], keys: Sequence[NodeKeys]) -> list[bool]:
         if len({message.signature.partition("+")[0] for message in messages}) <= _MAX_INLINE:
             return self._check(messages, keys)
         halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
         checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
         return [is_genuine for half in await asyncio.gather(*checked) for is_genuine in half]
 
-    def _check(self, messages: Sequence[Message], keys: Sequence[Keys]) -> list[bool]:
-        checked: dict[tuple[str, bytes, Keys], bool] = {}
-        """By signature, signed text and keys: messages sent together are checked once."""
+    def _check(self, messages: Sequence[Message], keys: Sequence[NodeKeys]) -> list[bool]:
+        signers: dict[tuple[str, bytes, str], str | None] = {}
+        """The key, by signature, signed text and node: messages sent together are checked once."""
         results: list[bool] = []
         for message, known in zip(messages, keys, strict=True):
-            text = message.signed_text(*self._mesh)
-            signature, root = split_signature(message.signature, text)
-            if root is not None:
-                text = signed_root(root, *self._mesh)
-            what = signature, text, known
-            if what not in checked:
-                checked[what] = any(is_signed(text, signature, key) for key in known)
-            results.append(checked[what])
+            signature, text = signature_of(message, *self._mesh)
+            what = signature, text, message.sender_node
+            if what not in signers:
+                signers[what] = known.signer(text, signature)
+            signer = signers[what]
+            is_genuine = signer is not None and known.covers(signer, message.hlc, message.signature)
+            results.append(is_genuine)
         return results
 
     async def _learn(self, node_id: str) -> None:
         found = await self._trusted_keys.of_node(node_id)
-        if not found or found == self._keys.get(node_id):  # our copy may be behind
+        if not found.known or found == self._keys.get(node_id):  # our copy may be behind
             found = await self._trusted_keys.of_node(node_id, fresh=True)
         self._provisional.pop(node_id, None)
-        if found:
+        if found.known:
             is_settled = self._trusted_keys.is_settled(node_id)
             (self._keys if is_settled else self._provisional)[node_id] = found
 
-    def _found(self, node_id: str) -> Keys:
+    def _found(self, node_id: str) -> NodeKeys:
         return self._keys.get(node_id) or self._provisional.get(node_id, _NO_KEYS)
 
     def _record_forged(self, message: Message) -> None:

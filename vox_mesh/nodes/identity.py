@@ -14,11 +14,9 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadSettings, DatabaseFault, KeyRefused
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.store.files import load_or_create, make_private
 from vox_mesh.store.slots import ID_FILE
-
-COMMANDS: Final = "/cli"
-"""The suffix of a node's id that names the chain in which its commands write."""
 
 _KEY_FILE: Final = "key.pem"
 _ID_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"

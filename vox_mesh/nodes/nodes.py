@@ -9,7 +9,14 @@ import orjson
 
 from vox_mesh.errors import NodeInUse, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, REMOVE_NODE, NodeState, missed_ticks, state_of
+from vox_mesh.model.nodes.liveness import (
+    DEAD_AFTER_TICKS,
+    REMOVE_NODE,
+    STALE_MS,
+    NodeState,
+    missed_ticks,
+    state_of,
+)
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
@@ -18,9 +25,6 @@ from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.store import Store
-
-STALE_MS: Final = 60_000
-"""How long a node may have been silent and still count as live."""
 
 _SQL: Final = named("nodes")
 _CACHE_S: Final = 5.0

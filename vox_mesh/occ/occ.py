@@ -22,6 +22,7 @@ from tenacity import (
 )
 
 from vox_mesh.errors import BadValue, Contended, OutcomeUnknown
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.ulid import derive_ulid, is_ulid
 from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
 from vox_mesh.occ.conflicts import Conflict, Conflicts
@@ -124,7 +125,7 @@ class Occ:
         agent: str | None = None,
         script_key: str | None = None,
         tries: int = TRIES,
-        patience: float = PATIENCE_S,
+        patience: Duration = PATIENCE_S,
     ) -> Result:
         """Write these columns of a row if it is still `base`, or (`None`) still absent.
 
@@ -167,7 +168,7 @@ class Occ:
         *,
         script_key: str | None = None,
         tries: int = TRIES,
-        patience: float = PATIENCE_S,
+        patience: Duration = PATIENCE_S,
     ) -> Written | None:
         """Read a row (`None`: absent), write the result of `fn`, and start over if the row has changed.
 
@@ -278,12 +279,12 @@ class Occ:
         return str(named) if changed else None
 
     async def _retry(
-        self, attempt: Callable[[], Awaitable[T]], keys: _Keys, tries: int, patience: float
+        self, attempt: Callable[[], Awaitable[T]], keys: _Keys, tries: int, patience: Duration
     ) -> T:
         """Attempt until the row does not change between reading and writing it."""
         async for turn in AsyncRetrying(
             retry=retry_if_exception_type(Contended),
-            stop=stop_after_attempt(tries) | stop_after_delay(patience),
+            stop=stop_after_attempt(tries) | stop_after_delay(seconds_of("patience", patience)),
             wait=self._backoff_s,
             sleep=self._sleep,
             reraise=True,

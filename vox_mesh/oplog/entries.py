@@ -29,6 +29,8 @@ class EntryValues(NamedTuple):
     hash: str
     signature: str | None
     remark: str | None
+    agent: str | None
+    grant: str | None
     refusals: Sequence[str | None]
     columns: Sequence[str] | None
 
@@ -46,6 +48,8 @@ class EntryBuilder:
     def __init__(self, writer_id: WriterId, clock: MeshClock) -> None:
         self._scope_id, self._repository_id = writer_id[:2]
         self._clock = clock
+        self.default_agent: str | None = None
+        """Who acts unless an op says otherwise; `None`: entries of version 1 are written."""
 
     def build(
         self, author: Identity, end: End, scripts: Sequence[Script], sealing: Sealing
@@ -53,16 +57,23 @@ class EntryBuilder:
         """Return the entries of the ops of these scripts, which follow the end of the author's chain."""
         repository = self._repository_id
         now_ms = self._clock.now_ms
+        default = self.default_agent
         entries: list[EntryValues] = []
         seq, prev = end
         for script in _in_order(scripts):
-            kind, payload, dependencies, signed, remark = script.op or _NO_OP
+            kind, payload, dependencies, signed, remark, agent, grant = script.op or _NO_OP
+            if default is None:
+                agent = grant = None
+            elif agent is None:
+                agent = default
             seq += 1
             if kind == SEAL:
                 payload = sealing.payload(seq)
             hlc = str(self._clock.tick(now_ms))
             deps = orjson.dumps(dependencies).decode() if dependencies else "[]"
-            own = chain.hash_of(author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev)
+            own = chain.hash_of(
+                author.chain, seq, script.key, kind, hlc, deps, payload, repository, prev, agent, grant
+            )
             entries.append(
                 EntryValues(
                     seq=seq,
@@ -75,6 +86,8 @@ class EntryBuilder:
                     hash=own,
                     signature=self._sign(author, own) if signed else None,
                     remark=remark,
+                    agent=agent,
+                    grant=grant,
                     refusals=_reasons(script),
                     columns=script.columns or None,
                 )

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -40,7 +39,7 @@ _TEXT_SUFFIX: Final = "_text"  # of a column that should be canonical JSON and i
 _END_PREFIX: Final = b'{"entries":'
 _KIND_MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
 _MAX_LINE_BYTES: Final = 64 * 2**20
-_columns: Final = itemgetter(*LogEntry._fields)
+_ADDED_COLUMNS: Final = ("agent", "grant")  # only in entries of version 2
 
 
 class ExportHeader(NamedTuple):
@@ -93,6 +92,9 @@ def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
     record: dict[str, Any] = entry._asdict()
     for name in _JSON_COLUMNS:
         record[name] = orjson.Fragment(record[name])
+    if entry.agent is None and entry.grant is None:
+        for name in _ADDED_COLUMNS:
+            del record[name]
     if entry.accepted in (0, 1):
         record["accepted"] = bool(entry.accepted)
     if unfit:
@@ -307,7 +309,8 @@ def _entry(path: Path, number: int, line: bytes, header: ExportHeader) -> LogEnt
             record[name] = record[name + _TEXT_SUFFIX] if name in unfit else _canonical(record[name])
         if isinstance(record["accepted"], bool):
             record["accepted"] = int(record["accepted"])
-        entry = LogEntry._make(_columns(record))
+        columns = (record[name] for name in LogEntry._fields if name in record or name not in _ADDED_COLUMNS)
+        entry = LogEntry(*columns)
         is_ours = isinstance(record["node_id"], str) and _json_line(_record(entry, unfit)) == line
         is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
     except orjson.JSONDecodeError as error:

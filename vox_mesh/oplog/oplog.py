@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
+from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
@@ -23,8 +24,9 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
-from vox_mesh.oplog.pages import MAX_POSITION, Pace, Pages
+from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
@@ -32,7 +34,7 @@ from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
-from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.oplog.writer import READERS, OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
@@ -84,6 +86,7 @@ class OpLog:
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._mail = MailAudit(store, trusted_keys)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -99,18 +102,19 @@ class OpLog:
         *,
         deps: Sequence[str] = (),
         key: str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Outcome:
         """Append an op, and apply it or defer it until its dependencies are applied.
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
         """
+        timeout_s = seconds_or_none("timeout", timeout)
         known = self._kinds.find_authorable(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
         if not (deps or known.does_something):
             script = Script(key=key, appendable=known.appendable, op=Op(kind, canonical(payload)))
-            return await self._store.write(script, timeout=timeout)
+            return await self._store.write(script, timeout=timeout_s)
         op_id = new_key() if key is None else key
         standing = await self._dependency_state(known, op_id, deps)
         statements = await self._statements(known, op_id, payload, deps, standing)
@@ -118,7 +122,7 @@ class OpLog:
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
         script = Script(*statements, key=op_id, op=op)
         script.may_come_again = key is not None  # no other process sends a generated key
-        outcome = await self._store.write(script, timeout=timeout)
+        outcome = await self._store.write(script, timeout=timeout_s)
         if standing is DependencyState.DEFERRED:
             # It is stored: if this fails (database unreachable, clock off), a node applies it later.
             with suppress(MeshError):
@@ -178,6 +182,12 @@ class OpLog:
         """Return the script of an op that records a step of the database's clock."""
         return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
 
+    async def hear_of_readers(self) -> None:
+        """Name agents in new entries from now on, if every live node knows such entries."""
+        if not self._writer.names_agents:
+            rows = await self._read("seal_and_readers", self._writer.identity.chain, *READERS, fresh=True)
+            self._writer.hear_of_readers(rows[0]["oldest"])
+
     @property
     def is_seal_due(self) -> bool:
         """Return whether there are verdicts that no seal covers."""
@@ -186,10 +196,16 @@ class OpLog:
     # --- reading ---------------------------------------------------------------------------------
 
     async def tail(
-        self, limit: int = 20, *, node_id: str | None = None, kind: str | None = None
+        self,
+        limit: int = 20,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
     ) -> list[LogEntry]:
         """Return the last entries, in the order of their commits."""
-        found = await self._pages.newest(limit, node_id, kind)
+        found = await self._pages.newest(limit, EntryFilter(node_id, kind, agent, job_id))
         self._merge_times(found)
         return found[::-1]
 
@@ -200,12 +216,15 @@ class OpLog:
         *,
         node_id: str | None = None,
         kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
         up_to: int = MAX_POSITION,
     ) -> list[LogEntry]:
         """Return up to `limit` entries committed after the one with this id, and up to another one."""
         found: list[LogEntry] = []
+        which = EntryFilter(node_id, kind, agent, job_id)
         while len(found) < limit:
-            page = await self._pages.read("after", after_id, up_to, node_id, kind, limit=limit - len(found))
+            page = await self._pages.after(after_id, up_to, which, limit - len(found))
             if not page:
                 break
             found += page
@@ -214,16 +233,23 @@ class OpLog:
         return found
 
     async def follow(
-        self, after_id: int, *, node_id: str | None = None, kind: str | None = None
+        self,
+        after_id: int,
+        *,
+        node_id: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        job_id: str | None = None,
     ) -> AsyncGenerator[LogEntry, None]:
         """Yield the entries committed after the one with this id, without end; outages are waited out."""
+        which = EntryFilter(node_id, kind, agent, job_id)
         async for turn in self._store.changes():
             newest, page = after_id, list[LogEntry]()
             with turn.retry_if_unavailable():
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
-                page = await self._pages.read("after", after_id, MAX_POSITION, node_id, kind, limit=_FOLLOWED)
+                page = await self._pages.after(after_id, wanted=which, limit=_FOLLOWED)
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id
@@ -238,7 +264,7 @@ class OpLog:
         newest: int = (await self._read("last_id", fresh=True)).value or 0
         if newest >= after_id:
             return after_id  # only our copy was behind
-        for entry in await self._pages.newest(1, None, ROLLED_BACK):
+        for entry in await self._pages.newest(1, EntryFilter(kind=ROLLED_BACK)):
             log = parse(entry.payload)["log"]
             if log["known_id"] >= after_id:
                 return min(newest, int(log["last_id"]))
@@ -329,7 +355,7 @@ class OpLog:
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
         reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
-        return reports if node_id is not None else [*reports, *past.reports]
+        return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 
     async def verify_chains(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()

@@ -28,6 +28,18 @@ _BYTES_PER_ENTRY: Final = 4_096
 """How many payload bytes count as one entry."""
 
 
+class EntryFilter(NamedTuple):
+    """Which entries to read: of one chain, kind and agent, and about one job, or of all."""
+
+    node_id: str | None = None
+    kind: str | None = None
+    agent: str | None = None
+    job_id: str | None = None
+
+
+ALL_ENTRIES: Final = EntryFilter()
+
+
 class ChainRun(NamedTuple):
     """Entries of a chain, and the mark of the ops by which keys were accepted when they were read."""
 
@@ -82,20 +94,28 @@ class Pages:
                 yield entry
             last_id, time = page[-1].id, page[-1].hlc
 
-    async def newest(self, limit: int, node_id: str | None, kind: str | None) -> list[LogEntry]:
-        """Return the last entries, of one chain and kind or of all, newest first."""
+    async def after(
+        self,
+        after_id: int,
+        up_to: int = MAX_POSITION,
+        wanted: EntryFilter = ALL_ENTRIES,
+        limit: int = MAX_PAGE_ENTRIES,
+    ) -> list[LogEntry]:
+        """Return a page of the wanted entries committed after one and up to another, oldest first."""
+        return await self.read("after", *wanted, after_id, up_to, limit=limit)
+
+    async def newest(self, limit: int, wanted: EntryFilter) -> list[LogEntry]:
+        """Return the last entries that are wanted, newest first."""
+        is_of_chain = wanted.node_id is not None
         found: list[LogEntry] = []
         before = MAX_POSITION
         while len(found) < limit:
-            left = limit - len(found)
-            if node_id is None:
-                page = await self.read("tail", kind, before, limit=left)
-            else:
-                page = await self.read("chain_tail", node_id, kind, before, limit=left)
+            statement = "chain_tail" if is_of_chain else "tail"
+            page = await self.read(statement, *wanted, before, limit=limit - len(found))
             if not page:
                 break
             found += page
-            before = page[-1].id if node_id is None else page[-1].seq
+            before = page[-1].seq if is_of_chain else page[-1].id
         return found
 
 

@@ -6,6 +6,7 @@ merely written to a table have no effect. The latest by hybrid time is in force.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.authorship import Owner, initialisation
+from vox_mesh.model.oplog.chain import COMMANDS
+from vox_mesh.model.oplog.key_changes import MAX_MAIL, NO_ENTRIES, ChainEnd, change_payload
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import COMMANDS
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.ownership import Ownership
@@ -32,6 +34,8 @@ from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
 
 _SQL: Final = named("roles")
 _NODES: Final = named("nodes")
@@ -229,24 +233,45 @@ class Roles:
                 f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
                 hint="copy it from the refusal that the node logged",
             )
+        mail, last_sent = await self._deliverable_mail(node_id)
+        ends = await self._chain_ends(node_id)
+        mesh = self._store.mesh_id
+        still_writes = "node_still_writes"
+        payload = change_payload(node_id, public_key, ends, mail)
+        recorded = canonical({chain: [*end] for chain, end in ends.items()})
+        effects = (
+            *await self._refuse_owner(node_id),
+            Statement(_SQL["refuse_unless_chains_end"], (*mesh, recorded), refusal=still_writes),
+            Statement(_SQL["refuse_if_sent_after"], (*mesh, node_id, last_sent), refusal=still_writes),
+            Statement(_SQL["accept_key"], (*mesh, canonical(payload["from"]), public_key)),
+            # A process that still has the old key is fenced.
+            Statement(_NODES["raise_incarnation"], (*mesh, node_id)),
+            Statement(_SQL["forget_key_request"], (*mesh, node_id)),
+        )
+        return public_key, await self._record_decision(REKEY, payload, *effects)
+
+    async def _chain_ends(self, node_id: str) -> dict[str, ChainEnd]:
+        """Return where the chains of a node end; raise `NotKnown` if it has no key."""
         rows = await self._read("chains_of", node_id, node_id + COMMANDS)
-        if not rows:
+        if not rows[0]["is_known"]:
             raise NotKnown(
                 f"key of {node_id!r} not found: it has written nothing yet",
                 hint="run `vox-mesh nodes --all` to see all nodes",
             )
-        since = {row["node_id"]: row["seq"] + 1 for row in rows}
-        writer_id, places = self._store.mesh_id, canonical(since)
-        effects = (
-            *await self._refuse_owner(node_id),
-            Statement(_SQL["refuse_unless_chains_at"], (*writer_id, places), refusal="node_still_writes"),
-            Statement(_SQL["accept_key"], (*writer_id, places, public_key)),
-            # A process that still has the old key is fenced.
-            Statement(_NODES["raise_incarnation"], (*writer_id, node_id)),
-            Statement(_SQL["forget_key_request"], (*writer_id, node_id)),
-        )
-        payload = {"node": node_id, "key": public_key, "from": since}
-        return public_key, await self._record_decision(REKEY, payload, *effects)
+        return {
+            row["node_id"]: ChainEnd(row["seq"], row["hash"]) if row["seq"] else NO_ENTRIES for row in rows
+        }
+
+    async def _deliverable_mail(self, node_id: str) -> tuple[list[str], int]:
+        """Return the signatures of messages of a node that can still be delivered, and the last message's id.
+
+        The oldest ones, if there are too many.
+        """
+        rows = await self._read("mail_of", node_id, MAX_MAIL)
+        if len(rows) == MAX_MAIL:
+            _log.warning("messages beyond the first %d are not kept: node_id=%s", MAX_MAIL, node_id)
+        kept = [row["signature"].decode(errors="replace") for row in rows if row["signature"] is not None]
+        return kept, rows[0]["last_id"]
 
     async def _refuse_owner(self, node_id: str) -> Sequence[Statement]:
         """Return a refusal for the owner, whose ops are believed by its key."""

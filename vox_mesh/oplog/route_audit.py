@@ -28,7 +28,7 @@ class RouteAudit:
         self, read: ReadEntries, node_id: str | None, last_id: int | None
     ) -> list[RouteFinding]:
         """Return the completions that were not allowed, and the claims without one, of one chain or all."""
-        check = RouteCheck(await self._history())
+        check = RouteCheck(await self.history())
         if check.is_needed:
             pace = Pace()
             for step, chain in ((check.learn, None), (check.check, node_id)):
@@ -43,7 +43,7 @@ class RouteAudit:
 
         `None` if the author was allowed to claim it, or if its claim is not in the log.
         """
-        routes = await self._history()
+        routes = await self.history()
         if most_specific(routes.patterns, kind) is None:
             return None
         chain, before = completion.node_id, completion.seq
@@ -54,7 +54,8 @@ class RouteAudit:
             before = page[-1].seq
         return None
 
-    async def _history(self) -> RouteHistory:
+    async def history(self) -> RouteHistory:
+        """Return the routes that the owner has set, and when."""
         routes = RouteHistory(await self._roles.witness())
         async for entry in self._pages.of_kind(ROUTE):
             routes.hear(entry)

@@ -12,9 +12,10 @@ import orjson
 
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
-from vox_mesh.nodes.identity import COMMANDS
+from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.sealed_verdicts import SealedVerdicts
@@ -48,6 +49,8 @@ class TrustedKeys:
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
+        self._changes: dict[str, list[KeyChange]] = {}
+        self._closed_chains = ClosedChains(store)
         self._mark: str | None = None
 
     @property
@@ -58,9 +61,10 @@ class TrustedKeys:
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening, self._provisional = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
-        self._accepted, self._mark = {}, None
+        self._accepted, self._changes, self._mark = {}, {}, None
+        self._closed_chains.learn({})
 
-    async def of_node(self, node_id: str, *, fresh: bool = False) -> frozenset[str]:
+    async def of_node(self, node_id: str, *, fresh: bool = False) -> NodeKeys:
         """Return all keys with which a node, or a command under its identity, may have signed.
 
         It takes one query, unless the owner has accepted keys since the last one.
@@ -71,7 +75,20 @@ class TrustedKeys:
         if not found and not begun.entries:
             # An earlier version recorded a node's key without opening its chain: there is nothing else.
             found = {key for chain in chains for key in begun.recorded.get(chain, ())}
-        return frozenset(found)
+        changes = self._changes.get(node_id, ())
+        return NodeKeys(frozenset(found).difference(change.public_key for change in changes), changes)
+
+    async def read_mark(self, *, timeout: float | None = None) -> str | None:
+        """Return the mark of the ops by which keys were accepted, as our copy of the database has it."""
+        mark: str | None = (
+            await self._store.read(_SQL["rekeyed"], self._store.mesh_id, timeout=timeout)
+        ).value
+        return mark
+
+    async def rekeyed_nodes(self) -> list[str]:
+        """Return the nodes whose keys the owner has replaced."""
+        await self._learn_accepted(await self.read_mark())
+        return sorted(self._changes)
 
     def is_settled(self, node_id: str) -> bool:
         """Return whether the node was seen to have opened its chain: until then, others may open it first."""
@@ -80,7 +97,7 @@ class TrustedKeys:
     async def of_chain(self, chain: str) -> list[Key]:
         """Return the keys of a chain, in the order in which they came into force."""
         if chain in self._opening:
-            await self._learn_accepted((await self._store.read(_SQL["rekeyed"], self._store.mesh_id)).value)
+            await self._learn_accepted(await self.read_mark())
         else:
             await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
         return self._keys(chain)
@@ -107,7 +124,12 @@ class TrustedKeys:
         keys = self.known(entry.node_id, mark)
         if keys is None:
             keys = await self.of_chain(entry.node_id)
-        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+        is_signed = is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+        return is_signed and await self.is_original(entry)
+
+    async def is_original(self, entry: LogEntry) -> bool:
+        """Return whether a signed entry was not put in place of another since its key was replaced."""
+        return await self._closed_chains.has(entry)
 
     async def is_sealed(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, and a seal that has its verdict."""
@@ -123,9 +145,10 @@ class TrustedKeys:
         return witness.is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
+        accepted = self._accepted.get(chain, [])
         opening = self._opening.get(chain) or self._provisional.get(chain)
-        keys = [] if opening is None else [Key(chain, 1, opening)]
-        return keys + [key for key in self._accepted.get(chain, ()) if key.from_seq > 1 or opening is None]
+        is_replaced = bool(accepted) and accepted[0].from_seq <= 1  # before it had opened the chain
+        return accepted if opening is None or is_replaced else [Key(chain, 1, opening), *accepted]
 
     # --- looking up ------------------------------------------------------------------------------
 
@@ -138,7 +161,7 @@ class TrustedKeys:
             first = begun.entries.get(chain)
             if first is None or chain in self._opening:
                 continue
-            own = [key.public_key for key in self._keys(node_id)]
+            own = [key.public_key for key in (*self._keys(node_id), *self._changes.get(node_id, ()))]
             candidates = [*begun.recorded.get(chain, ()), *own]
             opening = opening_key(first, candidates, self._store.writer_id.scope_id)
             # A command has its node's key: no other one opens its chain once the node has opened its own.
@@ -187,6 +210,8 @@ class TrustedKeys:
         for key in sorted(witness.accepted_keys):
             accepted.setdefault(key.node_id, []).append(key)
         self._accepted, self._mark = accepted, mark if is_settled else _UNSETTLED
+        self._changes = {node_id: witness.changes_of(node_id) for node_id in witness.rekeyed_nodes}
+        self._closed_chains.learn(self._changes)
 
     async def _is_refused(self, entry: LogEntry, witness: ChainWitness) -> bool:
         """Return whether an op that is marked as refused is not the owner's, or a seal says that it was."""

@@ -27,6 +27,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, STALE_MS
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
     from vox_mesh.oplog.planted_keys import Apply
 
 _log = logging.getLogger(__name__)
+
+AGENTS_NAMED: Final = 18
+"""The schema version since which entries name the agent that acts."""
+
+READERS: Final = (STALE_MS, DEAD_AFTER_TICKS)
+"""When a node counts as a reader of the log."""
 
 _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
@@ -87,13 +94,18 @@ class OpLogWriter:
         registration: Registration | None = None,
         witness: StoreWitness | None = None,
         on_rejoin: Callable[[], None] = lambda: None,
+        agent: str | None = None,
     ) -> None:
-        """`on_rejoin` is called when the node has joined again after a rollback."""
+        """`on_rejoin` is called when the node has joined again after a rollback.
+
+        `agent` acts unless an op says otherwise; by default it is the node.
+        """
         self._load_identity = load
         self._identity: Identity | None = None
         self._mesh = writer_id[:2]
         self._clock = clock
         self._entry_builder = EntryBuilder(writer_id, clock)
+        self._agent = agent
         self.database_clock = DatabaseClock(clock)
         self._registration = registration
         self.witness = StoreWitness() if witness is None else witness
@@ -137,6 +149,16 @@ class OpLogWriter:
     def is_chain_open(self) -> bool:
         """Return whether the chain is known to have an entry, by which others know this writer's key."""
         return self._acknowledged is not None and self._acknowledged.seq > 0
+
+    @property
+    def names_agents(self) -> bool:
+        """Return whether new entries name the agent that acts."""
+        return self._entry_builder.default_agent is not None
+
+    def hear_of_readers(self, oldest: int | None) -> None:
+        """Take in the oldest version that a live node runs: once all know agents, entries name them."""
+        if oldest is None or oldest >= AGENTS_NAMED:
+            self._entry_builder.default_agent = self._agent or self.identity.node_id
 
     def open_script(self) -> Script:
         """Return the script of an op that does nothing but open the chain; it may wait in the spool."""
@@ -261,7 +283,7 @@ class OpLogWriter:
         if any(entry.columns for entry in entries):  # only the database knows their answers
             accepted = verdicts()
         elif len(entries) == 1:
-            accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:10]))
+            accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:12]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
         return BatchWrapper(preface, Statement(_ON_TIME, window), accepted, verdicts)
@@ -316,7 +338,7 @@ class OpLogWriter:
 
     async def read_end(self, database: DirectDatabase) -> End:
         """Read where the chain ends, without relying on earlier knowledge."""
-        rows = await self._ask(database, "chain_tail", None, 2**63 - 1, 1)
+        rows = await self._ask(database, "chain_tail", None, None, None, 2**63 - 1, 1)
         if not rows:
             return End()
         last = rows[0]
@@ -332,7 +354,7 @@ class OpLogWriter:
             _SQL["refuse_unless_chain_ends"], (*mesh, end.hash if end.seq else None), refusal="chain_moved"
         )
         key = Statement(_SQL["record_key"], (*mesh, self.identity.key.public))
-        return [guard, key, Statement(_SQL["append_one"], (*mesh, *entry[:10]))]
+        return [guard, key, Statement(_SQL["append_one"], (*mesh, *entry[:12]))]
 
     # --- the end of the chain --------------------------------------------------------------------
 
@@ -343,7 +365,9 @@ class OpLogWriter:
             if self._registration is None:
                 await self._begin_command(database)
             known = End()
-            start = (await self._ask(database, "last_seal")).value or 1
+            seal, oldest = (await self._ask(database, "seal_and_readers", *READERS))[0]
+            self.hear_of_readers(oldest)
+            start = seal or 1
         else:
             start = known.seq
         rows = await self._ask(database, "chain_from", start, _PAGE_ENTRIES)

@@ -10,6 +10,7 @@ from typing import Final
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import MIN_TTL_S
+from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.locks.records import Lock, milliseconds_at
 from vox_mesh.model.rhythm.tempo import Until, end_of
 from vox_mesh.rhythm.context import RhythmContext
@@ -57,12 +58,12 @@ class BeatLocks:
         until: Until | str = Until.PHASE,
         *,
         agent: str | None = None,
-        wait: float = 0.0,
+        wait: Duration = 0.0,
         shared: bool = False,
     ) -> BeatLock:
         """Acquire all of the keys until the phase or bar ends, or none and raise `LockHeld`.
 
-        `wait` is in seconds. After a wait, the phase or bar in which the lock was acquired counts.
+        After a wait, the phase or bar in which the lock was acquired counts.
         """
         now_ms = self._context.times.now_ms
         ends_ms = self.ends_ms(until, now_ms)
@@ -90,7 +91,7 @@ class BeatLocks:
         until: Until | str = Until.PHASE,
         *,
         agent: str | None = None,
-        wait: float = 0.0,
+        wait: Duration = 0.0,
         shared: bool = False,
     ) -> AbstractAsyncContextManager[BeatLock]:
         """Acquire for the duration of the body, at most until the phase or bar ends.
@@ -101,7 +102,13 @@ class BeatLocks:
 
     @asynccontextmanager
     async def _hold(
-        self, keys: str | Sequence[str], until: Until | str, *, agent: str | None, wait: float, shared: bool
+        self,
+        keys: str | Sequence[str],
+        until: Until | str,
+        *,
+        agent: str | None,
+        wait: Duration,
+        shared: bool,
     ) -> AsyncIterator[BeatLock]:
         lock = await self.acquire(keys, until, agent=agent, wait=wait, shared=shared)
         async with self._locks.keep(lock, None):

@@ -17,6 +17,7 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
+from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.tempo import Beat
@@ -213,8 +214,9 @@ class StatusClaimWriter:
                 self._live[agent, task] = repeat
                 self._pending[agent, task, beat.epoch_ms] = repeat
 
-    async def flush(self, timeout: float | None = None) -> None:
+    async def flush(self, timeout: Duration | None = None) -> None:
         """Write or spool all claims now. Claims that fail remain for the next call."""
+        timeout_s = seconds_or_none("timeout", timeout)
         async with self._write_lock:
             excess = len(self._pending) - MAX_WAITING
             if excess > 0:
@@ -222,7 +224,7 @@ class StatusClaimWriter:
                     del self._pending[key]
                 self._drop(excess, "claims waiting for the database")
             for batch in list(self._batches()):
-                outcome = await self._context.store.write(self._script(batch), timeout=timeout)
+                outcome = await self._context.store.write(self._script(batch), timeout=timeout_s)
                 self._spooled = self._spooled + len(batch) if outcome.spooled else 0
                 for key, (pending, _) in batch.items():
                     if self._pending.get(key) is pending:

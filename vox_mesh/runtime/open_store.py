@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.runtime.foreign_home import make_database, refuse_foreign_home
 from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.read_watermark import ReadWatermark
@@ -56,6 +57,7 @@ def slot_of(settings: Settings, role: Role) -> Slot | None:
         return None
     refuse_unsafe_home(settings.home_dir, settings.file_path)
     make_home(settings.home_dir)
+    refuse_foreign_home(settings)
     return take_slot(settings.home_dir, settings.node_id)
 
 
@@ -234,6 +236,7 @@ async def open_engine(settings: Settings, note: Note = ignore_note, *, beside_ot
             refuse_foreign_file(settings.file_path)
         if settings.file_path.absolute().is_relative_to(settings.home_dir.absolute()):
             make_home(settings.home_dir)
+            make_database(settings.file_path, settings.home_dir)
         return await FileEngine.open(settings.file_path)
     arguments = settings.endpoint, _token(settings), settings.db_request_timeout, note
     match settings.db_driver:

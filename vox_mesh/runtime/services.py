@@ -235,6 +235,7 @@ class MeshServices(RenamedAttributes):
             self.nodes,
             self._dependencies.secret,
             self.trusted_keys,
+            self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
         )

@@ -46,7 +46,7 @@ def set_variables(path: Path, values: Mapping[str, str], *, removed: Collection[
 
 
 def _settings_in(text: str) -> dict[str, str | None]:
-    """Return the settings of the mesh in the text of a `.env` file, by variable, with references as written."""
+    """Return the mesh's settings in the text of a `.env` file, by variable, with references as written."""
     from dotenv import dotenv_values  # imported late, as where settings are read
 
     found = dotenv_values(stream=StringIO(text), interpolate=False)

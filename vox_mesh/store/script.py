@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.ulid import UlidSource, is_ulid
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import NO_ROWS, Rows, Value, check_values
 
 MAX_ANSWER_COLUMNS: Final = 12
@@ -101,7 +102,8 @@ class Answer:
 class Op(NamedTuple):
     """A script's entry in the op log: its kind, its payload as canonical JSON, the ops it depends on.
 
-    `signed`: the entry gets its own signature. `remark`: the reason recorded when it is accepted.
+    `signed`: the entry gets its own signature. `remark`: the reason recorded when it is accepted. `agent`
+    acts, by `grant`; by default it is the agent of the current task, or that of the writer.
     """
 
     kind: str
@@ -109,6 +111,8 @@ class Op(NamedTuple):
     deps: tuple[str, ...] = ()
     signed: bool = False
     remark: str | None = None
+    agent: str | None = None
+    grant: str | None = None
 
 
 class Script:
@@ -178,6 +182,8 @@ class Script:
             weight += statement.weight
         if op is not None:
             weight += 2 * len(op.payload) + _OP_BYTES
+            if op.agent is None and (agent := current_agent()) is not None:
+                self.op = op._replace(agent=agent)
         if weight > MAX_SCRIPT_BYTES:
             raise BadValue(f"the script's values take {weight} bytes; at most {MAX_SCRIPT_BYTES} fit")
         self.weight = weight

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from vox_mesh.errors import StoreClosed, WrongThread
+from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.runtime import loop
 
 T = TypeVar("T")
@@ -30,10 +31,11 @@ _limits: Final = _Limits()
 
 
 @contextmanager
-def timeout(seconds: float | None) -> Iterator[None]:
+def timeout(seconds: Duration | None) -> Iterator[None]:
     """Limit the total time of all calls in the block; the running one is cancelled with `TimeoutError`."""
     outer = _limits.until
-    own = None if seconds is None else time.monotonic() + seconds
+    limit_s = seconds_or_none("seconds", seconds)
+    own = None if limit_s is None else time.monotonic() + limit_s
     _limits.until = min((each for each in (outer, own) if each is not None), default=None)
     try:
         yield

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.base import durations
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.observability.deprecation import warn_renamed
@@ -55,20 +54,20 @@ class ManualClock:
         """Return the seconds of a clock that is never set back."""
         return time.monotonic() + self._ahead_ms / 1_000
 
-    async def advance(self, duration: str | int | timedelta) -> None:
+    async def advance(self, duration: Duration) -> None:
         """Skip this much time (`"5m"`) for all nodes and the database; then the live nodes do what is due.
 
         Leases, locks and messages that were not renewed within that time have expired. A body that runs under
         a lock that expired is cancelled with `LockLost`, as usual.
         """
-        passed_ms = round(durations.seconds_of("duration", duration) * 1_000)
+        passed_ms = round(seconds_of("duration", duration) * 1_000)
         if passed_ms < 0:
             raise BadValue(f"duration must not be negative, got {duration}")
         self._ahead_ms += passed_ms
         # A lock that is lost by this cancels its body, which may be what advances the clock.
         await to_the_end(asyncio.create_task(self._on_advance(), name="vox-mesh-manual-clock"))
 
-    async def turn(self, duration: str | int | timedelta) -> None:
+    async def turn(self, duration: Duration) -> None:
         """Call `advance`. Deprecated."""
         warn_renamed("ManualClock.turn", "ManualClock.advance")
         await self.advance(duration)

@@ -37,7 +37,8 @@ def topic_of(entry: LogEntry) -> str:
 def stamped_record(mesh: MeshServices, entry: LogEntry) -> dict[str, Any]:
     """Return an entry for a JSON encoder, with the bar and beat of its timestamp."""
     record = record_of(entry, max_depth=MAX_STORED_DEPTH)
-    return {**record, **stamp_of(mesh, entry.hlc)._asdict()}
+    acting = {"agent": entry.agent, "grant": entry.grant}
+    return {**record, **acting, **stamp_of(mesh, entry.hlc)._asdict()}
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ def test_the_tail_shows_the_last_entries_by_chain_and_kind(vox: VoxCommand, node
     last = vox("oplog", "tail", "--kind", "note", "--node", node.node_id, "--limit", "1", "--json").document
     assert [entry["payload"] for entry in last] == [{"text": "two"}]
     heading, first, *_ = vox("oplog", "tail").out.splitlines()
-    assert heading.split() == ["hlc", "node_id", "seq", "op_id", "kind", "verdict", "payload"]
-    assert first.split()[1:3] == [node.node_id, "1"]
+    assert heading.split() == ["hlc", "node_id", "agent", "seq", "op_id", "kind", "verdict", "payload"]
+    assert first.split()[1:4] == [node.node_id, node.node_id, "1"]
     assert vox("oplog", "tail", "--node", "unknown").out == "none\n"
 
 

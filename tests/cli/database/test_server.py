@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.cli.conftest import VoxCommand
+from tests.support.running.repositories import GIT_SETTINGS
 from tools.forked import Process
 from tools.install_sqld import binary, extensions
 from tools.sqld import free_port, is_healthy, wait_for_start
@@ -172,3 +173,27 @@ def test_the_server_gets_no_secrets_of_the_mesh(installed: VoxCommand, token: st
         seen = Path(f"/proc/{process.pid}/environ")
         if seen.exists() and os.access(seen, os.R_OK):
             assert b"secret-of-the-mesh" not in seen.read_bytes()
+
+
+def test_a_second_home_joins_a_started_server_and_its_first_job_runs(
+    installed: VoxCommand, token: str, address: str, tmp_path: Path
+) -> None:
+    """From a server to a job on another machine; the database of another application is refused."""
+    first, second = (VoxCommand(tmp_path / name, **GIT_SETTINGS) for name in ("first", "second"))
+    join = ("join", f"http://{address}", "--token-file", "given.token")
+    with installed.running(
+        "server", "start", "--listen", address, "--data", str(tmp_path / "data")
+    ) as server:
+        _wait_for(f"http://{address}", server)
+        for home in (first, second):
+            home.folder.mkdir()
+            (home.folder / "given.token").write_text(token)
+        assert _type_of(_ask(f"http://{address}", token, "CREATE TABLE customers (name)")) == "ok"
+        refused = first(*join)
+        assert (refused.code, refused.err.count("\n")) == (2, 1), refused
+        assert ("customers" in refused.err, "[foreign_database]" in refused.error) == (True, True), refused
+        assert _type_of(_ask(f"http://{address}", token, "DROP TABLE customers")) == "ok"
+        assert [home(*join).code for home in (first, second)] == [0, 0]
+        with first.running("up", "--worker-exec"):
+            ran = second("job", "schedule", "--wait", "--isolated", "--", "true")
+        assert (ran.code, ran.out.splitlines()[-1].split(" ")[-1]) == (0, "succeeded"), ran

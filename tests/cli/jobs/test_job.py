@@ -68,7 +68,8 @@ def test_once_schedules_a_job_once_and_says_so(vox: VoxCommand) -> None:
         ended = vox("job", "schedule", *asked, *more)
         line = rf"vox-mesh: already succeeded \d+ s ago \(job {job_id[:12]}\), not run again\n"
         assert (ended.code, bool(re.fullmatch(line, ended.err))) == (4, True)
-    heading, line = vox("job", "schedule", *asked).out.splitlines()
+    assert vox("job", "schedule", *asked).out == f"found job {job_id[:12]} (test.work)\n"
+    heading, line = vox("job", "schedule", "-v", *asked).out.splitlines()
     assert heading.split() == ["job_id", "ulid", "kind", "is_new"]
     assert line.split() == [job_id[:12], first["ulid"], "test.work", "no"]
     failed = scheduled(vox, "--once", "--kind", "test.fail")["job_id"]
@@ -399,7 +400,7 @@ def test_one_that_waits_is_notified_when_the_job_ends(
 def test_a_job_is_scheduled_and_waited_for_in_one(vox: VoxCommand) -> None:
     ulid = new_key()
     with vox.launch("job", "schedule", "--once", "--wait", "--ulid", ulid, "--", "false") as plain:
-        assert plain.stdout.readline().startswith("job_id")  # so it is scheduled
+        assert plain.stdout.readline().startswith("scheduled job")  # so it is scheduled
         asked = ("job", "schedule", "--once", "--wait", "--json", "--ulid", ulid, "--", "false")
         with vox.launch(*asked) as documents:
             done(ulid)
@@ -407,7 +408,7 @@ def test_a_job_is_scheduled_and_waited_for_in_one(vox: VoxCommand) -> None:
         text = plain.communicate(_PATIENCE_S)[0]
     assert (documents.wait(), "already" in err) == (1, True)
     assert ('"is_new": false' in out, '"exit_code": 1' in out) == (True, True)
-    assert (plain.wait(), "failed" in text) == (1, True)
+    assert (plain.wait(), text.split(" ", 2)[2]) == (1, "failed: ended with exit code 1\n")
 
 
 def test_in_a_terminal_there_is_a_progress_bar(vox: VoxCommand) -> None:

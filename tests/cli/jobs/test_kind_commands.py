@@ -37,7 +37,7 @@ def test_what_is_decided_of_a_kind_is_reported_and_what_is_not_named_stays(share
     assert decide("resume") == shown
     heading, line = (each.split() for each in shared("kind", "list").out.splitlines())
     assert heading == ["kind", "paused", "running", "rate", "lease", "audited"]
-    assert line == ["a.b", "no", "2", "10/1500ms", "30s", "yes"]
+    assert line == ["a.b", "no", "2", "10/1s500ms", "30s", "yes"]
     shown |= {"rate": None, "rate_ms": None, "max_running": None}
     assert decide("limit", "--rate", "none", "--running", "none") == shown
     decide("limit", "--lease", "none")

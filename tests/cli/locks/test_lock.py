@@ -115,7 +115,7 @@ def test_a_lock_may_be_until_the_phase_or_the_bar_ends(coder: VoxCommand) -> Non
 def test_several_keys_are_taken_together_and_shared(vox: VoxCommand) -> None:
     held = vox("lock", "acquire", "task:b", "task:a", "--shared", "--agent", "reader", "--json").document
     assert (held["lock_keys"], held["is_shared"]) == (["task:b", "task:a"], True)
-    also = vox("lock", "acquire", "task:a", "--shared", "--agent", "other").out.splitlines()
+    also = vox("lock", "acquire", "task:a", "--shared", "--agent", "other", "-v").out.splitlines()
     assert ["is_shared", "yes"] in [line.split() for line in also]
     refused = vox("lock", "acquire", "task:a", "task:c", "--agent", "writer", "--json")
     assert refused.code == 1

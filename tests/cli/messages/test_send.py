@@ -65,7 +65,7 @@ def test_what_is_said_of_a_message_is_stored_with_it(coder: VoxCommand) -> None:
     assert sent["traceparent"] == _TRACE
     assert coder("messages", "show", key, "--json").document == sent
     assert sent["hlc"].endswith(f"-{sent['sender_node']}/cli")
-    lines = coder.having(TRACEPARENT="nonsense")("send", "b", "hello").out.splitlines()
+    lines = coder.having(TRACEPARENT="nonsense")("send", "b", "hello", "-v").out.splitlines()
     assert ["payload", "hello"] in [line.split() for line in lines]
     assert coder("inbox", "b", "--json").document[0]["traceparent"] is None
 

@@ -45,6 +45,18 @@ async def test_entries_are_reported_as_the_command_tells_them(served: ServedNode
     assert_problem(await served.ask("GET", f"/v1/oplog/{new_key()}"), HTTPStatus.NOT_FOUND, "not_known")
 
 
+async def test_the_log_names_the_agent_of_the_request_and_is_filtered_by_it(served: ServedNode) -> None:
+    work = {"manifests": [{"kind": "notes.tidy"}]}
+    answer = await served.ask("POST", "/v1/jobs", work, headers={"Vox-Agent": "eve"})
+    job = answer.json()[0]["job_id"]
+    (entry,) = await served.all("/v1/oplog", agent="eve")
+    assert (entry["kind"], entry["agent"], entry["grant"]) == ("ScheduleJob", "eve", None)
+    assert await served.all("/v1/oplog", job=job) == [entry]
+    assert await printed(served, "oplog", "tail", "--agent", "eve", "--job", job) == [entry]
+    refused = await served.ask("POST", "/v1/jobs", work, headers={"Vox-Agent": "role:qa"})
+    assert_problem(refused, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+
+
 async def test_pages_go_on_with_what_came_meanwhile(served: ServedNode) -> None:
     first = await served.get("/v1/oplog", kind="note", limit=2)
     new = await served.node.oplog.append("note", {"n": "new"})

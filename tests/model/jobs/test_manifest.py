@@ -256,6 +256,9 @@ def test_options_are_reported_in_milliseconds() -> None:
 def test_code_may_give_times_as_times() -> None:
     manifest = job(run_at=datetime(2030, 1, 1, tzinfo=UTC), lease=timedelta(seconds=5), backoff=timedelta())
     assert manifest == job(run_at="2029-12-31t23:00:00-01:00", lease="5s", backoff=0)
+    assert job(lease=1.5, backoff=0.25, timeout=90.0) == job(
+        lease="1s500ms", backoff="250ms", timeout="1m30s"
+    )
 
 
 @pytest.mark.parametrize(

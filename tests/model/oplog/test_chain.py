@@ -48,6 +48,11 @@ HASHED: Final = (
     *("causal_deps", "payload", "repository_id", "prev"),
 )
 
+SECOND: Final = VECTOR._replace(
+    agent="ada", hash="7ed5cfb14e9d64ce0b68cc26882db3db1f4387391827279421c71022c2a075fa"
+)
+"""The same of version 2."""
+
 names = st.text(st.characters(codec="utf-8"), max_size=12)
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 
@@ -57,6 +62,21 @@ def test_the_pinned_vector() -> None:
     assert hashlib.sha3_256(TEXT.encode()).hexdigest() == DIGEST
     assert VECTOR.true_hash == op_hash(VECTOR) == DIGEST
     assert signed_text(DIGEST, "acme") == b"vox-mesh op\nacme\n" + DIGEST.encode()
+
+
+def test_the_pinned_vector_of_version_2() -> None:
+    text = TEXT.replace('"v":1}', '"v":2}').replace('{"deps"', '{"agent":"ada","deps"', 1)
+    text = text.replace(',"hlc"', ',"grant":null,"hlc"', 1)
+    assert is_canonical(text)
+    assert hashlib.sha3_256(text.encode()).hexdigest() == SECOND.hash
+    assert SECOND.true_hash == op_hash(SECOND) == SECOND.hash
+
+
+@pytest.mark.parametrize("named", [{"agent": "eve"}, {"agent": None}, {"grant": "g"}], ids=str)
+def test_agent_and_grant_are_in_the_hash(named: dict[str, Any]) -> None:
+    assert SECOND._replace(**named).true_hash != SECOND.hash
+    if any(named.values()):
+        assert VECTOR._replace(**named).true_hash != DIGEST
 
 
 @many

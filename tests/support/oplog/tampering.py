@@ -17,10 +17,10 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, signed_text
+from vox_mesh.model.oplog.chain import COMMANDS, NO_HASH, SEAL, LogEntry, Sealing, signed_text
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import COMMANDS, Identity
+from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store import Value, new_key
 from vox_mesh.store.script import WriterId

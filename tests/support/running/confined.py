@@ -55,6 +55,8 @@ class RealVox:
     def environment(self) -> dict[str, str]:
         """Return all that the command can see."""
         kept = {"HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder / "config")}
+        # Named, because jobs are scheduled by this process, which has another configuration.
+        kept["VOX_MESH_HOME"] = str(self.home)
         settings = {"VOX_MESH_ENABLED": "1", "VOX_MESH_HTTP": "0", "VOX_AGENT_ID": "ada"}
         return {"PATH": self.path, "PYTHONPATH": str(_ROOT), **kept, **settings, **self.variables}
 

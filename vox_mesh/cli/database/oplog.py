@@ -27,6 +27,7 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
+from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 
 _LIMIT: Final = 20
@@ -45,6 +46,8 @@ def oplog() -> None:
 @click.option("--follow", is_flag=True, help="Follow new entries until Ctrl-C.")
 @click.option("--node", help="Author of the entries to show.")
 @click.option("--kind", help="Kind of the entries to show.")
+@click.option("--agent", help="Agent that acted.")
+@click.option("--job", help="Job that the entries are about.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -54,7 +57,15 @@ def oplog() -> None:
     help="Number of past entries to show.",
 )
 @json_option
-def tail(follow: bool, node: str | None, kind: str | None, limit: int, as_json: bool) -> None:
+def tail(
+    follow: bool,
+    node: str | None,
+    kind: str | None,
+    agent: str | None,
+    job: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
     """Show the last entries in commit order.
 
     With --follow and --json each entry is a document on its own line.
@@ -63,14 +74,22 @@ def tail(follow: bool, node: str | None, kind: str | None, limit: int, as_json: 
     Example:
       vox-mesh oplog tail --follow --kind Anchor
     """
-    if follow:
-        run_command("oplog tail", lambda mesh: _follow(mesh, node, kind, limit, as_json))
-        return
+
+    async def wanted(mesh: Mesh) -> EntryFilter:
+        job_id = None if job is None else (await mesh.jobs.find(job)).job_id
+        return EntryFilter(node, kind, agent, job_id)
+
+    async def keep_reading(mesh: Mesh) -> None:
+        await _follow(mesh, await wanted(mesh), limit, as_json)
 
     async def read(mesh: Mesh) -> list[Record]:
-        return await _records(mesh, await mesh.oplog.tail(limit, node_id=node, kind=kind), as_json=as_json)
+        entries = await mesh.oplog.tail(limit, **(await wanted(mesh))._asdict())
+        return await _records(mesh, entries, as_json=as_json)
 
-    show_several(run_command("oplog tail", read), as_json=as_json)
+    if follow:
+        run_command("oplog tail", keep_reading)
+    else:
+        show_several(run_command("oplog tail", read), as_json=as_json)
 
 
 async def _records(mesh: Mesh, entries: Sequence[LogEntry], *, as_json: bool) -> list[Record]:
@@ -80,13 +99,13 @@ async def _records(mesh: Mesh, entries: Sequence[LogEntry], *, as_json: bool) ->
     return [stamped_record(mesh, each) for each in entries]
 
 
-async def _follow(mesh: Mesh, node: str | None, kind: str | None, limit: int, as_json: bool) -> None:
+async def _follow(mesh: Mesh, wanted: EntryFilter, limit: int, as_json: bool) -> None:
     last_id = 0 if limit else await mesh.oplog.last_id()
     printer = _EntryPrinter(mesh, as_json)
-    for entry in await mesh.oplog.tail(limit, node_id=node, kind=kind):
+    for entry in await mesh.oplog.tail(limit, **wanted._asdict()):
         await printer.print(entry)
         last_id = entry.id
-    async with aclosing(mesh.oplog.follow(last_id, node_id=node, kind=kind)) as entries:
+    async with aclosing(mesh.oplog.follow(last_id, **wanted._asdict())) as entries:
         async for entry in entries:
             await printer.print(entry)
 
@@ -117,6 +136,7 @@ def _line(entry: LogEntry) -> Record:
     return {
         "hlc": entry.hlc,
         "node_id": entry.node_id,
+        "agent": entry.agent,
         "seq": entry.seq,
         "op_id": entry.op_id,
         "kind": entry.kind,

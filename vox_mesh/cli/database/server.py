@@ -14,6 +14,7 @@ from vox_mesh.contrib.sqld.errors import ServerNotInstalled
 from vox_mesh.contrib.sqld.extension import compiler, install_extensions, installed_extensions
 from vox_mesh.contrib.sqld.launch import Launch, Listen
 from vox_mesh.errors import BadSettings
+from vox_mesh.settings.ownership import ownership_fault
 from vox_mesh.settings.trust import config_folder
 from vox_mesh.store.files import make_private
 
@@ -60,6 +61,7 @@ def install(folder: Path | None, binary: Path | None, as_json: bool) -> None:
         raise BadSettings(
             f"folder {folder} can't be created: {error.strerror}", hint="choose another with --folder"
         ) from None
+    _refuse_unless_own(folder)
     installed = install_binary(folder, binary)
     extensions = install_extensions(folder)
     record = {"version": VERSION, "binary": str(installed), "extensions": str(extensions)}
@@ -109,6 +111,7 @@ def start(
             hint="listen on 127.0.0.1 behind a TLS proxy, or pass --allow-plaintext on a private network",
         )
     folder = (folder or _default_folder()).absolute()
+    _refuse_unless_own(folder)
     binary, extensions = installed_binary(folder), installed_extensions(folder)
     if binary is None or extensions is None:
         raise ServerNotInstalled(
@@ -126,6 +129,12 @@ def start(
     click.echo(f"sqld {VERSION} at http://{listen}, data in {launch.data}", err=True)
     click.echo(f"to use it: vox-mesh join http://{listen} --token-file FILE", err=True)
     launch.run()
+
+
+def _refuse_unless_own(folder: Path) -> None:
+    """Raise `BadSettings` if others may have put programs into the folder, which the server would load."""
+    if folder.is_dir() and (fault := ownership_fault(folder, folder.stat())) is not None:
+        raise BadSettings(f"{fault}: nothing in it is run", hint="choose another with --folder")
 
 
 def _default_folder() -> Path:

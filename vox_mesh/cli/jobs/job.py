@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,13 +12,27 @@ import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
 from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
-from vox_mesh.cli.jobs.job_output import known_job, short_id, show_jobs, show_scheduled, whole_lines
+from vox_mesh.cli.jobs.job_output import (
+    known_job,
+    short_id,
+    show_ended,
+    show_jobs,
+    show_scheduled,
+    whole_lines,
+)
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
-from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one, show_several
+from vox_mesh.cli.support.output import (
+    CommandGroup,
+    details_option,
+    json_option,
+    show_lines,
+    show_one,
+    show_several,
+)
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.cli.support.terminal import ProgressBar
 from vox_mesh.errors import BadManifest, MeshError
@@ -134,6 +148,7 @@ def _scheduling_options(function: Function) -> Function:
 @click.option(
     "--wait", "waits", is_flag=True, help="Wait until it has ended; end with 1 unless it succeeded."
 )
+@details_option
 @json_option
 def schedule(
     file: str | None,
@@ -145,6 +160,7 @@ def schedule(
     once: bool,
     new: bool,
     waits: bool,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -163,6 +179,11 @@ def schedule(
         raise click.UsageError("--once and --new can't be combined")
     fields = _fields(**options)
     awaited: list[str] = []
+
+    def announce(scheduled: Sequence[Scheduled]) -> None:
+        if not as_json:
+            show_scheduled(scheduled, as_json=False, verbose=verbose)
+
     if file is not None and fields:
         raise click.UsageError(
             f"--{next(iter(fields)).replace('_', '-')} can't be combined with --file: set it in the file",
@@ -173,7 +194,7 @@ def schedule(
         is_new = new or (file is None and not once)
         scheduled, known, ended = run_command(
             "job schedule",
-            lambda mesh: _schedule(mesh, manifests, awaited if waits else None, new=is_new, as_json=as_json),
+            lambda mesh: _schedule(mesh, manifests, awaited if waits else None, announce, new=is_new),
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*_going_on(awaited)) from None
@@ -190,9 +211,9 @@ def schedule(
         ]
         show_several(records, as_json=True) if file is not None else show_one(records[0], as_json=True)
     elif as_json or not waits:
-        show_scheduled(scheduled, as_json=as_json, is_one=file is None)
+        show_scheduled(scheduled, as_json=as_json, verbose=verbose, is_one=file is None)
     else:
-        show_jobs(ended, as_json=False)
+        show_ended(ended, verbose=verbose)
     if not has_succeeded(ended):
         return ExitCode.NO
     is_known = len(known) == len(scheduled) and (not waits or all(each.has_ended for each in known))
@@ -247,9 +268,14 @@ def _going_on(awaited: Sequence[str]) -> list[str]:
 
 
 async def _schedule(
-    mesh: Mesh, manifests: Sequence[Any], awaited: list[str] | None, *, new: bool, as_json: bool
+    mesh: Mesh,
+    manifests: Sequence[Any],
+    awaited: list[str] | None,
+    announce: Callable[[Sequence[Scheduled]], None],
+    *,
+    new: bool,
 ) -> tuple[list[Scheduled], list[Job], list[Job]]:
-    """Schedule jobs; unless `awaited` is `None`, put their ids there and wait until they have ended.
+    """Schedule jobs; unless `awaited` is `None`, announce them, put their ids there, and wait for their end.
 
     Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
@@ -260,8 +286,7 @@ async def _schedule(
     if awaited is None:
         return scheduled, known, []
     awaited += [each.job_id for each in scheduled]
-    if not as_json:
-        show_scheduled(scheduled, as_json=False, is_one=False)
+    announce(scheduled)
     jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
     by_id = {each.job_id: each for each in await wait(mesh, jobs)}
     return scheduled, known, [by_id[each.job_id] for each in scheduled]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 
 import click
 
@@ -168,7 +167,7 @@ def yield_(reference: str, delay: float, reason: str, as_json: bool) -> None:
     """
 
     async def work(mesh: Mesh) -> Job:
-        return await batches.yield_job(mesh.jobs, reference, timedelta(seconds=delay), reason)
+        return await batches.yield_job(mesh.jobs, reference, delay, reason)
 
     job = run_command("job yield", work)
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from vox_mesh.cli.support.output import Record, fields, printable, show_one, show_several
+from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_one, show_several
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.model.base.durations import rough_duration
 from vox_mesh.model.jobs.proof import iso_time
@@ -48,14 +48,36 @@ def show_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     show_several([vars(JobView.of(job)) if as_json else line(job) for job in jobs], as_json=as_json)
 
 
-def show_scheduled(scheduled: Sequence[Scheduled], *, as_json: bool, is_one: bool) -> None:
-    """Print scheduled jobs; with `is_one`, JSON is an object instead of an array."""
+def show_scheduled(
+    scheduled: Sequence[Scheduled], *, as_json: bool, verbose: bool = False, is_one: bool = False
+) -> None:
+    """Print scheduled jobs, each as a line; with `is_one`, JSON is an object instead of an array."""
+    if not (as_json or verbose):
+        show_lines([_scheduled_line(each) for each in scheduled] or ["none"])
+        return
     records = [vars(ScheduledView.from_record(each)) for each in scheduled]
     if as_json and is_one:
         show_one(records[0], as_json=True)
     else:
         shown = [each if as_json else {**each, "job_id": short_id(each["job_id"])} for each in records]
         show_several(shown, as_json=as_json)
+
+
+def _scheduled_line(job: Scheduled) -> str:
+    return f"{'scheduled' if job.is_new else 'found'} job {short_id(job.job_id)} ({job.kind})"
+
+
+def show_ended(jobs: Sequence[Job], *, verbose: bool) -> None:
+    """Print jobs that have ended, each as a line."""
+    if verbose:
+        show_jobs(jobs, as_json=False)
+    else:
+        show_lines([_ended_line(each) for each in jobs])
+
+
+def _ended_line(job: Job) -> str:
+    reason = " ".join((job.reason or "").split())
+    return printable(f"job {short_id(job.job_id)} {job.state}{f': {reason}' if reason else ''}")
 
 
 def known_job(job: Job, now_ms: int) -> str:

@@ -13,6 +13,7 @@ from vox_mesh.cli.support.session import run_command
 from vox_mesh.jobs.kinds import KEEP, JobKinds
 from vox_mesh.jobs.queries import KindRules
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.durations import short_duration
 from vox_mesh.views.jobs import KindView, rules_of
 
 _KIND: Final = click.argument("kind")
@@ -163,11 +164,7 @@ def _line(rules: KindRules) -> Record:
         "kind": rules.kind,
         "paused": bool(rules.is_paused),
         "running": rules.max_running,
-        "rate": None if rules.rate is None else f"{rules.rate}/{_duration(rules.rate_ms or 0)}",
-        "lease": None if rules.lease_ms is None else _duration(rules.lease_ms),
+        "rate": None if rules.rate is None else f"{rules.rate}/{short_duration(rules.rate_ms or 0)}",
+        "lease": None if rules.lease_ms is None else short_duration(rules.lease_ms),
         "audited": bool(rules.is_audited),
     }
-
-
-def _duration(time_ms: int) -> str:
-    return f"{time_ms // 1_000}s" if time_ms % 1_000 == 0 else f"{time_ms}ms"

@@ -18,7 +18,9 @@ from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
+    details_option,
     json_option,
+    show_done,
     show_lines,
     show_next,
     show_one,
@@ -28,8 +30,9 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.durations import short_duration
 from vox_mesh.model.locks.patterns import FILE
-from vox_mesh.model.locks.records import Holder
+from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.processes import calling_process, process_of
 from vox_mesh.runtime.locking import acquire_lock
 from vox_mesh.views.locks import AcquiredView, HoldView, LockView
@@ -121,7 +124,10 @@ def acquire(
             show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
         raise
     about = {"session_pid": arguments["session"].pid} if "session" in arguments else {}
-    show_one({**_record(AcquiredView.of(held), as_json=as_json), **about}, as_json=as_json)
+    record = {**_record(AcquiredView.of(held), as_json=as_json), **about}
+    ends = f"held while process {about['session_pid']} runs" if about else _expiry(held)
+    line = f"{'renewed' if held.is_renewed else 'acquired'} {_named(held)}, {ends}"
+    show_done(record, line, as_json=as_json, verbose=verbose)
 
 
 def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
@@ -134,8 +140,9 @@ def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
 @_TOKEN
 @ttl_option(_TTL)
 @literal_option
+@details_option
 @json_option
-def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool) -> None:
+def renew(key: str, token: int, ttl: float | None, literal: bool, verbose: bool, as_json: bool) -> None:
     """Renew the lease of a lock and all of its keys.
 
     Without --ttl it gets the default lease of its keys, whatever it was acquired with.
@@ -148,7 +155,8 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool)
     (key,) = keys_of([key], settings, literal=literal)
     lease = _ttl_of([key], ttl)
     renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
-    _show_lock(LockView.of(asyncio.run(renewal)), as_json=as_json)
+    renewed = asyncio.run(renewal)
+    _show_lock(renewed, f"renewed {_named(renewed)}, {_expiry(renewed)}", as_json=as_json, verbose=verbose)
 
 
 @lock.command()
@@ -157,9 +165,16 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, as_json: bool)
 @click.option("--agent", help="Agent that holds the lock, if no token is given.", show_default="VOX_AGENT_ID")
 @click.option("--all", "releases_all", is_flag=True, help="Release all locks of the agent on this node.")
 @literal_option
+@details_option
 @json_option
 def release(
-    key: str | None, token: int | None, agent: str | None, releases_all: bool, literal: bool, as_json: bool
+    key: str | None,
+    token: int | None,
+    agent: str | None,
+    releases_all: bool,
+    literal: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Release a lock and all of its keys.
 
@@ -180,20 +195,36 @@ def release(
     keys = None if key is None else keys_of([key], settings, literal=literal)
     if keys is not None and token is not None:
         one = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(keys[0], token))
-        _show_lock(LockView.of(asyncio.run(one)), as_json=as_json)
+        _show_released(asyncio.run(one), as_json=as_json, verbose=verbose)
         return
     owner = acting_agent(agent, settings, "--token N, or --agent")
     released = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.release_held(keys, agent=owner)))
-    if releases_all:
+    if releases_all and not (as_json or verbose):
+        show_lines([f"released {_named(each)}" for each in released] or [f"{owner} holds no locks here"])
+    elif releases_all:
         show_several([_record(LockView.of(each), as_json=as_json) for each in released], as_json=as_json)
     elif released:
-        _show_lock(LockView.of(released[0]), as_json=as_json)
+        _show_released(released[0], as_json=as_json, verbose=verbose)
     else:
         raise NotKnown(f"{key} was not released: its lease has just ended", hint="nothing is left to do")
 
 
-def _show_lock(view: LockView, *, as_json: bool) -> None:
-    show_one(_record(view, as_json=as_json), as_json=as_json)
+def _show_released(held: Lock, *, as_json: bool, verbose: bool) -> None:
+    _show_lock(held, f"released {_named(held)}", as_json=as_json, verbose=verbose)
+
+
+def _show_lock(held: Lock, line: str, *, as_json: bool, verbose: bool) -> None:
+    show_done(_record(LockView.of(held), as_json=as_json), line, as_json=as_json, verbose=verbose)
+
+
+def _named(held: Lock) -> str:
+    """Return the keys, holder and token of a lock on one line."""
+    shared = "shared " if held.is_shared else ""
+    return f"{shared}{', '.join(held.keys)} for {held.holder_agent} (token {held.fence_token})"
+
+
+def _expiry(held: Lock) -> str:
+    return f"expires in {short_duration(round(held.ttl) * 1_000)}"
 
 
 def _record(view: LockView, *, as_json: bool) -> Record:

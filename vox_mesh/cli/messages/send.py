@@ -13,7 +13,14 @@ import click
 from vox_mesh.cli.messages.message_output import line, records
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import acting_agent, seconds
-from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
+from vox_mesh.cli.support.output import (
+    Record,
+    details_option,
+    json_option,
+    show_done,
+    show_lines,
+    show_several,
+)
 from vox_mesh.cli.support.session import start_quickly
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotJson, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
@@ -72,6 +79,7 @@ _MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON shrinks when its spaces and esc
 @click.option("--from", "--agent", "sender", metavar="AGENT", help="Sender.", show_default="VOX_AGENT_ID")
 @click.option("--ordered", is_flag=True, help="To a role: one by one, in the order sent.")
 @click.option("--text", "is_text", is_flag=True, help="Send BODY as text, even if it looks like JSON.")
+@details_option
 @json_option
 def send(
     to: str,
@@ -82,6 +90,7 @@ def send(
     key: str | None,
     sender: str | None,
     is_text: bool,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -109,14 +118,26 @@ def send(
     sending = _Sending(to, value, options, reply_to, wait_ack, as_json=as_json)
     if to == EVERYONE:
         sent = asyncio.run(sending.to_everyone(settings))
-        show_several(sent, as_json=as_json)
+        if as_json or verbose or not sent:
+            show_several(sent, as_json=as_json)
+        else:
+            show_lines([_summary(each, wait_ack) for each in sent])
         if not sent:
             raise NotKnown("no other agent known", hint="pass an agent's name: its inbox keeps the message")
     else:
         sent = asyncio.run(sending.to_one(settings, key or new_key()))
-        show_one(sent[0], as_json=as_json)
+        show_done(sent[0], _summary(sent[0], wait_ack), as_json=as_json, verbose=verbose)
     is_done = wait_ack is None or all(each["state"] == MessageState.ACKED for each in sent)
     return ExitCode.DONE if is_done else ExitCode.NO
+
+
+def _summary(sent: Record, wait_ack: float | None) -> str:
+    """Return the line about a sent message."""
+    name = f"(message {sent['message_uuid']})"
+    to = sent.get("to")
+    if sent["state"] == MessageState.ACKED:
+        return f"acknowledged by {to} {name}"
+    return f"sent to {to}{'' if wait_ack is None else ', not acknowledged yet'} {name}"
 
 
 # --- the body ------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from vox_mesh.cli.support.output import (
 )
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.nodes.liveness import NodeState
-from vox_mesh.nodes.nodes import STALE_MS, Node
+from vox_mesh.model.nodes.liveness import STALE_MS, NodeState
+from vox_mesh.nodes.nodes import Node
 from vox_mesh.views.nodes import NodeView, RemovedNodeView, kinds_of, with_roles
 
 _NOT_WRITING: Final = (NodeState.CRITICAL, NodeState.DEAD)

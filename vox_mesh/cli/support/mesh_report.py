@@ -20,7 +20,10 @@ SECOND_MESH_ADVICE: Final = (
 )
 
 verbose_option: Final = click.option(
-    "-v", "--verbose", is_flag=True, help="Also show the mesh and where its settings came from, on stderr."
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show all fields; on stderr the mesh and the origin of its settings.",
 )
 
 

@@ -16,6 +16,8 @@ Record = Mapping[str, Any]
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
+details_option: Final = click.option("-v", "--verbose", is_flag=True, help="Show all fields.")
+
 
 def show_one(record: Record, *, as_json: bool) -> None:
     """Print one record."""
@@ -23,6 +25,14 @@ def show_one(record: Record, *, as_json: bool) -> None:
         _print_json(record)
     else:
         _print(fields(record))
+
+
+def show_done(record: Record, line: str, *, as_json: bool, verbose: bool) -> None:
+    """Print what a command did: one line, with `verbose` all fields."""
+    if as_json or verbose:
+        show_one(record, as_json=as_json)
+    else:
+        show_lines([printable(line)])
 
 
 def show_several(records: Sequence[Record], *, as_json: bool) -> None:

@@ -129,7 +129,8 @@ def _check_free(listen: Listen) -> None:
 
 def _lock(data: Path) -> None:
     """Lock the data folder until the server has ended: two servers would destroy the database."""
-    descriptor = os.open(data.with_name(f"{data.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(data.with_name(f"{data.name}.lock"), flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

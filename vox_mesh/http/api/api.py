@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -41,6 +41,7 @@ from vox_mesh.http.limits import Quotas
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.acting import acting_as
 from vox_mesh.store.slices import in_slices
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS fo
 """All operations, in the order of the document."""
 
 DOCUMENT: Final = "/v1/openapi.json"
+AGENT_HEADER: Final = "Vox-Agent"
 
 _JSON: Final = "application/json"
 _EXACT: Final = 2**53
@@ -107,7 +109,8 @@ class Api:
             values |= await _parse_request(operation, request)
             await self._count(grant, operation, values.get("body"))
             async with self._admission.place(operation.load_of(values.values()), grant):
-                return await self._answer(request, operation, grant, values)
+                with _acting(request):
+                    return await self._answer(request, operation, grant, values)
 
         return handle
 
@@ -154,6 +157,12 @@ class Api:
             if self._document is None:
                 self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
         return _respond(request, self._document, HTTPStatus.OK)
+
+
+def _acting(request: web.Request) -> AbstractContextManager[None]:
+    """Have the log name the agent that a client says it acts for."""
+    agent = request.headers.get(AGENT_HEADER)
+    return nullcontext() if agent is None else acting_as(agent)
 
 
 def _refuse_other_methods(methods: Iterable[str]) -> Handler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -62,7 +61,7 @@ class YieldRequest(RequestModel):
 @ACTIONS.post("/v1/jobs/{job}/yield")
 async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
     """Return a running job to the queue and stop its worker; it does not count as a failure."""
-    return JobView.of(await batches.yield_job(mesh.jobs, job, timedelta(seconds=body.delay), body.reason))
+    return JobView.of(await batches.yield_job(mesh.jobs, job, body.delay, body.reason))
 
 
 # --- many jobs -----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ _ULID: Final = {"type": "string", "pattern": "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"}
 _TIMEOUT: Final = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": 30 * 86_400},
-        {"type": "string", "pattern": "^([0-9]{1,6}s|[0-9]{1,4}m|[0-9]{1,2}h)$"},
+        {"type": "string", "pattern": "^([0-9]{1,6}s|[0-9]{1,4}m|[0-9]{1,2}h([0-9]{1,2}m)?)$"},
     ]
 }
 
@@ -119,8 +119,8 @@ _TIMEOUT: Final = {
 def _duration(least: int) -> dict[str, Any]:
     return {
         "anyOf": [
-            {"type": "integer", "minimum": least, "maximum": 86_400},
-            {"type": "string", "pattern": "^([1-9][0-9]{0,3}s|[1-9][0-9]?m|[1-9]h)$"},
+            {"type": "number", "minimum": least, "maximum": 86_400},
+            {"type": "string", "pattern": "^([1-9][0-9]{0,3}s|[1-9][0-9]?m|[1-9]h([1-9][0-9]?m)?)$"},
         ]
     }
 

@@ -48,8 +48,6 @@ class RequestModel(BaseModel):
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("must be a duration such as 30s, 5m, PT5M, or seconds")
     time_ms = milliseconds(value)
     if time_ms > _MAX_S * 1_000:
         raise ValueError("must be at most a year")
@@ -64,7 +62,8 @@ Seconds = Annotated[
             "anyOf": [
                 {
                     "type": "string",
-                    "pattern": r"^([0-9]{1,9}ms|[0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,3}h|[0-9]{1,2}d)$",
+                    "pattern": r"^([0-9]{1,9}ms|[0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,3}h|[0-9]{1,2}d"
+                    r"|[0-9]{1,3}h[0-9]{1,2}m|PT[0-9]{1,3}[HMS])$",
                 },
                 {"type": "number", "minimum": 0, "maximum": _MAX_S},
             ],

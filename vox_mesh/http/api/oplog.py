@@ -24,11 +24,13 @@ _VERIFY_TIMEOUT_S: Final = 600.0
 
 
 class EntriesQuery(PageQuery):
-    """The filter of a list of entries: after an id, of a chain, of a kind; in commit order."""
+    """The filter of a list of entries: of a chain, a kind, an agent, a job; in commit order."""
 
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     node: Text | None = None
     kind: Text | None = None
+    agent: Text | None = None
+    job: Text | None = None
 
 
 class ChainQuery(RequestModel):
@@ -43,7 +45,15 @@ async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryVie
     after = (query.number if query.cursor is not None else query.after) or 0
     up_to = min(after + MAX_SCANNED, MAX_POSITION)
     is_last = await mesh.oplog.last_id() <= up_to
-    entries = partial(mesh.oplog.after, node_id=query.node, kind=query.kind, up_to=up_to)
+    job_id = None if query.job is None else (await mesh.jobs.find(query.job)).job_id
+    entries = partial(
+        mesh.oplog.after,
+        node_id=query.node,
+        kind=query.kind,
+        agent=query.agent,
+        job_id=job_id,
+        up_to=up_to,
+    )
     found, goes_on = await read_page(
         entries,
         after,

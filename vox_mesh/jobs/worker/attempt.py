@@ -20,6 +20,7 @@ from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
 from vox_mesh.jobs.worker.limits import Work
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -32,11 +33,11 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Yield(Exception):
-    """Raised by a handler to yield its job: it is retried after `delay` seconds, or after its backoff."""
+    """Raised by a handler to yield its job: it is retried after `delay`, or after its backoff."""
 
-    def __init__(self, reason: str = "yielded by its handler", delay: float | None = None) -> None:
+    def __init__(self, reason: str = "yielded by its handler", delay: Duration | None = None) -> None:
         super().__init__(reason)
-        self.delay_ms = None if delay is None else round(delay * 1_000)
+        self.delay_ms = None if delay is None else round(seconds_of("delay", delay) * 1_000)
 
 
 class GiveUp(Exception):

@@ -126,7 +126,7 @@ class JobClaimer:
         return claimed
 
     async def _claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
-        if all(self._chooser.is_plain(job.kind) for job in jobs):
+        if all(map(self._chooser.is_plain, {job.kind for job in jobs})):
             claimed = await self._try(jobs, lease_ms, short=True)
             if claimed is not None:
                 return claimed

@@ -14,6 +14,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.worker.limits import AttemptLimits
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.costs import Resources
@@ -180,16 +181,18 @@ class JobContext:
         if self._cancellation is not None:
             self._cancellation.set()
 
-    def wait_cancelled(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the cancellation and return whether it came. For threads only."""
+    def wait_cancelled(self, timeout: Duration) -> bool:
+        """Wait up to `timeout` for the cancellation and return whether it came. For threads only."""
+        timeout_s = seconds_of("timeout", timeout)
         self._cancellation = event = self._cancellation or threading.Event()
-        return self._is_cancelled or event.wait(timeout)
+        return self._is_cancelled or event.wait(timeout_s)
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float = _CALL_TIMEOUT_S) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: Duration = _CALL_TIMEOUT_S) -> T:
         """Run a coroutine such as `context.checkpoint(...)` from a handler's thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
+        timeout_s = seconds_of("timeout", timeout)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
     def _call_in_loop(self, function: Any, *args: Any) -> None:
         if _running_loop() is self._loop:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from vox_mesh.errors import AWAY, BadValue, MeshError
+from vox_mesh.errors import AWAY, BadValue, MeshError, NotAuthentic
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
@@ -148,6 +148,9 @@ class Executor:
         except BadValue as error:  # its manifest or checkpoint: another attempt would not read it either
             _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
             return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
+        except NotAuthentic as error:  # a predecessor was changed since the job was claimed
+            self._jobs.authorship.doubt(job, error.line)
+            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
         except MeshError as error:  # the output of a predecessor can't be read
             _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
             return AttemptResult(job, JobState.FAILED, error.line)

@@ -26,7 +26,7 @@ from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
-from vox_mesh.model.base.durations import Duration
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
 
@@ -177,14 +177,15 @@ class Worker(RenamedAttributes):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         kinds: Iterable[str] = (),
-        grace: float = _STOP_GRACE_S,
+        grace: Duration = _STOP_GRACE_S,
     ) -> AsyncIterator[None]:
-        """Run jobs until the end of the block, then drain: release jobs unfinished after `grace` seconds."""
+        """Run jobs until the end of the block, then drain: release jobs unfinished after `grace`."""
+        grace_s = seconds_of("grace", grace)
         await self.start(concurrency=concurrency, kinds=kinds)
         try:
             yield
         finally:
-            await self.stop(grace)
+            await self.stop(grace_s)
 
     async def start(self, *, concurrency: int = DEFAULT_CONCURRENCY, kinds: Iterable[str] = ()) -> None:
         """Start claiming jobs of `kinds`, or of every kind that has a handler."""
@@ -209,14 +210,15 @@ class Worker(RenamedAttributes):
             asyncio.create_task(self._leases.run(), name="vox-mesh-leases"),
         ]
 
-    async def stop(self, grace: float = _STOP_GRACE_S) -> None:
-        """Drain the worker: claim no more, and release jobs that are unfinished after `grace` seconds."""
+    async def stop(self, grace: Duration = _STOP_GRACE_S) -> None:
+        """Drain the worker: claim no more, and release jobs that are unfinished after `grace`."""
+        grace_s = seconds_of("grace", grace)
         if not self.is_running:
             return
         self._capacity.close()
         try:
             await self._stop_claiming()
-            await self._executor.wait(grace)
+            await self._executor.wait(grace_s)
             await self._release_unfinished()
         finally:
             await _cancel_all(*self._tasks, *self._executor.tasks)

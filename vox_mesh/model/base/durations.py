@@ -1,4 +1,4 @@
-"""Durations as people write them: `500ms`, `30s`, `1.5h`, `30d`, ISO 8601, seconds, or a `timedelta`."""
+"""Durations as people write them: `500ms`, `30s`, `1.5h`, `1h30m`, ISO 8601, seconds, or a `timedelta`."""
 
 from __future__ import annotations
 
@@ -15,37 +15,50 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 Duration = float | str | timedelta
 """A duration: a number of seconds, a text such as `30s`, or a `timedelta`."""
-_ISO: Final = re.compile(
-    r"P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+)(?:\.(?P<f>\d{1,3}))?S)?)?",
+_COMBINED: Final = re.compile(
+    r"(?:(?P<d>\d{1,9})d ?)?(?:(?P<h>\d{1,9})h ?)?(?:(?P<m>\d{1,9})m(?!s) ?)?"
+    r"(?:(?P<s>\d{1,9})s ?)?(?:(?P<ms>\d{1,9})ms)?",
     re.ASCII,
 )
+_ISO: Final = re.compile(
+    r"P(?:(?P<d>\d{1,15})D)?"
+    r"(?:T(?=\d)(?:(?P<h>\d{1,15})H)?(?:(?P<m>\d{1,15})M)?(?:(?P<s>\d{1,15})(?:\.(?P<ms>\d{1,3}))?S)?)?",
+    re.ASCII,
+)
+_MAX_SHOWN: Final = 50
 
 
-def milliseconds(value: Duration) -> int:
+def milliseconds(value: object) -> int:
     """Return the duration in milliseconds, rounded; raise `ValueError` if it is invalid."""
-    if isinstance(value, timedelta):
-        if value < timedelta():
-            raise ValueError(_allowed(str(value)))
+    if isinstance(value, timedelta) and value >= timedelta():
         return round(value / _MILLISECOND)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 <= value <= _MAX_S:
-            raise ValueError(_allowed(str(value)))
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_S:
         return round(value * 1_000)
-    written = str(value).strip()
-    if isinstance(value, bool) or not written:
-        raise ValueError(_allowed(written))
+    found = _parse(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(_fault(value))
+    return found
+
+
+def _parse(written: str) -> int | None:
     if short := _SHORT.fullmatch(written):
         number, unit_ms = short[1], _UNITS_MS[short[2] or "s"]
         return int(number) * unit_ms if number.isdigit() else round(float(number) * unit_ms)
-    iso = _ISO.fullmatch(written)
-    if iso is None or not any(iso.groupdict().values()):
-        raise ValueError(_allowed(written))
-    total = sum(int(iso[unit] or 0) * _UNITS_MS[unit] for unit in ("d", "h", "m", "s"))
-    return total + int((iso["f"] or "0").ljust(3, "0"))
+    if iso := _ISO.fullmatch(written):
+        parts = {**iso.groupdict(), "ms": iso["ms"] and iso["ms"].ljust(3, "0")}
+    elif combined := _COMBINED.fullmatch(written):
+        parts = combined.groupdict()
+    else:
+        return None
+    given = [int(number) * _UNITS_MS[unit] for unit, number in parts.items() if number]
+    return sum(given) if given else None
 
 
-def _allowed(written: str) -> str:
-    return f"{written!r} is not a duration (write 500ms, 30s, 5m, 2h, 30d, PT1M30S or seconds)"
+def _fault(value: object) -> str:
+    written = str(value) if isinstance(value, timedelta) else repr(value)
+    if len(written) > _MAX_SHOWN:
+        written = f"{written[:_MAX_SHOWN]}..."
+    return f"{written} is not a duration (write 90, 90s, 5m, 1h30m, 30d, 500ms or PT1M30S)"
 
 
 def rough_duration(duration_ms: float) -> str:
@@ -55,33 +68,39 @@ def rough_duration(duration_ms: float) -> str:
     return f"{max(0, int(duration_ms // _UNITS_MS[name]))} {written}"
 
 
+def short_duration(duration_ms: int) -> str:
+    """Return a duration as it can be written, such as `1h30m`."""
+    parts: list[str] = []
+    for unit, unit_ms in reversed(_UNITS_MS.items()):
+        count, duration_ms = divmod(duration_ms, unit_ms)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def checked_seconds(name: str, value: object, least: float, most: float, *, hint: str) -> float:
     """Return a duration in seconds, if it is within these bounds.
 
     Raises:
         BadValue: It is not a duration, or out of bounds.
     """
-    found = _seconds(value)
-    if found is not None and least <= found <= most:
+    found = seconds_of(name, value)
+    if least <= found <= most:
         return found
-    raise BadValue(f"{name} must be seconds between {least:g} and {most:g}, got {value!r}", hint=hint)
+    raise BadValue(f"{name} must be seconds between {least:.12g} and {most:.12g}, got {value!r}", hint=hint)
 
 
-def seconds_of(name: str, value: Duration) -> float:
-    """Return a duration in seconds; raise `BadValue` if it is none."""
-    found = _seconds(value)
-    if found is None:
-        raise BadValue(f"{name} must be a duration such as 30s, 1.5h or a number of seconds, got {value!r}")
-    return found
-
-
-def _seconds(value: object) -> float | None:
-    """Return the seconds of a duration, a number unchanged; `None` if it is not a duration."""
+def seconds_of(name: str, value: object) -> float:
+    """Return a duration in seconds, a number unchanged; raise `BadValue` if it is not a duration."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    if not isinstance(value, str | timedelta):
-        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     try:
         return milliseconds(value) / 1_000
-    except ValueError:
-        return None
+    except ValueError as error:
+        raise BadValue(f"{name}: {error}") from None
+
+
+def seconds_or_none(name: str, value: Duration | None) -> float | None:
+    """Return a duration in seconds, or `None` if there is none; raise `BadValue` if it is not a duration."""
+    return None if value is None else seconds_of(name, value)

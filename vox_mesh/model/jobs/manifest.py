@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     )
     args: Texts | None = Field(None, description="an array of texts")
     timeout: manifest_fields.Timeout | None = Field(
-        None, description="whole seconds up to 30 days, as 90, 90s, 5m or PT1M30S; 0 for no limit"
+        None, description="whole seconds up to 30 days; 0 for no limit"
     )
     env: manifest_fields.Variables | None = Field(
         None, description="a map of names to texts; names are not empty and have no ="
@@ -101,11 +101,9 @@ class Manifest(BaseModel):
     max_interruptions: manifest_fields.Interruptions | None = Field(
         None, description="an integer from 0 to 100; 0: never run again after its worker was lost"
     )
-    backoff: manifest_fields.Backoff | None = Field(
-        None, description="a duration from 0 to 1d, such as 500ms, 30s or PT1M"
-    )
+    backoff: manifest_fields.Backoff | None = Field(None, description="a duration from 0 to 1d")
     lease: manifest_fields.Lease | None = Field(
-        None, description="a duration from 1s to 1d, such as 30s or PT1M; or phase or bar: until that ends"
+        None, description="a duration from 1s to 1d; or phase or bar: until that ends"
     )
     score: manifest_fields.Score | None = None  # validated by its own model
     budget: manifest_fields.Budget | None = None

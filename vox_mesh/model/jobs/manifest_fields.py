@@ -137,15 +137,10 @@ def _check_characters(value: Any, at: Path) -> None:
 
 
 def _duration_ms(value: Any, low: int, high: int) -> int:
-    if isinstance(value, timedelta):
-        duration = value // MILLISECOND
-    elif type(value) not in (int, str):
-        raise flaw(f"must be a duration, not {named(value)}")
-    else:
-        try:
-            duration = milliseconds(value)
-        except ValueError:
-            raise flaw(f"{shown(value)} is not a duration") from None
+    try:
+        duration = milliseconds(value)
+    except ValueError as error:
+        raise flaw(str(error)) from None
     if not low <= duration <= high:
         raise flaw(f"{shown(value)} is too {'short' if duration < low else 'long'}")
     return duration

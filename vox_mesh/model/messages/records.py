@@ -12,6 +12,7 @@ import orjson
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored, shown
+from vox_mesh.model.base.keys import split_signature
 from vox_mesh.model.base.ulid import is_ulid
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
@@ -142,6 +143,13 @@ class Message(NamedTuple):
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
         return orjson.dumps([_SIGNED_KIND, scope_id, repository_id, *self[:WRITTEN]])
+
+
+def signature_of(message: Message, scope_id: str, repository_id: str) -> tuple[str, bytes]:
+    """Return the signature of a message, and the text it signs: its own, or that of all sent together."""
+    text = message.signed_text(scope_id, repository_id)
+    signature, root = split_signature(message.signature, text)
+    return signature, text if root is None else signed_root(root, scope_id, repository_id)
 
 
 def signed_root(root: str, scope_id: str, repository_id: str) -> bytes:

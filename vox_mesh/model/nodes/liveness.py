@@ -26,6 +26,9 @@ _TOLERANCE: Final = 0.5  # of a tick: ticks are jittered, and take time to arriv
 DEAD_AFTER_TICKS: Final = _LEVELS[0][0] + _TOLERANCE
 """A node that was silent for this many ticks counts as dead."""
 
+STALE_MS: Final = 60_000
+"""How long a node may have been silent and still count as live."""
+
 
 def missed_ticks(silent_ms: int, tick_ms: int) -> int:
     """Return how many ticks are missing."""

@@ -14,8 +14,11 @@ NO_HASH: Final = "0" * 64
 
 SEAL: Final = "Seal"
 ANCHOR: Final = "Anchor"
+COMMANDS: Final = "/cli"
+"""The suffix of a node's id that names the chain in which its commands write."""
 
 _VERSION: Final = 1
+_VERSION_WITH_AGENT: Final = 2
 _BATCH_SIZE: Final = 256
 _SIGNATURE_PREFIX: Final = b"vox-mesh op\n"
 
@@ -25,7 +28,10 @@ Verdict = tuple[int, int, int, str | None, str | None, str | None]
 
 
 class LogEntry(NamedTuple):
-    """One entry as the log holds it. `payload` and `causal_deps` (op ids) are canonical JSON."""
+    """One entry as the log holds it. `payload` and `causal_deps` (op ids) are canonical JSON.
+
+    An entry of version 2 names the agent that acted, and the grant by which it may; one of version 1 neither.
+    """
 
     id: int
     node_id: str
@@ -42,12 +48,14 @@ class LogEntry(NamedTuple):
     accepted: int
     reason: str | None
     result: str | None
+    agent: str | None = None
+    grant: str | None = None
 
     @property
     def true_hash(self) -> str:
         """Return the hash of its contents."""
-        _, node, seq, op_id, kind, hlc, deps, payload, repository, prev, *_ = self
-        return hash_of(node, seq, op_id, kind, hlc, deps, payload, repository, prev)
+        _, node, seq, op_id, kind, hlc, deps, payload, repository, prev, *_, agent, grant = self
+        return hash_of(node, seq, op_id, kind, hlc, deps, payload, repository, prev, agent, grant)
 
     @property
     def verdict(self) -> Verdict:
@@ -65,25 +73,42 @@ def hash_of(
     payload: str,
     repository: str,
     prev: str,
+    agent: str | None = None,
+    grant: str | None = None,
 ) -> str:
     """Return the hash of an entry, given the canonical texts of its dependencies and payload."""
     # This is the canonical form: the keys are sorted, and the fast encoder writes text and small numbers
     # as the standard requires.
-    text = orjson.dumps(
-        {
-            "deps": orjson.Fragment(deps),
+    deps_value, payload_value = orjson.Fragment(deps), orjson.Fragment(payload)
+    if agent is None and grant is None:
+        contents = {
+            "deps": deps_value,
             "hlc": hlc,
             "kind": kind,
             "node": node,
             "op_id": op_id,
-            "payload": orjson.Fragment(payload),
+            "payload": payload_value,
             "prev": prev,
             "repository": repository,
             "seq": seq,
             "v": _VERSION,
         }
-    )
-    return hashlib.sha3_256(text).hexdigest()
+    else:
+        contents = {
+            "agent": agent,
+            "deps": deps_value,
+            "grant": grant,
+            "hlc": hlc,
+            "kind": kind,
+            "node": node,
+            "op_id": op_id,
+            "payload": payload_value,
+            "prev": prev,
+            "repository": repository,
+            "seq": seq,
+            "v": _VERSION_WITH_AGENT,
+        }
+    return hashlib.sha3_256(orjson.dumps(contents)).hexdigest()
 
 
 def signed_text(entry_hash: str, scope_id: str = "") -> bytes:

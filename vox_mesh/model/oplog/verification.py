@@ -14,7 +14,16 @@ from vox_mesh.model.base.canonical import is_canonical, parse
 from vox_mesh.model.base.hlc import clock_part
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, Sealing, signed_text
+from vox_mesh.model.oplog.chain import (
+    ANCHOR,
+    COMMANDS,
+    NO_HASH,
+    SEAL,
+    LogEntry,
+    Sealing,
+    signed_text,
+)
+from vox_mesh.model.oplog.key_changes import KeyChange
 
 INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
@@ -31,6 +40,7 @@ READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
 
 _SPECIAL: Final = frozenset({INITIALISE, SEAL})
 _OPTIONAL_TEXT: Final = (str, type(None))
+_REPLACED: Final = "it was signed with a replaced key of its node"
 _DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be true
 
 
@@ -54,6 +64,11 @@ class RecordedHead(NamedTuple):
 def key_at(seq: int, keys: Sequence[Key]) -> str | None:
     """Return the key in force at an entry, from the ordered keys of its chain."""
     return next((key.public_key for key in reversed(keys) if key.from_seq <= seq), None)
+
+
+def _number(seq: object) -> int:
+    """Return a position to sort by: a hostile row may hold something else."""
+    return seq if isinstance(seq, int) else -1
 
 
 def is_whole(entry: LogEntry) -> bool:
@@ -91,8 +106,9 @@ class ChainWitness:
         for key in keys:
             self.keys[key.node_id].append(key)
         self.heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
-        self.accepted_keys: set[Key] = set()
-        """The keys that the owner accepted by a signed op."""
+        self._accepted: dict[tuple[str, int], tuple[str, Key]] = {}
+        """By chain and position, the latest key that the owner accepted by a signed op, with its time."""
+        self._changes: dict[str, list[KeyChange]] = defaultdict(list)
 
     def hear(self, entry: LogEntry) -> None:
         """Take in an op of one of the kinds `WITNESSES`."""
@@ -107,10 +123,18 @@ class ChainWitness:
                     if type(seq) is int:
                         self._record(node_id, seq, digest, f"anchor {entry.op_id} of {entry.node_id}")
             elif self.is_of_owner(entry):
-                for node_id, seq in payload["from"].items():
-                    self.accepted_keys.add(Key(node_id, seq, payload["key"]))
+                self._hear_change(KeyChange.read(entry))
         except READ_ERRORS:
             return
+
+    def _hear_change(self, change: KeyChange) -> None:
+        for chain, seq in change.since.items():
+            latest = change.hlc, Key(chain, seq, change.public_key)
+            self._accepted[chain, seq] = max(self._accepted.get((chain, seq), latest), latest)
+            if seq > 1 and chain in change.ends:
+                source = f"op {change.op_id}, which replaced its key,"
+                self._record(chain, seq - 1, change.ends[chain], source)
+        self._changes[change.node_id].append(change)
 
     def hear_head(self, head: RecordedHead) -> None:
         """Take in a head that was recorded outside of the log."""
@@ -131,6 +155,42 @@ class ChainWitness:
         except READ_ERRORS:
             return False
 
+    @property
+    def accepted_keys(self) -> set[Key]:
+        """Return the keys that the owner accepted by a signed op."""
+        return {key for _, key in self._accepted.values()}
+
+    def changes_of(self, node_id: str) -> list[KeyChange]:
+        """Return the key changes of a node, in their order."""
+        return sorted(self._changes.get(node_id, ()), key=lambda change: change.hlc)
+
+    @property
+    def rekeyed_nodes(self) -> list[str]:
+        """Return the nodes whose keys the owner replaced."""
+        return sorted(self._changes)
+
+    def keys_in_force(self, chain: str) -> list[Key]:
+        """Return the keys of a chain, in order: the recorded ones, unless the owner accepted another."""
+        recorded = {key.from_seq: key for key in self.keys.get(chain, ())}
+        recorded |= {seq: key for (name, seq), (_, key) in self._accepted.items() if name == chain}
+        return [recorded[seq] for seq in sorted(recorded, key=_number)]
+
+    def is_of_replaced_key(self, entry: LogEntry) -> bool:
+        """Return whether an entry was signed with a key that its node had before the one in force there."""
+        node = entry.node_id.removesuffix(COMMANDS)
+        if node not in self._changes:
+            return False
+        text = signed_text(entry.hash, self.scope_id)
+        later = {key.public_key for key in self.keys_in_force(entry.node_id) if key.from_seq > entry.seq}
+        keys = self._keys_of_node(node) - later
+        return any(is_signed(text, entry.signature or "", key) for key in keys)
+
+    def _keys_of_node(self, node_id: str) -> set[str]:
+        """Return the key that opened the chain of a node, and all keys that replaced it."""
+        opening = key_at(1, self.keys.get(node_id, ()))
+        replacing = {change.public_key for change in self._changes.get(node_id, ())}
+        return replacing if opening is None else {opening, *replacing}
+
     def find_unaccepted_key(self, node_id: str) -> Key | None:
         """Return a later key of the chain that the owner never accepted, or `None`."""
         later = (key for key in self.keys.get(node_id, ()) if key.from_seq > 1)
@@ -142,7 +202,7 @@ class ChainWitness:
         Only a key that the owner accepted for the first entry may have replaced another.
         """
         keys = self.keys.get(node_id, ())
-        opening = key_at(1, keys)
+        opening = key_at(1, self.keys_in_force(node_id))
         if any(key.from_seq == 1 and key in self.accepted_keys for key in keys):
             return None
         early = (key for key in keys if key.from_seq <= 1)
@@ -150,11 +210,10 @@ class ChainWitness:
 
     def find_foreign_key(self, node_id: str) -> Key | None:
         """Return a key of the chain of a node's commands that is none of the node's own; or `None`."""
-        node, is_of_commands, _ = node_id.partition("/")
-        opening = key_at(1, self.keys.get(node, ()))
-        if not is_of_commands or opening is None:
+        node = node_id.removesuffix(COMMANDS)
+        if node == node_id or key_at(1, self.keys.get(node, ())) is None:
             return None
-        own = {opening, *(key.public_key for key in self.accepted_keys if key.node_id == node)}
+        own = self._keys_of_node(node)
         return next((key for key in self.keys.get(node_id, ()) if key.public_key not in own), None)
 
     def may_be_empty(self, node_id: str) -> bool:
@@ -169,7 +228,7 @@ class _ChainCheck:
     def __init__(self, node_id: str, witness: ChainWitness) -> None:
         self.node_id = node_id
         self._witness = witness
-        self._keys: Sequence[Key] = witness.keys.get(node_id, ())
+        self._keys: Sequence[Key] = witness.keys_in_force(node_id)
         self._first_of_keys = {key.from_seq for key in self._keys}
         self._heads: Mapping[int, tuple[str, str]] = witness.heads.get(node_id, {})
         self._sealing = Sealing()
@@ -251,7 +310,8 @@ class _ChainCheck:
             return "no key was in force for it"
         text = signed_text(entry.hash, self._witness.scope_id)
         if entry.signature is not None and not is_signed(text, entry.signature, key):
-            return "its signature is not one of its author's key"
+            is_replaced = self._witness.is_of_replaced_key(entry)
+            return _REPLACED if is_replaced else "its signature is not one of its author's key"
         if entry.kind in OWNER_ONLY and entry.accepted:
             if entry.signature is None:
                 return "only the owner may author it, and it is not signed"

@@ -172,8 +172,8 @@ def decode(line: bytes) -> Script:
     return Script(*statements, key=key, appendable=True, op=op)
 
 
-def _op(kind: str, payload: str, deps: list[str], signed: bool, remark: str | None) -> Op:
-    return Op(kind, payload, tuple(deps), signed, remark)
+def _op(kind: str, payload: str, deps: list[str], *others: Any) -> Op:
+    return Op(kind, payload, tuple(deps), *others)
 
 
 def _pack(value: Value) -> Any:

@@ -28,6 +28,17 @@ class ConnectionDropped(NoAnswer):
     """The server closed the connection instead of answering: it ended, or it can't send the answer."""
 
 
+def new_session() -> aiohttp.ClientSession:
+    """Return a session for connections, which follows no redirect: the token is for the named server only."""
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_refuse_redirect)
+    return aiohttp.ClientSession(trace_configs=[tracing])
+
+
+async def _refuse_redirect(_: object, __: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+    raise Unreachable(f"{redirect.url} answered with status {redirect.response.status}, a redirect")
+
+
 class HranaConnection:
     """Sends one request at a time, and closes on the first failure.
 

@@ -14,7 +14,12 @@ from vox_mesh.model.base.keys import is_read_only
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Ask, EngineFacts, Note, ignore_note
 from vox_mesh.store.engines.hrana import codec
-from vox_mesh.store.engines.hrana.connection import ConnectionClosed, ConnectionDropped, HranaConnection
+from vox_mesh.store.engines.hrana.connection import (
+    ConnectionClosed,
+    ConnectionDropped,
+    HranaConnection,
+    new_session,
+)
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.text_fallback import TextFallback
 from vox_mesh.store.rows import Rows
@@ -43,7 +48,7 @@ class PersistentConnection:
                 raise StoreClosed("the store is closed")
             if self._connection is None or not self._connection.is_open:
                 await self.close()
-                self._session = aiohttp.ClientSession()
+                self._session = new_session()
                 self._connection = await HranaConnection.open(
                     self._session, self._endpoint, self._token, self._timeout
                 )
@@ -120,7 +125,7 @@ class WsEngine:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
         """Return a context in which all queries see the same state, on its own connection."""
-        async with aiohttp.ClientSession() as session:
+        async with new_session() as session:
             connection = await HranaConnection.open(session, *self._destination)
             try:
 

@@ -1,0 +1,27 @@
+"""The acting agent: in whose name the current task changes the mesh. The log names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+_agent: Final = ContextVar[str | None]("vox_mesh_acting_agent", default=None)
+
+
+def current_agent() -> str | None:
+    """Return the agent that the current task acts for, if one was named."""
+    return _agent.get()
+
+
+@contextmanager
+def acting_as(agent: str) -> Iterator[None]:
+    """Name the agent that acts within the block, and in tasks started there."""
+    from vox_mesh.model.messages.records import checked_agent  # imported late: short commands do without
+
+    token = _agent.set(checked_agent(agent))
+    try:
+        yield
+    finally:
+        _agent.reset(token)
