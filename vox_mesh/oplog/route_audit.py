@@ -47,7 +47,7 @@ class RouteAudit:
         if most_specific(routes.patterns, kind) is None:
             return None
         chain, before = completion.node_id, completion.seq
-        while page := await self._pages.read("chain_tail", chain, CLAIM, before):
+        while page := await self._pages.read("chain_tail", chain, CLAIM, None, job_id, before):
             for entry in page:
                 if is_claim_of(entry, job_id, claim_token):
                     return routes.barred_from(kind, node_of(chain), entry.id)
