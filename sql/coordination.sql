@@ -664,6 +664,8 @@ CREATE TABLE IF NOT EXISTS job_notes (
     message       TEXT,
     checkpoint    TEXT,              -- JSON
     noted_ms      INTEGER NOT NULL,
+    start_op TEXT,                   -- of the attempt that has written the checkpoint
+    signature TEXT,                  -- of its worker
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 

@@ -8,14 +8,16 @@ EXISTS (
       AND j.lease_until_ms IS NOT NULL)
 
 -- name: note
--- ?5: progress, ?6: its text, ?7: the checkpoint for another attempt. NULL: unchanged.
+-- ?5: progress, ?6: its text, ?7: the checkpoint for another attempt, with ?8: the op that started this attempt, and
+-- ?9: the signature. NULL: unchanged.
 INSERT INTO job_notes (
-    scope_id, repository_id, job_id, claim_token, progress, message, checkpoint, noted_ms)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NOW_MS WHERE IS_CURRENT_CLAIM
+    scope_id, repository_id, job_id, claim_token, progress, message, checkpoint, noted_ms, start_op, signature)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NOW_MS, ?8, ?9 WHERE IS_CURRENT_CLAIM
 ON CONFLICT DO UPDATE SET
     claim_token = excluded.claim_token, progress = coalesce(excluded.progress, progress),
     message = coalesce(excluded.message, message), checkpoint = coalesce(excluded.checkpoint, checkpoint),
-    noted_ms = excluded.noted_ms
+    noted_ms = excluded.noted_ms, start_op = iif(excluded.checkpoint IS NULL, start_op, excluded.start_op),
+    signature = iif(excluded.checkpoint IS NULL, signature, excluded.signature)
 
 -- name: refuse_if_over
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT IS_CURRENT_CLAIM
@@ -23,6 +25,10 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT IS_CURRENT_CLAIM
 -- name: noted
 SELECT progress, message, checkpoint, noted_ms FROM job_notes
 WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
+
+-- name: checkpoint
+SELECT checkpoint, start_op, signature FROM job_notes
+WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 AND checkpoint IS NOT NULL
 
 -- name: log
 -- ?5: pieces, each a stream and a text.

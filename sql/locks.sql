@@ -335,7 +335,11 @@ SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.
     h.request_id, (
     SELECT count(*) FROM lock_waiters AS w
     WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.lock_key = h.lock_key AND w.alive_until > NOW_ISO
-) AS waiting, NOW_MS AS now_ms
+) AS waiting, NOW_MS AS now_ms, (
+    SELECT max(s.pid) FROM lock_sessions AS s
+    WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.request_id = h.request_id AND h.request_id <> ''
+      AND typeof(s.pid) = 'integer'
+) AS session_pid
 FROM lock_holds AS h
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
   AND CASE WHEN ?3 IS NULL THEN substr(h.lock_key, 1, 5) <> 'mesh:'

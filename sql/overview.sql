@@ -68,7 +68,9 @@ LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_i
 SELECT json_group_array(json_array(
     CAST(lock_key AS TEXT), CAST(fence_token AS INTEGER), CAST(holder_node AS TEXT), CAST(holder_agent AS TEXT),
     CAST(is_shared AS INTEGER), CAST(acquired_at AS TEXT), CAST(expires_at AS TEXT)))
-FROM (SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO ORDER BY lock_key, fence_token LIMIT ?12)
+FROM (
+    SELECT * FROM lock_holds WHERE OF_MESH AND expires_at > NOW_ISO AND substr(lock_key, 1, 5) <> 'mesh:'
+    ORDER BY lock_key, fence_token LIMIT ?12)
 
 -- part: WAITERS
 SELECT json_group_array(json_array(

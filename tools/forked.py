@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from tools.fork_server import Program
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
+_END_S: Final = 10.0
 _LOADED: Final = [
     *("aiohttp", "click", "httpx", "orjson", "difflib", "glob"),
     *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
@@ -54,7 +56,20 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C is for the parent, which ends it
         )
+    atexit.register(_end, ours, process, os.getpid())
     return ours, process
+
+
+def _end(line: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
+    """End the fork server, and with it the programs that still run."""
+    if os.getpid() != owner:
+        return  # a copy of the process that started it
+    line.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def begin() -> None:

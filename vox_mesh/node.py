@@ -51,6 +51,7 @@ from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
     from vox_mesh.http.server import NodeServer
+    from vox_mesh.jobs.proof.artifacts import ArtifactSource
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +151,9 @@ class MeshNode(Mesh):
     def _local_agents(self, own: str | None) -> list[str]:
         """Return the agents that live in this process: its own, and the receiving ones."""
         return [*([] if own is None else [own]), *self.messages.local_agents]
+
+    def _artifact_source(self) -> ArtifactSource | None:
+        return None if self._server is None else self._server.artifact_source
 
     def _artifacts_node(self) -> str:
         return self.identity.node_id

@@ -25,9 +25,9 @@ AUTHENTICITY_PLANTS: Final = (
         "a key opens a chain though the owner replaced it before",
         (
             Code(
-                "vox_mesh.oplog.trusted_keys:TrustedKeys._keys",
-                "is_replaced = bool(accepted) and accepted[0].from_seq <= 1",
-                "is_replaced = False",
+                "vox_mesh.model.oplog.key_changes:KeyChange.read",
+                'since = {node_id: 1, node_id + COMMANDS: 1, **payload["from"]}',
+                'since = payload["from"]',
             ),
         ),
         ("test_a_replaced_key_opens_no_chain_of_commands",),
@@ -161,6 +161,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_successor_is_given_what_its_predecessor_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "checkpoint-unsigned",
+        "an attempt resumes from a checkpoint that no worker of its job has signed",
+        (
+            Code(
+                "vox_mesh.jobs.job_checkpoints:JobCheckpoints.resumed",
+                "if await self._is_authentic(job, found):",
+                "if True:",
+            ),
+        ),
+        ("test_an_attempt_resumes_only_from_what_a_worker_of_its_job_signed",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

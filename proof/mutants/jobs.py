@@ -16,6 +16,7 @@ _NEXT: Final = (
     "AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)"
 )
 
+_TOO_OFTEN: Final = "iif(interruptions >= max_interruptions,"
 _NONCE: Final = "new_key() if new and each.nonce is None else None"
 
 JOB_PLANTS: Final = (
@@ -24,6 +25,38 @@ JOB_PLANTS: Final = (
         "a job that is scheduled again is taken for the one that has succeeded",
         (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "None"),),
         ("test_a_command_runs_each_time_and_with_once_only_once",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "interruption-counted-as-failure",
+        "an attempt whose worker was lost counts as failed",
+        (
+            Sql(
+                "jobs",
+                "expire",
+                "interruptions = interruptions + 1,",
+                "failures = failures + 1,",
+            ),
+        ),
+        ("test_a_job_that_kills_its_workers_fails_only_by_its_limit_of_interruptions",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "interruptions-without-limit",
+        "a job that kills each of its workers is run again, whatever its limit",
+        (
+            Sql(
+                "jobs", "expire", "iif(interruptions >= max_interruptions, 'failed', 'pending')", "'pending'"
+            ),
+            Sql(
+                "jobs",
+                "expire",
+                "ended_ms = iif(interruptions >= max_interruptions,",
+                "ended_ms = iif(false,",
+            ),
+            Sql("jobs", "expire", "iif(interruptions >= max_interruptions, claimer, NULL)", "NULL"),
+        ),
+        ("test_a_job_that_kills_its_workers_fails_only_by_its_limit_of_interruptions",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

@@ -102,6 +102,32 @@ LOCK_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "live-session-given-away",
+        "a session lock is taken over although its process runs",
+        (
+            Code(
+                "vox_mesh.locks.sessions:LockSessions._ended",
+                "all(self._has_ended(each.process) for each in group)",
+                "True",
+            ),
+        ),
+        ("test_a_session_lock_does_not_outlive_its_process",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "kept-by-anothers-heartbeats",
+        "the heartbeats of one agent renew the lock of another, which is silent",
+        (
+            Code(
+                "vox_mesh.locks.sessions:LockSessions.heartbeat",
+                "each.request_id in ttls and owner.owns(each)",
+                "each.request_id in ttls",
+            ),
+        ),
+        ("test_the_lock_of_a_silent_agent_is_not_kept_by_the_heartbeats_of_another",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "version-not-checked",
         "an optimistic write does not check the version of the row",
         (Code("vox_mesh.occ.tables:RowAddress.put", "AND {WRITTEN_AT} IS ?", "AND ? IS NOT 0"),),

@@ -72,8 +72,8 @@ async def test_an_artifact_that_its_node_has_changed_is_not_taken(
         Mesh.open(settings_of(tmp_path, "there", http=False)) as there,
     ):
         content_hash = await kept_by(there)
-        here.artifacts.source = LyingNode(pieces)
-        for read in (here.artifacts.body, here.artifacts.path):
+        artifacts = here.artifacts_with(lambda: LyingNode(pieces))
+        for read in (artifacts.body, artifacts.path):
             with pytest.raises(ArtifactDamaged, match="node there sent another content"):
                 await read(content_hash)
         assert here.artifacts.local_path(content_hash) is None

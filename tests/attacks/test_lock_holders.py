@@ -44,3 +44,14 @@ async def test_a_session_lock_does_not_outlive_its_process() -> None:
             await child.wait()
         taken = await mesh.locks.acquire_or_renew("file:a", agent="eve")
         assert taken.fence_token > held.fence_token
+
+
+async def test_the_lock_of_a_silent_agent_is_not_kept_by_the_heartbeats_of_another() -> None:
+    async with scene() as there, there.node("a") as mesh, there.node("b") as other:
+        held = await mesh.locks.acquire("file:a", agent="ann", ttl=30, session="heartbeats")
+        await mesh.locks.renew(held, ttl=5)
+        for node, agent in ((mesh, "eve"), (mesh, "ann "), (other, "ann")):
+            assert await node.locks.heartbeat(agent=agent) == []
+        (seen,) = await mesh.locks.holders("file:a")
+        assert seen.left_s <= 5
+        assert [each.fence_token for each in await mesh.locks.heartbeat(agent="ann")] == [held.fence_token]

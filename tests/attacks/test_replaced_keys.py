@@ -20,6 +20,7 @@ from vox_mesh import Mesh, Message
 from vox_mesh.errors import KeyRefused, Refused, SenderRefused
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.jobs.job_end import Condition
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -160,6 +161,8 @@ async def test_a_replaced_key_rewrites_no_entry(
     (entry,) = [each for each in await receiver.oplog.tail(9, node_id=VICTIM) if each.id == forged.id]
     assert entry.payload == forged.payload
     assert not await receiver.oplog.is_authentic(entry)
+    condition = Condition(entry.op_id, "op")
+    assert await receiver.jobs.authorship.ends.unmet({"job": [condition]}) == {"job": condition}
     assert [each.node_id for each in await owner.oplog.verify() if each.problem] == [VICTIM]
 
 

@@ -73,6 +73,7 @@ def test_the_status_counts_the_locks_that_are_listed(vox: VoxCommand) -> None:
         connection.execute("UPDATE distributed_locks SET expires_at = acquired_at WHERE lock_key = 'task:c'")
     assert [each["lock_key"] for each in vox("lock", "list", "--json").document] == ["task:a"]
     assert vox("status", "--json").document["locks"] == {"held": 1, "waiting": 0}
+    assert "locks: 1 held" in vox("top", "--once").out
 
 
 def test_without_a_mesh_the_status_says_how_to_get_one(memory: VoxCommand) -> None:

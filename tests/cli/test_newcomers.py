@@ -36,6 +36,10 @@ def typed(line: str, **variables: str) -> Callable[[VoxCommand], Ended]:
     return lambda vox: vox.having(**variables)(*line.split())
 
 
+def _stray_space(vox: VoxCommand) -> Ended:
+    return vox("lock", "acquire", "file: a", "--agent", "ada")
+
+
 def _expired(vox: VoxCommand) -> Ended:
     held = vox("lock", "acquire", "task:a", "--agent", "ada", "--ttl", "100ms", "--json").document
     assert vox("lock", "acquire", "task:a", "--agent", "bob", "--wait", "30s").code == 0  # after its end
@@ -113,9 +117,18 @@ def _interrupt(vox: VoxCommand) -> Ended:
     return Ended(command.wait(), out, err)
 
 
+def _held(vox: VoxCommand) -> Ended:
+    assert vox("lock", "acquire", "task:a", "--agent", "ada").code == 0
+    return vox("lock", "acquire", "task:a", "--agent", "bob")
+
+
 MISTAKES: Final = {
+    "lock of another": Mistake(_held, 1, ("held by ada", "--wait 10m", "[lock_held]")),
     "no agent": Mistake(typed("lock acquire file:a"), 2, ("pass --agent NAME or set VOX_AGENT_ID",)),
-    "wrong key form": Mistake(typed("lock acquire file:../a --agent ada"), 2, ("file:../a", "[bad_value]")),
+    "wrong prefix": Mistake(
+        typed("lock acquire path:src/lib.rs --agent ada"), 2, ("write 'file:src/lib.rs'", "[bad_value]")
+    ),
+    "stray space": Mistake(_stray_space, 2, ("stray spaces", "write 'file:a'", "[bad_value]")),
     "absolute path": Mistake(
         typed("lock acquire file:/etc/passwd --agent ada"), 2, ("must be relative", "root of the repository")
     ),
@@ -141,6 +154,9 @@ MISTAKES: Final = {
     "bad YAML": Mistake(_bad_yaml, 2, ('"code": "bad_manifest"', "jobs.yaml:1", "correct it")),
     "bad duration": Mistake(
         typed("lock acquire file:a --agent ada --ttl soon"), 2, ("'soon' is not a duration", "5m")
+    ),
+    "command without --": Mistake(
+        typed("job schedule echo hi"), 2, ("must follow `--`, such as `-- make test`", "schedule --help")
     ),
     "unknown command": Mistake(typed("lokc list"), 2, ("did you mean `vox-mesh lock`?",)),
     "missing file": Mistake(

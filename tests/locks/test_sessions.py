@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.locks.holding import expire, is_held
 from vox_mesh import Script, Statement
-from vox_mesh.errors import BadSettings, LockHeld, Overloaded
+from vox_mesh.errors import BadSettings, BadValue, LockHeld, Overloaded
 from vox_mesh.locks import sessions
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.node import MeshNode
@@ -99,6 +99,52 @@ async def test_a_process_of_another_host_is_never_taken_for_ended(node: MeshNode
     assert (await node.locks.acquire("task:1", agent="bob")).fence_token > lock.fence_token
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_heartbeats_renew_the_session_locks_of_their_agent_only(mesh: MeshNode, shared: bool) -> None:
+    lock = await mesh.locks.acquire("task:1", agent="ann", shared=shared, session="heartbeats")
+    plain = await mesh.locks.acquire("task:2", agent="ann", ttl=5)
+    assert 30 < await left_s(mesh, lock) <= 60
+    await mesh.locks.renew(lock, ttl=5)
+    assert await mesh.locks.heartbeat(agent="bob") == []
+    await mesh.locks.sessions.run_once()
+    assert await left_s(mesh, lock) <= 5, "neither another agent nor a node renews it"
+    (renewed,) = await mesh.locks.heartbeat(agent="ann")
+    assert (renewed.keys, renewed.fence_token) == (lock.keys, lock.fence_token)
+    assert 30 < await left_s(mesh, lock) <= 60
+    assert await left_s(mesh, plain) <= 5
+    committed = mesh.store.change_count
+    assert len(await mesh.locks.heartbeat(agent="ann")) == 1
+    assert mesh.store.change_count == committed, "one that has just been renewed is not written again"
+    await expire(mesh, lock)
+    assert await mesh.locks.heartbeat(agent="ann") == [], "it does not come back"
+    await mesh.locks.sweep_expired_distributed_locks()
+    assert [row["request_id"] for row in await _sessions(mesh)] == [""]
+
+
+async def test_a_lock_of_a_process_and_of_heartbeats_lasts_for_either(
+    node: MeshNode, ended: set[ProcessId]
+) -> None:
+    lock = await begin(node, ONE)
+    (held,) = await node.locks.holders(lock.keys)
+    assert (held.session, held.session_pid) == ("process", ONE.pid)
+    assert (await node.locks.acquire_or_renew("task:1", agent="ann", session="heartbeats")).is_renewed
+    ended.add(ONE)
+    await node.locks.sessions.run_once()
+    await node.locks.renew(lock, ttl=5)
+    await node.locks.sessions.run_once()
+    assert await left_s(node, lock) <= 5, "a node renews no lock for a process that has ended"
+    (held,) = await node.locks.holders(lock.keys)
+    assert (held.session, held.session_pid) == ("heartbeats", 0)
+    assert [each.keys for each in await node.locks.heartbeat(agent="ann")] == [lock.keys]
+
+
+async def test_a_session_is_a_process_or_heartbeats(mesh: MeshNode) -> None:
+    with pytest.raises(BadValue, match="session must be 'heartbeats' or a ProcessId, got True"):
+        await mesh.locks.acquire("task:1", session=True)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="agent must be printable"):
+        await mesh.locks.heartbeat(agent="a\nb")
+
+
 async def test_without_a_node_on_this_machine_a_session_lock_is_refused(mesh: MeshNode) -> None:
     await mesh.store.write(Script(Statement("DELETE FROM lock_sessions WHERE request_id = ''")))
     with pytest.raises(BadSettings, match="no node of this mesh runs on this machine"):
@@ -119,6 +165,14 @@ async def test_sessions_are_bounded_and_planted_rows_are_left_alone(
     monkeypatch.setattr(sessions, "_MAX_SESSIONS", 1)
     with pytest.raises(Overloaded, match="session locks"):
         await begin(node, TWO, "task:2")
+    far = (*node.store.mesh_id, "", "elsewhere", 1, 1, 0)
+    await node.store.write(Script(Statement(plant, far)))
+    await node.store.write(
+        Script(Statement("DELETE FROM lock_sessions WHERE request_id = '' AND host = ?", (_HOST,)))
+    )
+    monkeypatch.setattr(sessions, "_MAX_SESSIONS", 0)
+    await node.locks.sessions.run_once()
+    assert [row["host"] for row in await _sessions(node) if not row["request_id"]] == [_HOST]
     await node.locks.close()
     assert [each.lock_key for each in await node.locks.holders()] == ["task:1"]
 

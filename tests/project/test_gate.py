@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,9 @@ def test_the_seed_of_a_test_is_its_own_and_the_same_in_a_retry() -> None:
 
 def test_commands_of_a_test_do_not_see_the_seed(seed: int) -> None:
     assert VARIABLE not in os.environ
+
+
+def test_a_run_ends_its_fork_server_and_warns_of_nothing() -> None:
+    code = "import tools.forked as forked; forked._LOADED.clear(); forked.begin()"
+    ended = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

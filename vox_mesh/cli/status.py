@@ -15,7 +15,6 @@ from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import fields, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import MeshError
-from vox_mesh.locks.scripts import MESH_PREFIX
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.records import EXEC, JobState
 from vox_mesh.model.nodes.liveness import NodeState
@@ -79,14 +78,13 @@ def _problem(found: str, advice: str) -> Problem:
 
 def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     """Return the numbers and names of what is under way."""
-    locks = [each for each in seen.locks if not each.lock_key.startswith(MESH_PREFIX)]  # as `lock list` does
     mail = [each for each in seen.messages if each.standing in ("unread", "overdue")]
     return {
         "nodes": [node.node_id for node in seen.nodes if node.state not in _GONE],
         "agents": [{"agent_id": each.agent_id, "state": each.state} for each in seen.agents],
         "locks": {
-            "held": len(locks),
-            "waiting": len(seen.waiters) + sum(len(lock.waiters) for lock in locks),
+            "held": len(seen.locks),
+            "waiting": len(seen.waiters) + sum(len(lock.waiters) for lock in seen.locks),
         },
         "jobs": {state.value: seen.jobs_in(state) for state in JobState},
         "inbox": {

@@ -88,7 +88,8 @@ class NodeServer:
             faults=store.faults,
         )
         messages.relay_by(self._outbox)
-        mesh.artifacts.source = HttpArtifactSource(messages.directory, keys)
+        self.artifact_source = HttpArtifactSource(messages.directory, keys)
+        """Where the files of other nodes are read."""
 
     async def start(self) -> str:
         """Start to listen; return the announced address."""

@@ -137,7 +137,8 @@ class JobEnds:
             authentic = _authentic_of(runs, self._store.writer_id.scope_id)
         else:
             authentic = await asyncio.to_thread(_authentic_of, runs, self._store.writer_id.scope_id)
-        return authentic, bool(rows and rows[0]["has_routes"])
+        original = [entry for entry in authentic if await self._trusted_keys.is_original(entry)]
+        return original, bool(rows and rows[0]["has_routes"])
 
     async def _read(self, job_ids: Sequence[str], op_ids: Sequence[str]) -> Sequence[Any]:
         """Read entries, each with the following ones up to a signed one; fewer if it is too much."""

@@ -21,6 +21,7 @@ from vox_mesh.errors import (
     Refused,
 )
 from vox_mesh.jobs.authorship import JobAuthorship
+from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
@@ -109,6 +110,7 @@ class Jobs:
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
+        self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
         self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0
         """The number of jobs this process returned to the queue because their leases had expired."""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, StaleClaim
+from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
@@ -86,8 +87,10 @@ class Notes:
 class Notebook:
     """Writes the progress and log of one attempt in intervals, and its checkpoints at once."""
 
-    def __init__(self, store: Store, job: Job) -> None:
+    def __init__(self, store: Store, job: Job, checkpoints: JobCheckpoints) -> None:
         self._store = store
+        self._job = job
+        self._checkpoints = checkpoints
         self._claim = (*store.mesh_id, job.job_id, job.claim_token)
         self._loop = asyncio.get_running_loop()
         self._progress: tuple[float | None, str | None] | None = None
@@ -120,7 +123,8 @@ class Notebook:
     async def checkpoint(self, value: Any) -> None:
         """Save a checkpoint. Raises `StaleClaim` if the claim is over."""
         guard = Statement(_SQL["refuse_if_over"], self._claim, refusal=StaleClaim.code)
-        await self._store.write(Script(guard, self._note(None, None, canonical(value))))
+        signed = self._checkpoints.sign(self._job, canonical(value))
+        await self._store.write(Script(guard, self._note(None, None, *signed)))
 
     def _flush_soon(self) -> None:
         if self._flushing is None:
@@ -135,7 +139,7 @@ class Notebook:
         """Write pending progress and log; they are dropped if the database is unavailable."""
         statements = []
         if self._progress is not None:
-            statements.append(self._note(*self._progress, None))
+            statements.append(self._note(*self._progress, None, None, None))
         if self._pieces:
             pieces = orjson.dumps(self._pieces).decode()
             statements.append(Statement(_SQL["log"], (*self._claim, pieces)))
@@ -155,9 +159,9 @@ class Notebook:
             self._flushing = None
         await self.flush()
 
-    def _note(self, progress: float | None, message: str | None, checkpoint: str | None) -> Statement:
-        values: tuple[Value, ...] = (*self._claim, progress, message, checkpoint)
-        return Statement(_SQL["note"], values)
+    def _note(self, *values: Value) -> Statement:
+        """Return the statement for progress, message and a signed checkpoint; `None`: unchanged."""
+        return Statement(_SQL["note"], (*self._claim, *values))
 
 
 def _sanitize(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -17,6 +17,7 @@ from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     MESH_PREFIX,
     LockRequest,
+    checked_agent,
     checked_ttl,
     held_guard,
     json,
@@ -24,14 +25,13 @@ from vox_mesh.locks.scripts import (
     refuse_mesh_keys,
     renew_script,
 )
-from vox_mesh.locks.sessions import SESSION_TTL_S, LockSessions
+from vox_mesh.locks.sessions import SESSION_TTL_S, LastsFor, LockSessions, checked_session
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -64,7 +64,7 @@ class Locks:
     ) -> None:
         """`on_granted` is called with the fencing token of each lock that an agent acquires.
 
-        `on_agent` is called with each agent that asks for a lock, and its action.
+        `on_agent` is called with each agent that asks for a lock or sends a heartbeat, and its action.
         """
         self._store = store
         self._mesh = store.mesh_id
@@ -81,7 +81,7 @@ class Locks:
         self.sessions = LockSessions(
             store, self._holders, lambda lock, ttl: self.renew(lock, ttl=ttl), monotonic
         )
-        """The processes that session locks last for."""
+        """The processes and heartbeats that session locks last for."""
         self._on_granted = on_granted
         self._on_agent = on_agent
         self.waited = Histogram(QUICK_S)
@@ -97,11 +97,23 @@ class Locks:
         ttl: Duration | None = None,
         wait: Duration = 0.0,
         shared: bool = False,
+        session: LastsFor | None = None,
     ) -> Lock:
         """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds.
 
-        `ttl`: the seconds it is held unless renewed; by default 30 for files, 300 for all other keys.
+        `ttl`: the seconds it is held unless renewed; by default 30 for files, 300 for all other keys, and 60
+        with a session.
+
+        `session`: what the lock lasts for. With 'heartbeats', each `heartbeat` of its agent renews it. With a
+        process of this machine, a node there renews it until the process ends; raises `BadSettings` if there
+        is no such node.
         """
+        if session is not None:
+            return await self._acquire_with_session(
+                lambda ttl_s: self.acquire(keys, agent=agent, ttl=ttl_s, wait=wait, shared=shared),
+                ttl,
+                session,
+            )
         request = self._request(keys, agent=agent, ttl=ttl, is_shared=shared)
         wait_s = checked_seconds(
             "wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held"
@@ -123,26 +135,38 @@ class Locks:
         ttl: Duration | None = None,
         wait: Duration = 0.0,
         shared: bool = False,
-        session: ProcessId | None = None,
+        session: LastsFor | None = None,
     ) -> Lock:
         """Acquire the keys; if this agent already holds all of them in this mode, renew its lock instead.
 
         A renewed lock keeps its token and all of its keys, and has `is_renewed`. Only for agents that do one
         thing at a time: all tasks and processes that use one agent's name on this node hold the same lock,
-        and the first release ends it for all of them. A lock whose `session` has ended is in no one's way.
+        and the first release ends it for all of them. A lock whose process has ended is in no one's way.
 
-        `session`: the process that the lock lasts for. A node of this machine renews the lock, by default for
-        60 seconds at a time, until the process ends. Raises `BadSettings` if there is no such node.
+        `session`: as for `acquire`. A lock lasts for all of its sessions.
         """
         wait_s = checked_seconds(
             "wait", wait, 0.0, MAX_TTL_S, hint="pass wait=0 to fail at once if it is held"
         )
+        if session is not None:
+            return await self._acquire_with_session(
+                lambda ttl_s: self._acquire_or_renew(
+                    keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared
+                ),
+                ttl,
+                session,
+            )
         ttl_s = None if ttl is None else checked_ttl(ttl)
-        if session is None:
-            return await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
-        await self.sessions.refuse_if_not_renewed()
-        ttl_s = SESSION_TTL_S if ttl_s is None else ttl_s
-        lock = await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
+        return await self._acquire_or_renew(keys, agent=agent, ttl=ttl_s, wait=wait_s, shared=shared)
+
+    async def _acquire_with_session(
+        self, acquire: Callable[[float], Awaitable[Lock]], ttl: Duration | None, session: LastsFor
+    ) -> Lock:
+        session = checked_session(session)
+        if session != "heartbeats":
+            await self.sessions.refuse_if_not_renewed()
+        ttl_s = SESSION_TTL_S if ttl is None else checked_ttl(ttl)
+        lock = await acquire(ttl_s)
         try:
             await self.sessions.begin(lock, session, ttl_s)
         except BaseException:
@@ -199,6 +223,16 @@ class Locks:
         outcome = await self._store.write(renew_script(self._mesh, lock, ttl=ttl))
         lock.ttl, lock.deadline, lock.expires_at = ttl, sent_at + ttl, outcome.rows[0]["expires_at"]
         return lock
+
+    async def heartbeat(self, *, agent: str | None = None) -> list[Lock]:
+        """Report that an agent of this node is alive, and renew its locks with the session 'heartbeats'.
+
+        Returns those locks; one that has ended since the last heartbeat is missing.
+        """
+        node = self._node()
+        owner = LockOwner(node, checked_agent(agent or self._agent or node))
+        self._on_agent(owner.agent, "heartbeat")
+        return await self.sessions.heartbeat(owner)
 
     async def release(self, lock: Lock) -> bool:
         """Release the lock, and hand it off to the next waiter here. Return whether it was still held.
@@ -337,6 +371,7 @@ class Locks:
         """Delete expired locks. Return how many. Expired locks have no effect, deleted or not."""
         mesh = self._mesh
         rest = [Statement(_SQL[name], mesh) for name in ("sweep_patterns", "sweep_overlaps")]
+        rest.append(self.sessions.prune_statement())
         verdicts = await self._store.write_all(
             [
                 Script(

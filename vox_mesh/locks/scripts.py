@@ -105,10 +105,9 @@ class LockRequest:
                 f"the number of keys must be between 1 and {MAX_KEYS}, got {len(wanted)}",
                 hint="lock a pattern such as file:src/** instead of many files",
             )
-        if not _is_agent_name(holder_agent):
-            raise BadValue(f"agent must be printable text, got {holder_agent!r}", hint="pass the agent's id")
+        agent = checked_agent(holder_agent)
         checked = default_ttl(wanted) if ttl is None else checked_ttl(ttl)
-        return cls(wanted, holder_node, holder_agent, is_shared, checked)
+        return cls(wanted, holder_node, agent, is_shared, checked)
 
     @property
     def is_simple(self) -> bool:
@@ -155,7 +154,7 @@ class LockRequest:
         own = (self.holder_node, self.holder_agent)
         held = next((each for each in holders if (each.holder_node, each.holder_agent) == own), None)
         if held is None:
-            return "wait for it, or try later"
+            return "wait for it with --wait 10m (in Python and HTTP: `wait`), or try later"
         return f"your own lock on {held.lock_key} is in the way: use it, or release it first"
 
     # --- scripts ---------------------------------------------------------------------------------
@@ -312,8 +311,11 @@ def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:
     return (*mesh, json(lock.keys), lock.fence_token, lock.request_id)
 
 
-def _is_agent_name(agent: object) -> bool:
-    return isinstance(agent, str) and agent.isprintable()
+def checked_agent(agent: object) -> str:
+    """Return the name of an agent, if it is one."""
+    if not isinstance(agent, str) or not agent.isprintable():
+        raise BadValue(f"agent must be printable text, got {agent!r}", hint="pass the agent's id")
+    return agent
 
 
 def refuse_mesh_keys(keys: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from vox_mesh.model.jobs.records import CLAIM, most_specific
 from vox_mesh.model.jobs.routes import RouteCheck, RouteFinding, RouteHistory, is_claim_of, node_of
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ROUTE
-from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pages import EntryFilter, Pace, Pages
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.store.store import Store
 
@@ -47,7 +47,7 @@ class RouteAudit:
         if most_specific(routes.patterns, kind) is None:
             return None
         chain, before = completion.node_id, completion.seq
-        while page := await self._pages.read("chain_tail", chain, CLAIM, None, job_id, before):
+        while page := await self._pages.read("chain_tail", *EntryFilter(chain, CLAIM), before):
             for entry in page:
                 if is_claim_of(entry, job_id, claim_token):
                     return routes.barred_from(kind, node_of(chain), entry.id)

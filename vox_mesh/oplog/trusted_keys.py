@@ -145,10 +145,10 @@ class TrustedKeys:
         return witness.is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
-        accepted = self._accepted.get(chain, [])
         opening = self._opening.get(chain) or self._provisional.get(chain)
-        is_replaced = bool(accepted) and accepted[0].from_seq <= 1  # before it had opened the chain
-        return accepted if opening is None or is_replaced else [Key(chain, 1, opening), *accepted]
+        first = [] if opening is None else [Key(chain, 1, opening)]
+        # An accepted key comes after it, even if it is for the first entry, and is then the one in force.
+        return [*first, *self._accepted.get(chain, ())]
 
     # --- looking up ------------------------------------------------------------------------------
 

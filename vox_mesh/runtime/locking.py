@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.locks.records import Lock
-from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.runtime.services import MeshServices
 
 if TYPE_CHECKING:
+    from vox_mesh.locks.sessions import LastsFor
     from vox_mesh.rhythm.beat_locks import BeatLocks
 
 
@@ -25,21 +25,18 @@ async def acquire_lock(
     wait: float,
     shared: bool,
     or_renew: bool = False,
-    session: ProcessId | None = None,
+    session: LastsFor | None = None,
 ) -> Lock:
     """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds.
 
-    `or_renew`: if the agent holds them already, its lock is renewed. `session`: the process it lasts for.
+    `or_renew`: if the agent holds them already, its lock is renewed. `session`: what it lasts for.
     """
-    if session is not None:
-        return await mesh.locks.acquire_or_renew(
-            keys, agent=agent, ttl=ttl, wait=wait, shared=shared, session=session
-        )
     if until is None:
         acquire = mesh.locks.acquire_or_renew if or_renew else mesh.locks.acquire
-        return await acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared)
-    if or_renew:
-        raise BadValue("or_renew and until must not both be given", hint="pass or_renew or until")
+        return await acquire(keys, agent=agent, ttl=ttl, wait=wait, shared=shared, session=session)
+    if or_renew or session is not None:
+        name = "or_renew" if or_renew else "session"
+        raise BadValue(f"{name} and until must not both be given", hint=f"pass {name} or until")
     locks = await _beat_locks(mesh, ttl)
     return await locks.acquire(keys, until, agent=agent, wait=wait, shared=shared)
 

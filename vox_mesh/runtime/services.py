@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.crons import Crons
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
-    from vox_mesh.jobs.proof.artifacts import Artifacts
+    from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
@@ -264,9 +264,17 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def artifacts(self) -> Artifacts:
         """Return the artifacts of jobs."""
+        return self.artifacts_with(self._artifact_source)
+
+    def artifacts_with(self, source: Callable[[], ArtifactSource | None]) -> Artifacts:
+        """Return the artifacts of jobs; `source` is where files of other nodes are read."""
         from vox_mesh.jobs.proof.artifacts import Artifacts
 
-        return Artifacts(self.store, self._artifacts_folder, self._artifacts_node)
+        return Artifacts(self.store, self._artifacts_folder, self._artifacts_node, source)
+
+    def _artifact_source(self) -> ArtifactSource | None:
+        """Return where files of other nodes are read; a command has no connection to them."""
+        return None
 
     def _artifacts_node(self) -> str:
         """Return the node that has the artifacts of this process; a command that only reads has none."""

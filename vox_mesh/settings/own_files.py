@@ -1,8 +1,8 @@
 """The databases and homes that this user has made, not ones that a cloned or copied folder brought.
 
-Such a folder holds the jobs and unsent writes of another person, though its files belong to this user. What is
-made is noted in the user's configuration, which no folder brings: by path and inode, because
-another file may take its place.
+Such a folder holds the jobs and unsent writes of another person, though its files belong to this user. What
+is made is noted in the user's configuration, which no folder brings: by path and inode, because another file
+may take its place.
 """
 
 from __future__ import annotations

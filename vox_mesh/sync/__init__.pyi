@@ -22,6 +22,7 @@ from typing import Any
 from vox_mesh.base_errors import MeshError
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.crons import CronJob
+from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
 from vox_mesh.jobs.jobs import Reference, Scheduled
 from vox_mesh.jobs.kinds import Limit
@@ -32,8 +33,10 @@ from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
+from vox_mesh.locks.agent_locks import LockOwner
 from vox_mesh.locks.holding import Renew
 from vox_mesh.locks.leadership import Leader
+from vox_mesh.locks.sessions import LastsFor
 from vox_mesh.messages.claims import ClaimStats
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -72,7 +75,6 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.nodes.processes import ProcessId
 from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
@@ -234,6 +236,7 @@ class MeshServices:
     def job_kinds(self) -> JobKinds: ...
     @property
     def artifacts(self) -> Artifacts: ...
+    def artifacts_with(self, source: Callable[[], ArtifactSource | None]) -> Artifacts: ...
     @property
     def rhythm(self) -> Rhythm: ...
     @property
@@ -459,6 +462,7 @@ class Locks:
         ttl: Duration | None = ...,
         wait: Duration = ...,
         shared: bool = ...,
+        session: LastsFor | None = ...,
     ) -> Lock: ...
     def acquire_or_renew(
         self,
@@ -468,10 +472,11 @@ class Locks:
         ttl: Duration | None = ...,
         wait: Duration = ...,
         shared: bool = ...,
-        session: ProcessId | None = ...,
+        session: LastsFor | None = ...,
     ) -> Lock: ...
     def acquire_own(self, name: str, ttl: float) -> Lock: ...
     def renew(self, lock: Lock, *, ttl: Duration | None = ...) -> Lock: ...
+    def heartbeat(self, *, agent: str | None = ...) -> list[Lock]: ...
     def release(self, lock: Lock) -> bool: ...
     def upgrade(self, lock: Lock) -> Lock: ...
     def downgrade(self, lock: Lock) -> Lock: ...
@@ -501,8 +506,10 @@ class Locks:
 
 class LockSessions:
     def refuse_if_not_renewed(self) -> None: ...
-    def begin(self, lock: Lock, process: ProcessId, ttl: float) -> None: ...
+    def begin(self, lock: Lock, session: LastsFor, ttl: float) -> None: ...
     def release_ended(self, holders: Iterable[Holder]) -> bool: ...
+    def prune_statement(self) -> Statement: ...
+    def heartbeat(self, owner: LockOwner) -> list[Lock]: ...
     def run_once(self) -> None: ...
 
 class Conflicts:
@@ -677,6 +684,7 @@ class Jobs:
     authorship: JobAuthorship
     transitions: JobTransitions
     notes: Notes
+    checkpoints: JobCheckpoints
     expired: int
     def schedule(
         self,
@@ -773,6 +781,10 @@ class Notes:
     def logged(self, job_id: str, *, after: int = ..., limit: int = ...) -> list[Piece]: ...
     def follow(self, job_id: str, *, after: int = ..., debounce_s: float = ...) -> Generator[Piece]: ...
 
+class JobCheckpoints:
+    def sign(self, job: Job, text: str) -> SignedCheckpoint: ...
+    def resumed(self, job: Job) -> Any: ...
+
 class Crons:
     def add(
         self, name: str, expression: str, manifest: Manifest | Mapping[str, Any], timezone: str = ...
@@ -810,7 +822,6 @@ class JobKinds:
     def undrain(self, node_id: str) -> None: ...
 
 class Artifacts:
-    source: ArtifactSource | None
     def keep(self, body: bytes, *, name: str, type: str) -> Artifact: ...
     def keep_now(self, body: bytes, *, name: str, type: str) -> Artifact: ...
     def keep_file(self, path: Path, *, name: str, type: str, limit: int = ...) -> Artifact: ...

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.model.locks.records import Holder, Lock, SessionKind
 from vox_mesh.views.record_view import RecordView
 
 
 @dataclass(frozen=True)
 class HoldView(RecordView, record=Holder, without=("request_id", "now_ms")):
-    """A hold by column."""
+    """A hold by column.
 
+    `session`: what keeps it renewed, and `session_pid` the process; it is believed until `expires_at`.
+    """
+
+    session_pid: int | None
+    session: SessionKind | None
     age_ms: int
     left_ms: int
 
@@ -20,7 +25,11 @@ class HoldView(RecordView, record=Holder, without=("request_id", "now_ms")):
     def of(cls, holder: Holder) -> HoldView:
         """Return the view of a hold, for everyone."""
         return cls.from_record(
-            holder, age_ms=round(holder.age_s * 1_000), left_ms=round(holder.left_s * 1_000)
+            holder,
+            session=holder.session,
+            session_pid=holder.session_pid or None,
+            age_ms=round(holder.age_s * 1_000),
+            left_ms=round(holder.left_s * 1_000),
         )
 
 
@@ -58,3 +67,16 @@ class AcquiredView(LockView):
     def of(cls, lock: Lock) -> AcquiredView:
         """Return the view of a lock, for its holder."""
         return cls(**vars(LockView.of(lock)), is_renewed=lock.is_renewed)
+
+
+@dataclass(frozen=True)
+class HeartbeatView:
+    """An agent that has sent a heartbeat, and its locks that last as long as it does so."""
+
+    agent_id: str
+    locks: list[LockView]
+
+    @classmethod
+    def of(cls, agent_id: str, locks: Sequence[Lock]) -> HeartbeatView:
+        """Return the answer to a heartbeat."""
+        return cls(agent_id, [LockView.of(each) for each in locks])

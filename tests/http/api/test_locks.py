@@ -118,6 +118,34 @@ async def test_an_agent_renews_and_releases_what_it_holds_if_it_says_so(served: 
     assert await served.post("/v1/locks/release-held", {"agent": key}) == []
 
 
+async def test_a_lock_may_last_as_long_as_its_agent_sends_heartbeats(served: ServedNode, key: str) -> None:
+    agent = key.removeprefix("task:")
+    held = await acquired(served, key, agent=agent, session="heartbeats", ttl="40s")
+    (listed,) = await served.all("/v1/locks", key=key)
+    assert (listed["session"], listed["session_pid"], listed["left_ms"] <= 40_000) == (
+        "heartbeats",
+        None,
+        True,
+    )
+    await served.post("/v1/locks/renew", {**hold(key, held["fence_token"]), "ttl": "2s"})
+    answer = await served.post(f"/v1/agents/{agent}/heartbeat")
+    (renewed,) = answer["locks"]
+    assert (answer["agent_id"], renewed["lock_keys"], renewed["fence_token"]) == (
+        agent,
+        [key],
+        held["fence_token"],
+    )
+    assert milliseconds_at(renewed["expires_at"]) - milliseconds_at(listed["expires_at"]) > -2_000
+    await served.node.run_once()
+    seen = await served.get(f"/v1/agents/{agent}")
+    assert (seen["state"], seen["last_action"]) == ("alive", "heartbeat")
+    await served.post("/v1/locks/release", hold(key, held["fence_token"]))
+    assert (await served.post(f"/v1/agents/{agent}/heartbeat"))["locks"] == []
+    both = await wanted(served, key, session="heartbeats", until="bar")
+    assert_problem(both, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    assert_problem(await wanted(served, key, session="pid"), HTTPStatus.UNPROCESSABLE_ENTITY, "bad_body")
+
+
 async def test_one_that_disconnects_keeps_the_lock_that_it_had_before(served: ServedNode, key: str) -> None:
     held = AcquiredView.of(await served.node.locks.acquire_or_renew(key, agent="coder"))
     again = AcquiredView.of(await served.node.locks.acquire_or_renew(key, agent="coder"))

@@ -12,13 +12,14 @@ from typing import Final
 
 import pytest
 
-from tests.support.jobs.job_runs import Works, works
+from tests.support.jobs.job_runs import WorkerProcess, Works, works
 from tests.support.running.lengths import SOAK, only_at_full_length
 from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import COMPLETE, EXPIRE
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.views.jobs import verify_proof
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_500 if SOAK else 180)]
 
@@ -28,6 +29,8 @@ _FAULTS: Final = 40 if SOAK else 6
 _PLACES: Final = 4
 _LEASE_S: Final = 1.5
 _PATIENCE_S: Final = 60.0
+_MAX_LOSSES: Final = 12
+"""More than any job loses its worker in a run."""
 _SOON: Final = timedelta(milliseconds=50)
 
 
@@ -44,7 +47,15 @@ def _jobs(random: Random) -> list[Manifest]:
         }
         kind = f"chaos.{random.choice(['one', 'two', 'three'])}"
         attempts = 2 if is_bad else 12
-        manifests.append(Manifest.of(kind=kind, payload=payload, max_attempts=attempts, backoff=_SOON))
+        manifests.append(
+            Manifest.of(
+                kind=kind,
+                payload=payload,
+                max_attempts=attempts,
+                max_interruptions=_MAX_LOSSES,
+                backoff=_SOON,
+            )
+        )
     return manifests
 
 
@@ -131,3 +142,33 @@ async def test_who_wakes_while_its_successor_works_is_refused(tmp_path: Path) ->
         assert (done.state, done.claimer, done.attempts, done.interruptions) == ("succeeded", "other", 2, 1)
         history = await run.assert_right([job.job_id])
         assert history.refused[COMPLETE, "stale_claim"] == 1
+
+
+async def _kill_at_work(worker: WorkerProcess, *, jobs: int) -> None:
+    """`kill -9`, once it has begun this many jobs."""
+    await worker.until(lambda _: len(worker.begun) == jobs)
+    await worker.kill()
+
+
+async def test_a_job_that_kills_its_workers_fails_after_as_many_as_it_may_have(tmp_path: Path) -> None:
+    async with works(FILE.settings(tmp_path, None, tick="1s"), tmp_path, lease=_LEASE_S, places=2) as run:
+        payload = {"seconds": 0, "failures": 0, "is_stubborn": False, "hangs": 2}
+        manifests = [
+            Manifest.of(
+                kind="chaos.one", payload=payload, max_attempts=1, max_interruptions=losses, backoff=_SOON
+            )
+            for losses in (1, 2)
+        ]
+        too_many, allowed = await run.mesh.jobs.schedule_all(manifests, new=True)
+        for _ in range(2):
+            await _kill_at_work(await run.start("victim"), jobs=2)
+        await run.start("victim")
+        done = await run.mesh.jobs.wait(allowed, timeout=_PATIENCE_S)
+        failed = await run.mesh.jobs.wait(too_many, timeout=_PATIENCE_S)
+        assert (done.state, done.failures, done.interruptions) == ("succeeded", 0, 2)
+        assert (failed.state, failed.failures, failed.interruptions) == ("failed", 0, 2)
+        why = "interrupted more often than max_interruptions (1) allows: the lease ran out"
+        assert failed.reason == why
+        await run.assert_right([too_many.job_id, allowed.job_id])
+        proof = await verify_proof(run.mesh, done.job_id)
+        assert (proof.valid, proof.faults) == (True, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ from vox_mesh.store.schema.shape import (
     expected,
 )
 from vox_mesh.store.schema.statements import ddl
-from vox_mesh.store.schema.tables import quoted, tables_at
+from vox_mesh.store.schema.tables import TableColumns, quoted, tables_at
 
 _DEADLINE_S: Final = 60.0
 _NO_LONGER: Final = "lock_fences"  # its tokens are in `lock_generations`
@@ -90,6 +90,45 @@ async def test_tokens_stay_above_the_ones_that_version_2_counted(memory: Engine)
     await load_stored(memory, "v2")
     await ensure_schema(memory)
     assert (await memory.query(Statement("SELECT generation FROM lock_generations"))).value >= 41
+
+
+_WRITTEN: Final = {
+    14: "INSERT INTO agent_presence VALUES ('', '', 'ada', 'stored-1', 0, 'lock', 1, 2)",
+    15: "UPDATE a2a_messages SET is_ordered = 0",
+    16: "INSERT INTO lock_sessions VALUES ('', '', 'request', 'host', 7, 1, 60000)",
+}
+"""What nodes write since each version."""
+
+_DEFAULTS: Final = {
+    15: ("SELECT DISTINCT is_ordered FROM a2a_messages", (1,)),
+    17: ("SELECT DISTINCT max_interruptions, interruptions FROM jobs", (5, 0)),
+}
+"""What rows of before each version have in its columns."""
+
+
+async def rows_in(engine: Engine, tables: Iterable[TableColumns]) -> dict[str, list[tuple[object, ...]]]:
+    """All rows, in these columns."""
+    return {table.name: [tuple(row) for row in await engine.query(Statement(table.rows))] for table in tables}
+
+
+@pytest.mark.parametrize("version", range(13, VERSION))
+async def test_a_later_version_keeps_its_rows_and_old_rows_get_the_values_of_before(
+    memory: Engine, version: int
+) -> None:
+    await load_stored(memory, "v7")
+    while (at := (await schema.versions_at(memory.query))[0]) < version:
+        plan = await schema.pending_plan(memory.query, at)
+        assert plan is not None
+        assert await schema.apply_plan(memory, plan)
+    await run(memory, *(sql for since, sql in _WRITTEN.items() if since <= version))
+    tables = [table for table in await tables_at(memory.query) if table.name != "mesh_schema"]
+    before = await rows_in(memory, tables)
+    assert all(before[name] for name in ("jobs", "a2a_messages", "distributed_locks"))
+    assert await ensure_schema(memory) == VERSION
+    assert await rows_in(memory, tables) == before
+    for since, (sql, values) in _DEFAULTS.items():
+        if since > version:
+            assert [tuple(row) for row in await memory.query(Statement(sql))] == [values]
 
 
 async def use(settings: Settings) -> None:

@@ -32,6 +32,8 @@ async def work(job: dict[str, Any]) -> None:
             how = context.payload
             if context.attempt <= how["failures"]:
                 raise ValueError("as asked")
+            if context.attempt <= how.get("hangs", 0):
+                await asyncio.Event().wait()
             with suppress(*((asyncio.CancelledError,) if how["is_stubborn"] else ())):
                 await asyncio.sleep(how["seconds"])
             return {"by": mesh.identity.node_id, "attempt": context.attempt}

@@ -9,20 +9,21 @@ if TYPE_CHECKING:
 
 _FORWARDED: Final = {
     "agents": "--all --limit --json",
+    "agents heartbeat": "--json",
     "agents show": "--json",
     "conflicts list": "--open --table --json",
     "conflicts show": "--json",
     "cron list": "--json",
-    "guard check": "--agent --json",
+    "guard check": "--agent --require-lock --json",
     "job dead": "--kind --limit --json",
     "job list": "--state --kind --node --counts --limit --json",
     "job ready": "--kind --limit --json",
     "job show": "--json",
     "kind list": "--json",
-    "lock acquire": "--agent --ttl --until --wait --shared --json",
-    "lock list": "--json",
-    "lock release": "--token --json",
-    "lock renew": "--token --ttl --json",
+    "lock acquire": "--agent --ttl --until --wait --shared --fresh --heartbeats --literal --json",
+    "lock list": "--agent --json",
+    "lock release": "--token --agent --all --literal --json",
+    "lock renew": "--token --ttl --literal --json",
     "messages ack": "--claim --json",
     "messages dead": "--limit --before --json",
     "messages list": "--state --from --to --thread --limit --before --json",
@@ -38,7 +39,9 @@ _FORWARDED: Final = {
 }
 """None of them reads stdin or a file that its arguments name, writes a file, starts a program that the
 caller chooses, or needs the owner's key: a caller in a sandbox gains nothing by asking the node. `git`, which
-`guard check` starts, is the node's own."""
+`guard check` starts, is the node's own, and only names the work tree. With --staged, git would read the index
+that the caller's variables name, and run programs that the repository's settings name. --session needs the
+caller's own parent process."""
 
 GUARD: Final = "guard check"
 """The command that asks git."""

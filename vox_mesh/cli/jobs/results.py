@@ -18,6 +18,7 @@ from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import CommandGroup, json_option, printable, show_one, show_several
 from vox_mesh.cli.support.session import run_on_mesh, start_shared
 from vox_mesh.errors import BadValue
+from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
 from vox_mesh.jobs.results import find_output, outputs_of, read_result
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.records import Job
@@ -29,19 +30,19 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _PRIVATE: Final = 0o600
 
 
-def _run(command: str, work: Callable[[Mesh], Coroutine[Any, Any, T]]) -> T:
+def _run(command: str, work: Callable[[Mesh, Artifacts], Coroutine[Any, Any, T]]) -> T:
     """Run the work of a command that may fetch files from nodes."""
     settings = start_shared(command)
 
     async def run(mesh: Mesh) -> T:
-        await _fetch_from_nodes(mesh, settings)
-        return await work(mesh)
+        source = await _source(mesh, settings)
+        return await work(mesh, mesh.artifacts_with(lambda: source))
 
     return asyncio.run(run_on_mesh(settings, run))
 
 
-async def _fetch_from_nodes(mesh: Mesh, settings: Settings) -> None:
-    """Let a command read the files of other nodes, if it has the token of the mesh."""
+async def _source(mesh: Mesh, settings: Settings) -> ArtifactSource | None:
+    """Return where a command reads the files of other nodes, if it has the token of the mesh."""
     from vox_mesh.http.artifact_client import HttpArtifactSource  # imported late: it loads a client
     from vox_mesh.http.server import relay_keys_of
     from vox_mesh.model.base.shared_tokens import token_id
@@ -49,10 +50,11 @@ async def _fetch_from_nodes(mesh: Mesh, settings: Settings) -> None:
 
     given = settings.token
     token = find_token(settings.home_dir) if given is None else given.get_secret_value()
-    if token is not None:
-        await mesh.rhythm.refresh()
-        mesh.messages.directory.token_id = token_id(token, *mesh.store.mesh_id)
-        mesh.artifacts.source = HttpArtifactSource(mesh.messages.directory, relay_keys_of(mesh, token))
+    if token is None:
+        return None
+    await mesh.rhythm.refresh()
+    mesh.messages.directory.token_id = token_id(token, *mesh.store.mesh_id)
+    return HttpArtifactSource(mesh.messages.directory, relay_keys_of(mesh, token))
 
 
 @click.command()
@@ -73,14 +75,14 @@ def result(reference: str, waits: bool, timeout: float | None, as_json: bool) ->
     if timeout is not None and not waits:
         raise click.UsageError("--timeout needs --wait", click.get_current_context())
 
-    async def work(mesh: Mesh) -> tuple[Job, Any]:
+    async def work(mesh: Mesh, artifacts: Artifacts) -> tuple[Job, Any]:
         job = await mesh.jobs.find(reference)
         if waits:
             try:
                 job = await mesh.jobs.wait(job, timeout=timeout)
             except TimeoutError:
                 job = await mesh.jobs.find(job)
-        return job, await read_result(job, mesh.artifacts.body)
+        return job, await read_result(job, artifacts.body)
 
     job, value = _run("job result", work)
     if as_json:
@@ -105,7 +107,7 @@ def list_(reference: str, as_json: bool) -> None:
     Example:
       vox-mesh job artifact list 298aaf4c
     """
-    job = _run("job artifact list", lambda mesh: mesh.jobs.find(reference))
+    job = _run("job artifact list", lambda mesh, _: mesh.jobs.find(reference))
     show_several([each._asdict() for each in outputs_of(job).values()], as_json=as_json)
 
 
@@ -131,8 +133,8 @@ def get(reference: str, name: str, output: Path | None) -> None:
       vox-mesh job artifact get 298aaf4c report.pdf -o report.pdf
     """
 
-    async def work(mesh: Mesh) -> Path:
-        return await mesh.artifacts.path(find_output(await mesh.jobs.find(reference), name).hash)
+    async def work(mesh: Mesh, artifacts: Artifacts) -> Path:
+        return await artifacts.path(find_output(await mesh.jobs.find(reference), name).hash)
 
     path = _run("job artifact get", work)
     with path.open("rb") as source:

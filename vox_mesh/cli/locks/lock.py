@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -33,9 +33,12 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.durations import short_duration
 from vox_mesh.model.locks.patterns import FILE
 from vox_mesh.model.locks.records import Holder, Lock
-from vox_mesh.nodes.processes import calling_process, process_of
+from vox_mesh.nodes.processes import ProcessId, calling_process, process_of
 from vox_mesh.runtime.locking import acquire_lock
 from vox_mesh.views.locks import AcquiredView, HoldView, LockView
+
+if TYPE_CHECKING:
+    from vox_mesh.locks.sessions import LastsFor
 
 _KEY: Final = click.argument("key")
 _TOKEN: Final = click.option(
@@ -70,6 +73,7 @@ def lock() -> None:
     metavar="PID",
     help="Hold it as long as this process.",
 )
+@click.option("--heartbeats", is_flag=True, help="Hold it as long as the agent sends heartbeats.")
 @literal_option
 @verbose_option
 @json_option
@@ -83,6 +87,7 @@ def acquire(
     fresh: bool,
     session: bool,
     session_pid: int | None,
+    heartbeats: bool,
     literal: bool,
     verbose: bool,
     as_json: bool,
@@ -99,6 +104,9 @@ def acquire(
     process ends. The process is the nearest parent that is no `sh -c`, or --session-pid. --ttl is then how
     long the lock lasts if the machine is lost.
 
+    --heartbeats needs no node: each `vox-mesh agents heartbeat` of the agent renews the lock, which ends 60s
+    (or --ttl) after the last one.
+
     If another agent holds a key, it ends with 1 and names the holders; with --json they are the document.
 
     \b
@@ -111,23 +119,36 @@ def acquire(
     keys = keys_of(keys, settings, literal=literal)
     options = LockOptions(keys, agent, ttl, wait, shared, until)
     arguments = options.arguments(settings) | {"or_renew": not fresh and until is None}
-    if session or session_pid is not None:
-        if fresh or until is not None:
-            raise click.UsageError("--session can't be combined with --fresh or --until")
-        arguments["session"] = process_of(calling_process() if session_pid is None else session_pid)
+    if session or session_pid is not None or heartbeats:
+        option = "--heartbeats" if heartbeats else "--session"
+        if fresh or until is not None or (heartbeats and (session or session_pid is not None)):
+            raise click.UsageError(f"{option} can't be combined with --session, --fresh or --until")
+        arguments["session"] = "heartbeats" if heartbeats else _process(session_pid)
     elif until is None:
         arguments["ttl"] = _ttl_of(keys, ttl)
     try:
         held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
     except LockHeld as refused:
         if as_json:
-            show_several([vars(HoldView.of(holder)) for holder in refused.holders], as_json=True)
+            show_several(_documents(refused.holders), as_json=True)
         raise
-    about = {"session_pid": arguments["session"].pid} if "session" in arguments else {}
+    about, ends = _session_of(arguments.get("session"), held)
     record = {**_record(AcquiredView.of(held), as_json=as_json), **about}
-    ends = f"held while process {about['session_pid']} runs" if about else _expiry(held)
     line = f"{'renewed' if held.is_renewed else 'acquired'} {_named(held)}, {ends}"
     show_done(record, line, as_json=as_json, verbose=verbose)
+
+
+def _session_of(session: LastsFor | None, held: Lock) -> tuple[Record, str]:
+    """Return the fields of a session, and how long the lock lasts."""
+    if session is None:
+        return {}, _expiry(held)
+    if session == "heartbeats":
+        return {"session": session}, f"{_expiry(held)} unless renewed by a heartbeat"
+    return {"session_pid": session.pid}, f"held while process {session.pid} runs"
+
+
+def _process(pid: int | None) -> ProcessId:
+    return process_of(calling_process() if pid is None else pid)
 
 
 def _ttl_of(keys: Sequence[str], ttl: float | None) -> float | None:
@@ -255,11 +276,26 @@ def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
         run_command("lock list", lambda mesh: _watch(mesh, agent, as_json))
     else:
         found = _of_agent(run_command("lock list", lambda mesh: mesh.locks.holders()), agent)
-        show_several([vars(HoldView.of(each)) if as_json else _line(each) for each in found], as_json=as_json)
+        show_several(_documents(found) if as_json else _lines(found), as_json=as_json)
 
 
 def _of_agent(holders: list[Holder], agent: str | None) -> list[Holder]:
     return [each for each in holders if agent in (None, each.holder_agent)]
+
+
+def _documents(holders: Sequence[Holder]) -> list[Record]:
+    return [vars(HoldView.of(each)) for each in holders]
+
+
+def _lines(holders: Sequence[Holder]) -> list[Record]:
+    """Return the rows of the table, with the sessions if there are any."""
+    if all(each.session is None for each in holders):
+        return [_line(each) for each in holders]
+    return [{**_line(each), "session": _session(each)} for each in holders]
+
+
+def _session(holder: Holder) -> str | None:
+    return f"process {holder.session_pid}" if holder.session == "process" else holder.session
 
 
 def _line(holder: Holder) -> Record:
@@ -284,7 +320,7 @@ async def _watch(mesh: Mesh, agent: str | None, as_json: bool) -> None:
             found = _of_agent(everyones, agent)
             if is_drawn:
                 click.clear()
-                show_lines(table([_line(holder) for holder in found]))
+                show_lines(table(_lines(found)))
                 continue
             held = {(holder.lock_key, holder.fence_token): holder for holder in found}
             for gone in seen.keys() - held.keys():
@@ -337,7 +373,7 @@ def break_(key: str, reason: str, literal: bool, as_json: bool) -> None:
     settings = start_quickly("lock break")
     (key,) = keys_of([key], settings, literal=literal)
     op_id, holders = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.break_lock(key, reason)))
-    broken = [vars(HoldView.of(each)) if as_json else _line(each) for each in holders]
+    broken = _documents(holders) if as_json else _lines(holders)
     show_one({"op_id": op_id, "broken": broken}, as_json=as_json)
 
 

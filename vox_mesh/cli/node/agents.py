@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Final
 
 import click
 
+from vox_mesh.cli.support.options import acting_agent
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import run_command
+from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
 from vox_mesh.views.agents import AgentView, some_of
+from vox_mesh.views.locks import HeartbeatView
 
 _ORDER: Final = [state.value for state in AgentState]
 _MAX_LIMIT: Final = 10_000
@@ -35,7 +38,7 @@ def agents(context: click.Context, wants_all: bool, limit: int, as_json: bool) -
 
     Shows the state, node, time since last seen, locks, awaited keys, work, unread messages and cost (in beat
     units, of 24 hours) of each. An agent is seen when it acquires a lock, sends or receives messages, claims
-    a status, or runs in a node.
+    a status, sends a heartbeat, or runs in a node.
 
     \b
     Example:
@@ -96,3 +99,28 @@ def show(agent: str, as_json: bool) -> None:
             record[name] = ", ".join(record[name]) or None
         record["jobs"] = ", ".join(f"{job.kind} {job.job_id[:8]}" for job in view.jobs) or None
     show_one(record, as_json=as_json)
+
+
+@agents.command()
+@click.argument("agent", required=False)
+@json_option
+def heartbeat(agent: str | None, as_json: bool) -> None:
+    """Report an agent alive, and renew its session locks.
+
+    It renews the locks that the agent acquired on this node with `lock acquire --heartbeats`, and shows those
+    that it still holds. Send one at least every third of their lease: every 20s unless they have a --ttl.
+    AGENT is VOX_AGENT_ID by default.
+
+    \b
+    Example:
+      vox-mesh agents heartbeat coder
+    """
+    settings = start_quickly("agents heartbeat")
+    name = acting_agent(agent, settings, "the agent's")
+    held = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.heartbeat(agent=name)))
+    document = asdict(HeartbeatView.of(name, held))
+    if not as_json:
+        document["locks"] = [
+            {**each, "lock_keys": ", ".join(each["lock_keys"])} for each in document["locks"]
+        ]
+    show_one(document, as_json=as_json)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_EXTRA: Final = "Got unexpected extra argument"
+"""The beginning of click's message about words that are neither options nor arguments."""
+
 
 class TrailingCommand(click.Command):
     """Passes everything after the first `--` as the parameter `command`."""
@@ -24,7 +27,12 @@ class TrailingCommand(click.Command):
         if "--" in args:
             at = args.index("--")
             own, command = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, own)
+        try:
+            rest = super().parse_args(ctx, own)
+        except click.UsageError as error:
+            if command or not error.message.startswith(_EXTRA):
+                raise
+            raise click.UsageError("the command must follow `--`, such as `-- make test`", ctx) from None
         ctx.params["command"] = command
         return rest
 

@@ -6,11 +6,12 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from vox_mesh.http.api.operations import Operations, Text
+from vox_mesh.http.api.operations import AgentName, Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import AgentView
+from vox_mesh.views.locks import HeartbeatView
 
 AGENTS: Final = Operations("agents")
 
@@ -33,3 +34,9 @@ async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[AgentView]
 async def show_agent(mesh: MeshServices, agent_id: Text) -> AgentView:
     """Show one agent."""
     return AgentView.of(await mesh.agents.find(agent_id))
+
+
+@AGENTS.post("/v1/agents/{agent_id}/heartbeat")
+async def send_heartbeat(mesh: MeshServices, agent_id: AgentName) -> HeartbeatView:
+    """Report an agent of this node alive, and renew its locks with the session `heartbeats`."""
+    return HeartbeatView.of(agent_id, await mesh.locks.heartbeat(agent=agent_id))

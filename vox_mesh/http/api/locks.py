@@ -13,7 +13,16 @@ from pydantic import Field
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
-from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
+from vox_mesh.http.api.operations import (
+    CALL_S,
+    MAX_WAIT_S,
+    AgentName,
+    Operations,
+    RequestModel,
+    Seconds,
+    Text,
+    Wait,
+)
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
 from vox_mesh.model.locks.pattern_index import PatternIndex
@@ -27,7 +36,6 @@ from vox_mesh.views.locks import AcquiredView, HoldView, LockView
 LOCKS: Final = Operations("locks")
 
 _MAX_KEYS: Final = 100
-_Agent = Annotated[str, Field(min_length=1, max_length=128)]
 _Token = Annotated[int, Field(ge=1, lt=2**63)]
 
 
@@ -35,22 +43,24 @@ class LocksQuery(PageQuery):
     """The filter of a list of locks."""
 
     key: Text | None = None
-    agent: _Agent | None = None
+    agent: AgentName | None = None
 
 
 class AcquireRequest(RequestModel):
     """The lock to acquire: all keys or none; for a time, or until the phase or bar ends.
 
-    With `or_renew`, a lock that the agent holds already is renewed and keeps its token.
+    With `or_renew`, a lock that the agent holds already is renewed and keeps its token. With the session
+    `heartbeats`, each heartbeat of the agent renews it.
     """
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
-    agent: _Agent
+    agent: AgentName
     ttl: Seconds | None = None
     until: Literal["phase", "bar"] | None = None
     wait: Wait = 0.0
     shared: bool = False
     or_renew: bool = False
+    session: Literal["heartbeats"] | None = None
 
     @property
     def item_count(self) -> int:
@@ -79,7 +89,7 @@ class RenewRequest(ReleaseRequest):
 class ReleaseHeldRequest(RequestModel):
     """An agent, and the key of its lock; without one, all of its locks."""
 
-    agent: _Agent
+    agent: AgentName
     lock_key: Text | None = None
 
 
@@ -94,7 +104,7 @@ class CheckPathsRequest(RequestModel):
     """The paths an agent wants to change."""
 
     paths: Annotated[list[Text], Field(min_length=1, max_length=1_000)]
-    agent: _Agent
+    agent: AgentName
     require_lock: bool = False
 
 

@@ -90,6 +90,7 @@ Wait = Annotated[
 """How long to wait, at most a minute."""
 
 Text = Annotated[str, Field(min_length=1, max_length=1_024)]
+AgentName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 @dataclass(frozen=True)

@@ -153,12 +153,18 @@ class ArtifactSource(Protocol):
 class Artifacts:
     """Stores the outputs of jobs, and verifies their hashes when they are read."""
 
-    def __init__(self, store: Store, folder: Path, node_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        node_id: Callable[[], str],
+        source: Callable[[], ArtifactSource | None] = lambda: None,
+    ) -> None:
+        """`source`: where files of other nodes are read; `None` if they can't be."""
         self._store = store
         self._blobs = BlobStore(folder)
         self._node_id = node_id
-        self.source: ArtifactSource | None = None
-        """Where files of other nodes are read; `None` if they can't be."""
+        self._source = source
 
     # --- storing ---------------------------------------------------------------------------------
 
@@ -259,13 +265,14 @@ class Artifacts:
     async def _fetch(self, content_hash: str, row: Row) -> None:
         """Fetch a file from the node that has it, verify its hash and keep it here."""
         node_id, size = str(row["node_id"]), row["size"]
-        if self.source is None or node_id == self._node_id():
+        source = self._source()
+        if source is None or node_id == self._node_id():
             raise self._missing(content_hash, row)
         with self.sink(_FETCHED, "application/octet-stream", limit=min(size, MAX_FILE)) as sink:
             try:
                 async with (
                     asyncio.timeout(_FETCH_TIMEOUT_S),
-                    aclosing(self.source.stream(node_id, content_hash)) as pieces,
+                    aclosing(source.stream(node_id, content_hash)) as pieces,
                 ):
                     async for piece in pieces:
                         await asyncio.to_thread(sink.write, piece)

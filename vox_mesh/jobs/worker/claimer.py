@@ -166,16 +166,19 @@ class JobClaimer:
         for job in jobs:
             if job.job_id not in claimed:
                 self._skip(job, claim)
-        held = (self._as_running(job, token, started_ms) for job in jobs if job.job_id in claimed)
+        held = (
+            self._as_running(job, token, started_ms, scripts[1].key) for job in jobs if job.job_id in claimed
+        )
         return [Claimed(job, sent, lease_ms) for job in held]
 
-    def _as_running(self, job: Job, token: int, started_ms: int) -> Job:
+    def _as_running(self, job: Job, token: int, started_ms: int, start_op: str) -> Job:
         return job._replace(
             state=JobState.RUNNING,
             claimer=self._node_id,
             claim_token=token,
             attempts=job.attempts + 1,
             started_ms=started_ms,
+            last_op=start_op,
         )
 
     def _skip(self, job: Job, verdict: Verdict) -> None:

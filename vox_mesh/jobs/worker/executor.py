@@ -24,7 +24,6 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import Work, WorkerLimits
 from vox_mesh.jobs.workflows import bind_outputs
 from vox_mesh.model.base.histogram import LONG_S, Histogram
-from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.store.store import Store
@@ -179,10 +178,9 @@ class Executor:
     async def _prepare(self, job: Job) -> JobContext:
         """Return the context of an attempt, with its limits and the checkpoint of an earlier attempt."""
         core = await bind_outputs(job.core, self._jobs)
-        notebook, resumed = Notebook(self._store, job), None
-        if job.attempts > 1:
-            checkpoint = (await self._jobs.notes.of(job.job_id, fresh=True)).checkpoint
-            resumed = None if checkpoint is None else read_stored(checkpoint)
+        checkpoints = self._jobs.checkpoints
+        notebook = Notebook(self._store, job, checkpoints)
+        resumed = await checkpoints.resumed(job) if job.attempts > 1 else None
         limits = await self._limits.of(job, core, notebook)
         store, clock = self._store, self._jobs.clock
         read_results = self._jobs.results_of

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+SessionKind = Literal["process", "heartbeats"]
 
 _TOKEN_TIME_SHIFT: Final = 10  # as in `sql/locks.sql`
 _LAST_MS: Final = 253_402_300_799_000
@@ -34,7 +36,10 @@ class Lock:
 
 
 class Holder(NamedTuple):
-    """A held lock as everyone sees it; `now_ms` is when it was read, by the database's clock."""
+    """A held lock as everyone sees it; `now_ms` is when it was read, by the database's clock.
+
+    `session_pid`: the process that it lasts for, 0 if it lasts as long as its agent sends heartbeats.
+    """
 
     lock_key: str
     fence_token: int
@@ -46,6 +51,7 @@ class Holder(NamedTuple):
     request_id: str
     waiting: int
     now_ms: int
+    session_pid: int | None = None
 
     @property
     def age_s(self) -> float:
@@ -56,6 +62,13 @@ class Holder(NamedTuple):
     def left_s(self) -> float:
         """Return the seconds until it expires unless renewed."""
         return max(0.0, (milliseconds_at(self.expires_at) - self.now_ms) / 1_000)
+
+    @property
+    def session(self) -> SessionKind | None:
+        """Return what keeps its lease renewed, if it is the lock of a session."""
+        if self.session_pid is None:
+            return None
+        return "process" if self.session_pid else "heartbeats"
 
     def __str__(self) -> str:
         how = "shared" if self.is_shared else "held"
