@@ -148,9 +148,14 @@ class Succession:
         """Return the public recovery key in force."""
         return self.tenures[-1].recovery_key
 
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner that signed this very entry in its tenure, or `None`."""
+        found = (tenure.owner.public_key for tenure in self.tenures if self._is_of(tenure, entry))
+        return next(found, None)
+
     def is_act(self, entry: LogEntry) -> bool:
         """Return whether an owner signed this very entry, in its tenure."""
-        return any(self._is_of(tenure, entry) for tenure in self.tenures)
+        return self.signer(entry) is not None
 
     def is_present_act(self, entry: LogEntry) -> bool:
         """Return whether the last owner signed this very entry, in its tenure."""

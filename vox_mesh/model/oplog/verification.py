@@ -102,8 +102,8 @@ class Owners(Protocol):
     def initial_key(self) -> str | None:
         """Return the key of the first owner."""
 
-    def is_act(self, entry: LogEntry) -> bool:
-        """Return whether an owner signed this very entry, in its tenure."""
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner that signed this very entry in its tenure, or `None`."""
 
     def is_step(self, entry: LogEntry) -> bool:
         """Return whether the ownership passed on by this entry."""
@@ -116,15 +116,16 @@ class SoleOwner:
         self.key = self.initial_key = key
         self._scope_id = scope_id
 
-    def is_act(self, entry: LogEntry) -> bool:
-        """Return whether the owner signed this very entry."""
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner if it signed this very entry."""
         if self.key is None or entry.signature is None:
-            return False
+            return None
         try:
             text = signed_text(entry.hash, self._scope_id)
-            return is_whole(entry) and is_signed(text, entry.signature, self.key)
+            is_own = is_whole(entry) and is_signed(text, entry.signature, self.key)
         except READ_ERRORS:
-            return False
+            return None
+        return self.key if is_own else None
 
     def is_step(self, _: LogEntry) -> bool:
         """Return `False`: there are none."""
@@ -193,7 +194,7 @@ class ChainWitness:
 
     def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of that time signed this very entry."""
-        return self.owners.is_act(entry)
+        return self.owners.signer(entry) is not None
 
     @property
     def accepted_keys(self) -> set[Key]:
