@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.support.jobs.jobs_in_hand import claim, claim_seen, claims, complete, ids, most_in_hand, moved, ops
@@ -52,6 +53,23 @@ async def test_what_is_decided_of_a_kind_stays_until_something_else_is(node: Mes
     await kinds.audit("a.b", False)
     await node.store.synced()
     assert await kinds.listed() == [KindRules("a.b", False, 2, None, None, 2_000)]
+
+
+async def test_what_is_decided_of_kinds_and_nodes_is_in_the_log(node: MeshNode) -> None:
+    kinds = kinds_of(node)
+    await kinds.pause("a.b")
+    await kinds.limit("a.b", max_running=2, rate=None)
+    await kinds.audit("a.b", False)
+    await kinds.drain(node.identity.node_id)
+    await kinds.undrain(node.identity.node_id)
+    entries = await node.oplog.tail(5, node_id=node.identity.chain)
+    assert [(each.kind, orjson.loads(each.payload)) for each in entries] == [
+        ("SetKind", {"kind": "a.b", "is_paused": True}),
+        ("SetKind", {"kind": "a.b", "max_running": 2, "rate": None, "rate_ms": None}),
+        ("SetKind", {"kind": "a.b", "is_audited": False}),
+        ("DrainNode", {"node": node.identity.node_id}),
+        ("UndrainNode", {"node": node.identity.node_id}),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["", "*", "a.*", "A", "a b", "a..b", ".a", "a.", "a\n", "x" * 129])

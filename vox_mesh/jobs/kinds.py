@@ -11,11 +11,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.queries import JobQueries, KindRules
 from vox_mesh.jobs.transitions import SQL as JOBS
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.documents.validation import shown
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.manifest_fields import Kind
+from vox_mesh.oplog.op_kinds import DRAIN_NODE, SET_KIND, UNDRAIN_NODE
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.store import Store
 
 MAX_RATE_MS: Final = 30 * 86_400_000
@@ -49,15 +51,15 @@ class JobKinds:
 
     async def pause(self, kind: str) -> None:
         """Stop claims of jobs of this kind; running jobs continue."""
-        await self._write("pause", _check_kind(kind), True)
+        await self._set("pause", kind, True, is_paused=True)
 
     async def resume(self, kind: str) -> None:
         """Allow claims of jobs of this kind again."""
-        await self._write("pause", _check_kind(kind), False)
+        await self._set("pause", kind, False, is_paused=False)
 
     async def audit(self, kind: str, on: bool = True) -> None:
         """Set whether a success of this kind requires an inference record."""
-        await self._write("audit", _check_kind(kind), on)
+        await self._set("audit", kind, on, is_audited=on)
 
     async def limit(
         self,
@@ -86,7 +88,7 @@ class JobKinds:
         given = {name: value for name, value in columns.items() if value is not KEEP}
         if not given:
             raise BadValue("no limit given", hint="pass max_running, rate with per_ms, or lease_ms")
-        await self._write("limit", _check_kind(kind), orjson.dumps(given).decode())
+        await self._set("limit", kind, orjson.dumps(given).decode(), **given)
 
     async def listed(self) -> list[KindRules]:
         """Return the rules of all kinds that have any."""
@@ -100,14 +102,19 @@ class JobKinds:
         """Drain a node until `undrain`: it claims no more jobs, and its running jobs continue."""
         if not await self._store.read(_INCARNATION, (*self._mesh, node_id), fresh=True):
             raise NotKnown(f"there is no node {node_id}", hint="run `vox-mesh nodes --all`")
-        await self._store.write(Script(Statement(JOBS["drain"], (*self._mesh, node_id))))
+        await self._write(DRAIN_NODE, {"node": node_id}, JOBS["drain"], node_id)
 
     async def undrain(self, node_id: str) -> None:
         """Let a drained node claim jobs again."""
-        await self._store.write(Script(Statement(JOBS["undrain"], (*self._mesh, node_id))))
+        await self._write(UNDRAIN_NODE, {"node": node_id}, JOBS["undrain"], node_id)
 
-    async def _write(self, name: str, *values: Any) -> None:
-        await self._store.write(Script(Statement(_SQL[name], (*self._mesh, *values))))
+    async def _set(self, name: str, kind: str, value: Any, **rules: Any) -> None:
+        payload = {"kind": _check_kind(kind), **rules}
+        await self._write(SET_KIND, payload, _SQL[name], kind, value)
+
+    async def _write(self, op: str, payload: dict[str, Any], sql: str, *values: Any) -> None:
+        statement = Statement(sql, (*self._mesh, *values))
+        await self._store.write(Script(statement, op=Op(op, canonical(payload))))
 
 
 def _check_kind(kind: str) -> str:

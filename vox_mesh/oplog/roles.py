@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, MeshError, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.records import check_pattern
@@ -27,6 +28,7 @@ from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
@@ -293,6 +295,11 @@ class Roles:
             return await self._store.write(Script(*await self._owner_guards(), *effects, op=op))
         except Refused as refused:
             refused.hint = await self._hint_for(refused)
+            if (
+                kind == REKEY and refused.reason != _NOT_OWNER
+            ):  # it counts until a seal says that it was refused
+                with suppress(MeshError):
+                    await self._store.write(seal_script())
             raise
 
     async def _hint_for(self, refused: Refused) -> str:

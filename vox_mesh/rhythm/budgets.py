@@ -23,10 +23,11 @@ from vox_mesh.model.rhythm.budgets import (
 )
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Op, Script, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -118,17 +119,19 @@ class Budgets:
         context = self._context
         if budget.charge_to is not None:
             raise BadValue("charge_to must be in the budget of a job or task", hint="leave it out here")
-        row = (checked_subject(subject), canonical(budget.document()), str(context.clock.tick()), anew)
-        values = (*context.mesh, *row)
-        await context.store.write(Script(Statement(_SQL["set"], values)))
+        document = budget.document()
+        row = (checked_subject(subject), canonical(document), str(context.clock.tick()), anew)
+        payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
+        statement = Statement(_SQL["set"], (*context.mesh, *row))
+        await context.store.write(Script(statement, op=Op(SET_BUDGET, payload)))
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
         """Remove the budget of an agent or account."""
         await self.show(subject)
-        await self._context.store.write(
-            Script(Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject))))
-        )
+        statement = Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject)))
+        op = Op(REMOVE_BUDGET, canonical({"subject": subject}))
+        await self._context.store.write(Script(statement, op=op))
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
         """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""
