@@ -9,8 +9,9 @@ name, expression, timezone, manifest, options, next_ms, last_ms, last_job, added
 scope_id = ?1 AND repository_id = ?2
 
 -- part: OPS
+-- Also the ones that are said to be refused.
 agent_oplog INDEXED BY agent_oplog_of_crons
-WHERE OF_MESH AND kind IN ('AddCron', 'RemoveCron', 'AdoptCrons') AND accepted = 1
+WHERE OF_MESH AND kind IN ('AddCron', 'RemoveCron', 'AdoptCrons')
 
 -- name: mark
 -- Of the ops about crons; NULL: there are none.

@@ -4,6 +4,8 @@
 -- author as ?5. The payload has `at_ms`, and `jobs`, whose items name each one's `job_id`. `last_op` identifies
 -- the rows that an op has changed.
 
+-- from oplog: REKEYED
+
 -- from oplog: ENTRY
 
 -- from oplog: ITS_ENTRY
@@ -161,13 +163,23 @@ FROM spans CROSS JOIN agent_oplog ON OF_MESH AND node_id = chain AND seq BETWEEN
 WHERE typeof(node_id) = 'text' AND typeof(seq) = 'integer' AND typeof(payload) = 'text'
 
 -- part: CLAIMS
--- Ops that claimed or aborted jobs, after an entry (?3) and up to another (?4). Values of other types are planted.
+-- Ops that claimed or may have ended jobs, after an entry (?3) and up to another (?4). An end counts whatever the
+-- verdict says, which is not signed. Values of other types are planted.
 agent_oplog NOT INDEXED
-WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind IN ('ClaimWork', 'AbortJob') AND accepted = 1
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
+    (kind = 'ClaimWork' AND accepted = 1) OR kind IN ('CompleteJob', 'AbortJob')
+    OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
+-- part: CONTENTS
+-- Of a completion only pairs of a job and its claim token, as text: the payload also has the proofs.
+CASE kind WHEN 'CompleteJob' THEN (
+    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
+    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
+) ELSE CAST(payload AS TEXT) END
+
 -- name: claims_between
-SELECT id, payload, result FROM CLAIMS ORDER BY id
+SELECT id, kind, CONTENTS, result FROM CLAIMS ORDER BY id
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
@@ -482,11 +494,9 @@ SELECT
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
-    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
-        FROM agent_oplog INDEXED BY agent_oplog_of_owner WHERE OF_MESH AND kind = 'RekeyNode'
-          AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1) AS rekeyed,
+    (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
-    (SELECT json_group_array(json_array(id, CAST(payload AS TEXT), CAST(result AS TEXT))) FROM CLAIMS) AS claims
+    (SELECT json_group_array(json_array(id, kind, CONTENTS, CAST(result AS TEXT))) FROM CLAIMS) AS claims
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.

@@ -140,6 +140,16 @@ SELECT (
     OLDEST_LIVE_VERSION AND h.last_seen_ms > NOW_MS - max(?4, ?5 * h.tick_ms)
 ) AS oldest
 
+-- name: seal_of
+-- The first seals after an entry of a chain.
+SELECT ENTRY FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 AND kind = 'Seal' ORDER BY seq LIMIT ?5
+
+-- name: verdicts_between
+-- What a seal covers: of the entries of a chain from ?4 to ?5, up to ?6 of them.
+SELECT kind, id, seq, accepted, reason, result, signature FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq BETWEEN ?4 AND ?5 ORDER BY seq LIMIT ?6
+
 -- name: chain_from
 -- The end of a chain from a given entry on, as its author needs it to continue.
 SELECT id, seq, op_id, kind, hlc, hash, accepted, reason, result, signature FROM agent_oplog
@@ -192,11 +202,11 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (
 ORDER BY node_id, seq LIMIT ?7
 
 -- part: REKEYED
--- A mark of the ops by which keys were accepted; NULL: there are none.
+-- A mark of the ops by which keys were accepted, or which were refused; NULL: there are none.
 SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
 FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')
 
 -- name: page_of_chain
 -- The same of one chain.
@@ -212,12 +222,27 @@ FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq > ?4 ORDER BY seq LIMIT ?5
 
 -- name: of_kind
--- Accepted entries of a kind that the index covers, after the one with the id ?4, or after a given time.
+-- Accepted entries of a kind that the index covers, after the one with the id ?4, or after a given time. Of new keys
+-- also the ones that are said to be refused.
 SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND accepted = 1
+  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND (accepted = 1 OR kind = 'RekeyNode')
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
 ORDER BY hlc LIMIT ?6
+
+-- name: transfers
+-- The ops by which the ownership passed on, after the one with the id ?3, or after a given time, whatever their
+-- verdicts: those are not signed.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_succession
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TransferOwnership'
+  AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?3), ?4)
+ORDER BY hlc LIMIT ?5
+
+-- name: transferred
+-- A mark of them; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_succession
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TransferOwnership'
 
 -- name: heads
 -- The last entry of each chain; a chain with entries has a key.

@@ -187,6 +187,16 @@ def _jobs(history: History) -> Iterator[str | int]:
             yield f"{note.who} ran it: {note.data['forged']}"
 
 
+def _ends(history: History) -> Iterator[str | int]:
+    put_back_at: dict[str, float] = {}
+    for note in history.notes("put.back"):
+        yield 1
+        put_back_at.setdefault(note.data["job"], note.at)
+    for note in history.notes("job.ran"):
+        if note.at > put_back_at.get(note.data["job"], float("inf")):
+            yield f"{note.who} ran {note.data['job']} again, which had ended"
+
+
 def _crons(history: History) -> Iterator[str | int]:
     for note in history.notes("job.ran"):
         yield 1
@@ -286,6 +296,9 @@ HOSTILE_CHECKS: Final = (
     Check("messages-authentic", "no forged message is delivered", _messages),
     Check("keys-authentic", "no planted key makes a message deliverable", _keys),
     Check("jobs-authentic", "no forged job is run", _jobs),
+    Check(
+        "ends-final", "no job that has ended is run again, though its row and verdicts say otherwise", _ends
+    ),
     Check("crons-authentic", "no planted cron is fired", _crons),
     Check("owner-authentic", "no planted owner or coordinator is obeyed", _owner),
     Check("routes-authentic", "no planted route is obeyed", _routes),

@@ -64,6 +64,7 @@ class Forger:
             "job with an op of a stranger": self._job_with_op,
             "job with an op in a planted chain": self._job_with_planted_chain,
             "changed job": self._changed_job,
+            "ended job": self._ended_job,
             "cron": self._cron,
             "owner": self._owner,
             "route": self._route,
@@ -202,6 +203,29 @@ class Forger:
             "AND state = 'pending'",
             *(FORGED, *self._mesh, BAIT),
         )
+        return ""
+
+    async def _ended_job(self) -> str:
+        """Put a job back that has ended, and mark what claimed and ended it as refused."""
+        rows = await self._database.run(
+            "SELECT j.job_id, o.op_id FROM jobs AS j JOIN agent_oplog AS o USING (scope_id, repository_id) "
+            f"WHERE {_OF_MESH} AND j.kind = ? AND j.state = 'succeeded' AND o.kind = 'ScheduleJob' "
+            "AND o.signature IS NOT NULL AND instr(o.payload, j.job_id) > 0 ORDER BY random() LIMIT 1",
+            *(*self._mesh, BAIT),
+        )
+        for row in rows:
+            self._recorder.note("put.back", job=row["job_id"])
+            await self._database.run(
+                "UPDATE agent_oplog SET accepted = 0, reason = 'stale_claim', result = NULL "
+                f"WHERE {_OF_MESH} AND kind IN ('ClaimWork', 'StartWork', 'CompleteJob') "
+                "AND instr(payload, ?) > 0",
+                *(*self._mesh, row["job_id"]),
+            )
+            await self._database.run(
+                "UPDATE jobs SET state = 'pending', claimer = NULL, claim_token = 0, started_ms = NULL, "
+                f"ended_ms = NULL, attempts = 0, last_op = ? WHERE {_OF_MESH} AND job_id = ?",
+                *(row["op_id"], *self._mesh, row["job_id"]),
+            )
         return ""
 
     async def _cron(self) -> str:

@@ -52,11 +52,37 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.ownership:Ownership.owner",
-                "self._found = found = await self._find()",
-                "self._found = found = await self.recorded()",
+                "return None if found is None else found.owner",
+                "return found and await self.recorded()",
             ),
         ),
         ("test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "succession-without-authority",
+        "a node becomes the owner without a signature of the owner before it or of the recovery key",
+        (
+            Code(
+                "vox_mesh.model.oplog.succession:Succession.followed_by",
+                "if not any(is_signed(text, proof, key) for key in authorities if key is not None):",
+                "if not proof:",
+            ),
+        ),
+        ("test_a_planted_succession_makes_no_owner",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "succession-forgotten",
+        "a node obeys the old owner again when the log has lost the succession",
+        (
+            Code(
+                "vox_mesh.oplog.ownership:Ownership._find",
+                "for entry in self._steps.values() if successions.hear(entry)}",
+                "for entry in () if successions.hear(entry)}",
+            ),
+        ),
+        ("test_a_node_that_saw_the_succession_does_not_go_back",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
@@ -90,12 +116,51 @@ AUTHENTICITY_PLANTS: Final = (
         "an ended job is run again when its row was reset",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._is_put_back",
-                "return claim is not None and claim > since and",
-                "return False and",
+                "vox_mesh.jobs.authorship:JobAuthorship._put_back",
+                "ends = self.history.ends(job.job_id, token or 0)",
+                "return None",
             ),
         ),
         ("test_a_job_that_has_ended_is_not_run_again_when_its_row_was_put_back",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "end-marked-as-refused",
+        "an ended job is run again when its end is marked as refused",
+        (
+            Code(
+                "vox_mesh.jobs.authorship:JobAuthorship._ended",
+                "if not await self._trusted_keys.is_sealed(entry):",
+                "if False:",
+            ),
+        ),
+        ("test_a_job_whose_end_is_marked_as_refused_is_not_run_again",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "refused-end-unsealed",
+        "a worker whose completion was refused does not say so by a seal",
+        (
+            Code(
+                "vox_mesh.jobs.worker.finisher:Finisher._try",
+                "self._is_seal_due = True",
+                "self._is_seal_due = False",
+            ),
+        ),
+        ("test_a_job_whose_completion_came_too_late_is_run_by_another_node",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "key-marked-as-refused",
+        "a replaced key counts again when the op is marked as refused",
+        (
+            Code(
+                "vox_mesh.oplog.trusted_keys:TrustedKeys._is_refused",
+                "if witness.owner_key is None or not witness.is_of_owner(entry):",
+                "if True:",
+            ),
+        ),
+        ("test_a_new_key_whose_op_is_marked_as_refused_stays_in_force",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
@@ -148,6 +213,32 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_cron_that_is_only_a_row_is_not_fired",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "removal-marked-as-refused",
+        "a removed cron is fired when its removal is marked as refused",
+        (
+            Code(
+                "vox_mesh.jobs.cron_ops:CronOps._counts",
+                "if entry.kind != REMOVE_CRON or",
+                "if True or",
+            ),
+        ),
+        ("test_a_cron_whose_removal_is_marked_as_refused_is_not_fired",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "cron-at-any-time",
+        "a genuine cron is fired at the time that its row has, whatever its schedule",
+        (
+            Code(
+                "vox_mesh.jobs.crons:Crons._due_ms",
+                "return latest_ms if is_due else None",
+                "return cron.next_ms",
+            ),
+        ),
+        ("test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

@@ -10,11 +10,13 @@ import pytest
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
+from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.cron_ops import CronDefinition, adopting
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog import roles
+from vox_mesh.oplog.op_kinds import ADD_CRON, ADOPT_CRONS, REMOVE_CRON
 from vox_mesh.store import Script
 
 TIDY = Manifest.of(kind="tidy")
@@ -78,6 +80,35 @@ async def test_a_cron_whose_row_was_changed_or_put_back_is_not_fired(
     assert await fired(other) == ["genuine"]
 
 
+async def test_a_cron_whose_removal_is_marked_as_refused_is_not_fired(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    await owner.crons.add("removed", "0 * * * *", TIDY)
+    await adopt(owner, "removed")
+    (removed,) = await owner.crons.listed()
+    await owner.crons.remove("removed")
+    hostile.mark_refused(REMOVE_CRON)
+    hostile.insert("job_crons", **removed._replace(next_ms=1)._asdict())
+    assert await fired(other) == []
+    hostile.mark_accepted(REMOVE_CRON)
+    assert await fired(owner) == []
+
+
+async def test_a_refused_removal_or_definition_changes_no_cron(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    with pytest.raises(NotKnown):
+        await owner.crons.remove("genuine")
+    await owner.store.write(owner.oplog.seal_script())
+    await owner.crons.add("genuine", "0 * * * *", TIDY)
+    await adopt(owner, "genuine")
+    with pytest.raises(BadValue):
+        await owner.crons.add("genuine", "* * * * *", TIDY)
+    hostile.mark_accepted(ADD_CRON)
+    come_due(hostile)
+    assert await fired(other) == ["genuine"]
+
+
 async def test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
@@ -113,5 +144,6 @@ async def test_crons_from_before_there_were_ops_are_adopted_once_by_the_owner(
         come_due(hostile)
         hostile.insert("job_crons", **row_of("planted"))
         assert await fired(other) == ["earlier"]
+        hostile.mark_refused(ADOPT_CRONS)  # as if it had to be done again
         come_due(hostile)
         assert "planted" not in await fired(owner)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.support.attacks.ended_jobs import PATIENCE_S, end_job, put_back, run_until_done
 from tests.support.attacks.hostile_writer import HostileWriter
-from vox_mesh import JobContext
 from vox_mesh.jobs.queries import PlacedJob
 from vox_mesh.model.base.canonical import canonical, text_id
 from vox_mesh.model.jobs.records import SCHEDULE, Job
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 from vox_mesh.views.jobs import rebuild_roster, verify_proof
-
-PATIENCE_S = 30.0
 
 
 def planted(payload: str) -> dict[str, Any]:
@@ -37,22 +34,6 @@ def planted(payload: str) -> dict[str, Any]:
         "last_op": new_key(),
         "manifest": manifest,
     }
-
-
-async def run_until_done(node: MeshNode, last: str) -> list[Any]:
-    """Run jobs until the one with this payload was run; return the payloads of all."""
-    ran: list[Any] = []
-    done = asyncio.Event()
-
-    @node.worker.handles("build")
-    async def build(context: JobContext) -> None:
-        ran.append(context.payload)
-        if context.payload == last:
-            done.set()
-
-    async with asyncio.timeout(PATIENCE_S), node.worker.running(concurrency=1):
-        await done.wait()
-    return ran
 
 
 async def test_a_job_without_a_signed_op_is_not_run(
@@ -92,39 +73,16 @@ async def test_a_genuine_job_whose_row_was_changed_is_not_run(
     assert await run_until_done(other, "genuine") == ["genuine"]
 
 
-async def _end(owner: MeshNode, payload: str, how: str) -> Job:
-    """Schedule a job and end it, and return its row from before it was claimed."""
-    scheduled = await owner.jobs.schedule("build", payload, priority=3)
-    row = await owner.jobs.find(scheduled.job_id)
-    if how == "aborted":
-        await owner.jobs.abort(row.job_id, reason="not wanted")
-    else:
-        assert await run_until_done(owner, payload) == [payload]
-        await owner.jobs.wait(row.job_id, timeout=PATIENCE_S)
-    return row
-
-
-def _put_back(hostile: HostileWriter, row: Job, **columns: Any) -> None:
-    """Restore the row of a job to its state before it was claimed, or to one like it."""
-    values = row._asdict() | columns
-    names = [name for name in values if name not in ("id", "job_id", "manifest")]
-    settings = ", ".join(f"{name} = ?{number}" for number, name in enumerate(names, 4))
-    hostile.run(
-        f"UPDATE jobs SET {settings} WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3",
-        *(row.job_id, *(values[name] for name in names)),
-    )
-
-
 @pytest.mark.parametrize("how", ["completed", "aborted", "completed, with the op of another"])
 async def test_a_job_that_has_ended_is_not_run_again_when_its_row_was_put_back(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter, how: str
 ) -> None:
-    row = await _end(owner, "ended", how)
+    row = await end_job(owner, "ended", how)
     if "another" in how:  # of a job that was returned to the queue after it
         ended = await owner.jobs.find(row.job_id)
-        _put_back(hostile, row, claim_token=ended.claim_token, last_op=await _yielded(owner))
+        put_back(hostile, row, claim_token=ended.claim_token, last_op=await _yielded(owner))
     else:
-        _put_back(hostile, row)
+        put_back(hostile, row)
     await owner.jobs.schedule("build", "genuine", priority=0)
     await other.store.synced()
     assert await run_until_done(other, "genuine") == ["genuine"]

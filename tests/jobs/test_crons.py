@@ -18,7 +18,7 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
-from vox_mesh.jobs.cron_ops import adding, adopting
+from vox_mesh.jobs.cron_ops import adding, adopting, removing
 from vox_mesh.jobs.crons import FIRED, CronJob, Crons
 from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs.manifest import Manifest
@@ -331,7 +331,8 @@ async def test_one_whose_time_zone_is_not_known_here_is_left_to_others(
     elsewhere = "UPDATE job_crons SET timezone = ?3 WHERE scope_id = ?1 AND repository_id = ?2 AND name = ?4"
     await write(local, elsewhere, "Nowhere/Land", "there")
     (there,) = [cron for cron in await crons.listed() if cron.name == "there"]
-    await local.store.write(Script(op=adding("there", there.definition)))
+    for op in (removing("there"), adding("there", there.definition)):
+        await local.store.write(Script(op=op))
     with caplog.at_level(logging.WARNING):
         fired = await crons.fire_due() + await crons.fire_due()
     jobs = [orjson.loads(job.manifest)["nonce"].split("@")[0] for job in await come_and_gone(local)]

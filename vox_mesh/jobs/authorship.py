@@ -2,7 +2,7 @@
 
 A row of `jobs` proves nothing. The ops of other processes are verified once, in runs of a chain with one
 signature for each; jobs that this process has scheduled are known already. A row that was put back to an
-earlier state is found by the claims in the log.
+earlier state is found by the claims and the ends in the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.jobs.queries import Claimable, JobQueries, PlacedJob
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.jobs.claim_history import ClaimHistory, OpPlace, claimed_jobs, is_released_by
+from vox_mesh.model.jobs.claim_history import (
+    MAX_ENDS,
+    ClaimHistory,
+    LoggedEnd,
+    OpPlace,
+    claimed_jobs,
+    ended_jobs,
+    moved_jobs,
+    released_token,
+)
 from vox_mesh.model.jobs.job_end import Condition, conditions_of
 from vox_mesh.model.jobs.records import ABORT, CLAIM, EXPIRE, SCHEDULE, YIELD, Job
 from vox_mesh.model.jobs.scheduled_job import (
@@ -40,6 +49,7 @@ _log = logging.getLogger(__name__)
 _MAX_KNOWN: Final = 32_768
 _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
+_UNSEALED_S: Final = 2.0  # until a job is looked at again whose end was refused, but not sealed yet
 _MAX_RUN: Final = 256
 _MIN_READ_AHEAD: Final = 8  # in a backlog, jobs of the next ops are claimed next
 _READ_AHEAD_BYTES: Final = 2**15
@@ -53,6 +63,20 @@ class _Position(NamedTuple):
 
     chain: str
     seq: int
+
+
+class _Doubt(NamedTuple):
+    """Why a job is not run, and for how many seconds."""
+
+    reason: str
+    seconds: float = _DOUBT_S
+    level: int = logging.ERROR
+
+
+_NOT_SIGNED: Final = _Doubt("no op signed by its author schedules it")
+_PUT_BACK: Final = _Doubt("its row was put back since it was claimed")
+_ENDED: Final = _Doubt("its row was put back since it ended")
+_UNSEALED: Final = _Doubt("no seal confirms yet that its end was refused", _UNSEALED_S, logging.WARNING)
 
 
 class JobAuthorship:
@@ -142,12 +166,11 @@ class JobAuthorship:
         """Return the pending jobs that their authors scheduled, just as they are in the table."""
         genuine: list[Job] = []
         for placed, is_genuine in zip(jobs, await self._are_scheduled(jobs), strict=True):
-            if not is_genuine:
-                self.doubt(placed.job, "no op signed by its author schedules it")
-            elif await self._is_put_back(placed):
-                self.doubt(placed.job, "its row was put back since it was claimed")
-            else:
+            doubt = await self._put_back(placed) if is_genuine else _NOT_SIGNED
+            if doubt is None:
                 genuine.append(placed.job)
+            else:
+                self._set_aside(placed.job, doubt)
         return await self._after_predecessors(genuine)
 
     async def is_scheduled(self, job: Job) -> bool:
@@ -159,12 +182,15 @@ class JobAuthorship:
 
     def doubt(self, job: Job, reason: str) -> None:
         """Leave a job alone for a while, because the table says what no authentic op says."""
-        self.forged += 1
-        self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + _DOUBT_S
+        self._set_aside(job, _Doubt(reason))
+
+    def _set_aside(self, job: Job, doubt: _Doubt) -> None:
+        self.forged += doubt.level == logging.ERROR
+        self._doubted_until[job.job_id, job.claim_token] = self._monotonic() + doubt.seconds
         self._log_throttled(
-            logging.ERROR,
+            doubt.level,
             "job not run, %s: job_id=%s kind=%s scheduled_by=%s",
-            *(reason, job.job_id, job.kind, job.scheduled_by),
+            *(doubt.reason, job.job_id, job.kind, job.scheduled_by),
         )
 
     # --- scheduled by its author -----------------------------------------------------------------
@@ -261,28 +287,51 @@ class JobAuthorship:
 
     # --- not put back ----------------------------------------------------------------------------
 
-    async def _is_put_back(self, placed: PlacedJob) -> bool:
-        """Return whether the row of a pending job shows an earlier state than its last claim led to."""
+    async def _put_back(self, placed: PlacedJob) -> _Doubt | None:
+        """Return a doubt if a pending job's row shows an earlier state than its last claim or end led to."""
         job, place, _ = placed
         scheduled = self._scheduled_as(job)
-        since = 0 if scheduled is None else scheduled.entry_id
-        if place is not None and place.kind in (YIELD, EXPIRE) and await self._is_released(job, place):
-            since = place.entry_id
-        if self.history.is_missing_since(since):
-            await self._queries.follow_back(self.history, since)
+        scheduled_at = since = 0 if scheduled is None else scheduled.entry_id
+        token = None
+        if place is not None and place.kind in (YIELD, EXPIRE):
+            token = await self._released_token(job, place)
+            since = since if token is None else place.entry_id
+        if self.history.is_missing_since(scheduled_at):
+            await self._queries.follow_back(self.history, scheduled_at)
+        ends = self.history.ends(job.job_id, token or 0)
+        if ends and (doubt := await self._ended(job, ends)) is not None:
+            return doubt
         claim = self.history.last_claim(job.job_id)
-        return claim is not None and claim > since and await self._is_claimed_at(claim, job)
+        is_put_back = claim is not None and claim > since and await self._is_claimed_at(claim, job)
+        return _PUT_BACK if is_put_back else None
 
-    async def _is_released(self, job: Job, place: OpPlace) -> bool:
-        """Return whether the op at a place returned the job to the queue."""
+    async def _released_token(self, job: Job, place: OpPlace) -> int | None:
+        """Return the token whose claim the op at a place ended, if it returned the job to the queue."""
         entry = await self._entry(place.entry_id)
-        is_released = entry is not None and is_released_by(job, entry.kind, entry.payload)
-        return is_released and await self._is_authentic(entry)
+        token = None if entry is None else released_token(job, entry.kind, entry.payload)
+        return token if token is not None and await self._is_authentic(entry) else None
+
+    async def _ended(self, job: Job, ends: Sequence[LoggedEnd]) -> _Doubt | None:
+        """Return a doubt unless the author of each op that would have ended the job says that it did not."""
+        if len(ends) == MAX_ENDS:
+            return _ENDED
+        for end in ends:
+            entry = await self._entry(end.entry_id)
+            if entry is None or job.job_id not in ended_jobs(entry.kind, entry.payload):
+                return _ENDED  # it was removed or changed since it was read
+            has_effect = entry.accepted == 1 and (
+                entry.result is None or job.job_id in moved_jobs(entry.result)
+            )
+            if has_effect or entry.kind == ABORT:
+                return _ENDED
+            if not await self._trusted_keys.is_sealed(entry):
+                return _UNSEALED
+        return None
 
     async def _is_claimed_at(self, entry_id: int, job: Job) -> bool:
-        """Return whether the entry has claimed or aborted the job, and its author signed it."""
+        """Return whether the entry has claimed the job, and its author signed it."""
         entry = await self._entry(entry_id)
-        is_claim = entry is not None and entry.kind in (CLAIM, ABORT)
+        is_claim = entry is not None and entry.kind == CLAIM
         return is_claim and job.job_id in claimed_jobs(*_contents(entry)) and await self._is_authentic(entry)
 
     async def _is_authentic(self, entry: LogEntry | None) -> bool:

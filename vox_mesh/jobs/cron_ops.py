@@ -25,6 +25,8 @@ CRONS_SIGNED: Final = 13
 _SQL: Final = named("crons")
 _MAX_VERIFIED: Final = 4_096
 _PAGE: Final = 200
+_UNSETTLED: Final = ""
+"""No mark: a seal may yet show that an op was refused."""
 
 
 class CronDefinition(NamedTuple):
@@ -59,6 +61,7 @@ class CronOps:
         self._trusted_keys = trusted_keys
         self._verified = Recent[str, bool](_MAX_VERIFIED)
         self._mark: str | None = None
+        self._is_settled = True
         self.definitions: dict[str, CronDefinition] = {}
         """The crons in force, by name, as they were last read."""
         self.since_ms: dict[str, int] = {}
@@ -73,13 +76,14 @@ class CronOps:
             return
         definitions: dict[str, CronDefinition] = {}
         since_ms: dict[str, int] = {}
-        self.has_adopted, time = False, ""
+        self.has_adopted, self._is_settled, time = False, True, ""
         while rows := await self._store.read(_SQL["ops"], (*self._store.mesh_id, time, _PAGE), fresh=fresh):
             for entry in map(LogEntry._make, rows):
-                if await self._is_authentic(entry):
+                if await self._is_authentic(entry) and await self._counts(entry):
                     self._apply(entry, definitions, since_ms)
             time = rows[-1]["hlc"]
-        self.definitions, self.since_ms, self._mark = definitions, since_ms, mark
+        self.definitions, self.since_ms = definitions, since_ms
+        self._mark = mark if self._is_settled else _UNSETTLED
 
     def _apply(
         self, entry: LogEntry, definitions: dict[str, CronDefinition], since_ms: dict[str, int]
@@ -89,14 +93,26 @@ class CronOps:
             if entry.kind == REMOVE_CRON:
                 definitions.pop(payload["name"], None)
                 return
-            self.has_adopted = self.has_adopted or entry.kind == ADOPT_CRONS
             added = _definitions(payload["crons"].items())
+            if entry.kind == ADOPT_CRONS:
+                self.has_adopted = True
+            elif any(definitions.get(name, each) != each for name, each in added.items()):
+                return  # it was refused, whatever is said of it: another cron has this name
             definitions.update(added)
             since_ms.update(
                 dict.fromkeys(added, 0 if entry.kind == ADOPT_CRONS else Hlc.parse(entry.hlc).wall_ms)
             )
         except READ_ERRORS:
             return
+
+    async def _counts(self, entry: LogEntry) -> bool:
+        """Return whether an op took effect; no removal is undone because it is marked as refused."""
+        if entry.accepted == 1 or entry.kind == ADOPT_CRONS:  # which is never refused
+            return True
+        if entry.kind != REMOVE_CRON or await self._trusted_keys.is_sealed(entry):
+            return False
+        self._is_settled = False
+        return True
 
     async def _is_authentic(self, entry: LogEntry) -> bool:
         known = self._verified.get(entry.hash)

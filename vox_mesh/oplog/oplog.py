@@ -13,7 +13,7 @@ from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
-from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
+from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.verification import (
     WITNESSES,
     ChainReport,
@@ -31,6 +31,7 @@ from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.route_audit import RouteAudit
+from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import READERS, OpLogWriter
@@ -181,7 +182,7 @@ class OpLog:
 
     def seal_script(self) -> Script:
         """Return the script of an op that covers all verdicts so far; its payload is computed at binding."""
-        return Script(op=Op(SEAL, canonical({})))
+        return seal_script()
 
     def clock_step_script(self, step: ConfirmedStep) -> Script:
         """Return the script of an op that records a step of the database's clock."""
@@ -291,6 +292,10 @@ class OpLog:
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
         return await self._trusted_keys.is_authentic(entry)
+
+    async def has_changed_verdict(self, entry: LogEntry) -> bool:
+        """Return whether the verdict of an entry, or one near it, was changed since its author sealed it."""
+        return await self._trusted_keys.has_changed_verdict(entry)
 
     async def trusted_keys(self, chain: str) -> list[Key]:
         """Return the keys of a chain that its own entries or the owner vouch for."""

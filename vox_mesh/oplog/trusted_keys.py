@@ -18,12 +18,15 @@ from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
 from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.sealed_verdicts import SealedVerdicts
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
 _MAX_KNOWN: Final = 4_096
 _PAGE: Final = 64
+_UNSETTLED: Final = ""
+"""No mark: a seal may yet show that an op was refused."""
 
 
 class _Beginnings(NamedTuple):
@@ -42,6 +45,7 @@ class TrustedKeys:
         self._store = store
         self._ownership = ownership
         self._pages = Pages(store)
+        self._verdicts = SealedVerdicts(store)
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
@@ -103,9 +107,9 @@ class TrustedKeys:
 
         A chain of commands without any has those of its node.
         """
-        await self._look_up(node_id, fresh=True)
+        begun = await self._look_up(node_id, fresh=True)
         own = self._keys(node_id)
-        return {node_id: own, node_id + COMMANDS: self._keys(node_id + COMMANDS) or own}, self._mark
+        return {node_id: own, node_id + COMMANDS: self._keys(node_id + COMMANDS) or own}, begun.mark
 
     def known(self, chain: str, mark: str | None) -> list[Key] | None:
         """Return the keys of a chain without a query, if they are known.
@@ -127,10 +131,17 @@ class TrustedKeys:
         """Return whether a signed entry was not put in place of another since its key was replaced."""
         return await self._closed_chains.has(entry)
 
+    async def is_sealed(self, entry: LogEntry) -> bool:
+        """Return whether the author signed the entry, and a seal that has its verdict."""
+        return await self._verdicts.is_sealed(entry, await self.of_chain(entry.node_id))
+
+    async def has_changed_verdict(self, entry: LogEntry) -> bool:
+        """Return whether the verdict of an entry, or one near it, was changed since its author sealed it."""
+        return await self._verdicts.is_changed(entry, await self.of_chain(entry.node_id))
+
     async def is_of_owner(self, entry: LogEntry) -> bool:
-        """Return whether the owner of the mesh signed this very entry."""
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-        return entry.accepted == 1 and witness.is_of_owner(entry)
+        """Return whether the owner of the mesh signed this very entry, whatever became of it."""
+        return (await self._ownership.witness()).is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
         opening = self._opening.get(chain) or self._provisional.get(chain)
@@ -160,11 +171,11 @@ class TrustedKeys:
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:
-        """Return whether a key may open a chain: the owner keeps the key with which it opened its own.
+        """Return whether a key may open a chain: the first owner had its key when it opened its own.
 
         With a pinned key, no chain counts before its owner has initialised the mesh: the log may be another.
         """
-        owner = await self._ownership.owner()
+        owner = await self._ownership.initial()
         if owner is None:
             return self._ownership.pinned_key is None
         return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
@@ -186,12 +197,23 @@ class TrustedKeys:
         """Read the keys that the owner accepted, if there is another such op since they were read."""
         if mark == self._mark:
             return
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-        async for entry in self._pages.of_kind(REKEY, fresh=True):
-            witness.hear(entry)
+        entries = [entry async for entry in self._pages.of_kind(REKEY, fresh=True)]
+        witness = await self._ownership.witness()  # after them: it knows the owners who signed them
+        is_settled = True
+        for entry in entries:
+            if entry.accepted == 1 or await self._is_refused(entry, witness):
+                witness.hear(entry)
+            else:  # the old key must not count again because an op is marked as refused
+                witness.hear(entry._replace(accepted=1))
+                is_settled = False
         accepted: dict[str, list[Key]] = {}
         for key in sorted(witness.accepted_keys):
             accepted.setdefault(key.node_id, []).append(key)
-        self._accepted, self._mark = accepted, mark
+        self._accepted, self._mark = accepted, mark if is_settled else _UNSETTLED
         self._changes = {node_id: witness.changes_of(node_id) for node_id in witness.rekeyed_nodes}
         self._closed_chains.learn(self._changes)
+
+    async def _is_refused(self, entry: LogEntry, witness: ChainWitness) -> bool:
+        """Return whether an op that is marked as refused is not the owner's, or a seal says that it was."""
+        key = witness.owners.signer(entry)
+        return key is None or await self._verdicts.is_sealed(entry, [Key(entry.node_id, 1, key)])

@@ -112,6 +112,18 @@ class HostileWriter:
         self.insert("agent_oplog", **row)
         return entry
 
+    def mark_refused(self, *kinds: str) -> None:
+        """Change the verdict on all ops of these kinds: they were refused."""
+        self._mark(kinds, "accepted = 0, reason = 'illegal_transition', result = NULL")
+
+    def mark_accepted(self, *kinds: str) -> None:
+        """Change the verdict on all ops of these kinds: they were accepted."""
+        self._mark(kinds, "accepted = 1, reason = NULL, result = NULL")
+
+    def _mark(self, kinds: tuple[str, ...], verdict: str) -> None:
+        of_kinds = "scope_id = ?1 AND repository_id = ?2 AND kind IN (SELECT value FROM json_each(?3))"
+        self.run(f"UPDATE agent_oplog SET {verdict} WHERE {of_kinds}", json.dumps(kinds))
+
 
 def _encoded(value: Any) -> dict[str, Any]:
     if value is None:

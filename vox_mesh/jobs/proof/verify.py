@@ -80,6 +80,11 @@ class Verifier:
         faults = []
         if entry.accepted != 1:
             faults.append(f"the op {entry.op_id} that ended it was refused: {short(entry.reason)}")
+        if await self._oplog.has_changed_verdict(entry):
+            faults.append(
+                f"the verdict on op {entry.op_id}, or on one near it, was changed after"
+                f" {short(entry.node_id)} sealed it: see `vox-mesh oplog verify`"
+            )
         if not await self._oplog.is_authentic(entry):
             faults.append(
                 f"the entry of op {entry.op_id} was changed, or is not by {short(entry.node_id)}:"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
-from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded, Refused, StaleClaim
+from vox_mesh.errors import (
+    DatabaseUnavailable,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    Refused,
+    ScriptFailed,
+    StaleClaim,
+)
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
@@ -22,6 +31,7 @@ from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import detached_context, job_scope
+from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
@@ -90,6 +100,9 @@ class Finisher:
         """The timeout of one request in seconds; `None` for the store's default."""
         self.stale = 0
         """The number of results rejected because the claim was over."""
+        self._is_seal_due = (
+            False  # a completion was refused: until a seal says so, it counts as the job's end
+        )
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
 
@@ -144,6 +157,10 @@ class Finisher:
             for _, written in batch:
                 if not written.done():
                     written.set_exception(error)
+        if self._is_seal_due:
+            self._is_seal_due = False
+            with suppress(MeshError):  # otherwise the next heartbeat seals
+                await self._store.write(seal_script(), timeout=self.timeout_s)
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
         failure = await self._try([result for result, _ in group])
@@ -170,9 +187,12 @@ class Finisher:
         rejected later, it can be neither split nor replaced.
         """
         try:
-            return await self._send(self._script(group, can_spool=len(group) == 1))
+            failure = await self._send(self._script(group, can_spool=len(group) == 1))
         except MeshError as error:
-            return error
+            failure = error
+        if isinstance(failure, ScriptFailed) and not group[0].is_requeued:
+            self._is_seal_due = True
+        return failure
 
     async def _send(self, script: Script) -> MeshError | None:
         """Write a script, and retry while its outcome is unknown: it takes effect once."""

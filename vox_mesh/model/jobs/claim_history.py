@@ -1,6 +1,7 @@
-"""Claim history: where in the log each job was last claimed or aborted, as far as the log was read.
+"""Claim history: where in the log each job was last claimed, and where it ended, as far as the log was read.
 
-A pending job whose row relies on an earlier op than that was put back by a writer of the database.
+A pending job whose row relies on an earlier op than that was put back by a writer of the database. An op that
+ends a job counts whatever its verdict says: the verdict is not signed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.model.jobs.records import EXPIRE, YIELD, Job, JobState
+from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, YIELD, Job, JobState
 from vox_mesh.model.nodes.store_memory import TOKENS_RAISED_BY
 
 _MAX_JOBS: Final = 32_768
@@ -21,8 +22,23 @@ MAX_BACK: Final = 100_000
 
 _READ_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError)
 
+MAX_ENDS: Final = 8
+"""How many ops that end one job are kept. More than one or two are planted."""
+
+_ANY_TOKEN: Final = 2**63
+
 LoggedClaim = Sequence[Any]
-"""An op that claimed or aborted jobs: its entry's id, its payload and its result."""
+"""An op that claimed jobs, or may have ended them: its entry's id, its kind, its payload and its result.
+
+Of a completion, the pairs of a job and its claim token stand for the payload.
+"""
+
+
+class LoggedEnd(NamedTuple):
+    """An op that ends a job, if it was accepted: the token that the job must have, and the op's entry."""
+
+    claim_token: int
+    entry_id: int
 
 
 class OpPlace(NamedTuple):
@@ -35,7 +51,10 @@ class OpPlace(NamedTuple):
 
 
 class ClaimHistory:
-    """The entry of the last claim of each job, after a given entry; of too many, the oldest are dropped."""
+    """The entries of the last claim of each job, and of its ends, after a given entry.
+
+    Of too many jobs, the oldest are dropped.
+    """
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -45,11 +64,14 @@ class ClaimHistory:
         self._floor = 0
         self._latest: dict[str, int] = {}
         self._earlier: dict[str, int] = {}
+        self._latest_ends: dict[str, tuple[LoggedEnd, ...]] = {}
+        self._earlier_ends: dict[str, tuple[LoggedEnd, ...]] = {}
         self._latest_since = 0
 
     def forget(self) -> None:
         """Begin again with the next read: the database was rolled back."""
         self.position, self._latest, self._earlier = None, {}, {}
+        self._latest_ends, self._earlier_ends = {}, {}
 
     def begin(self, last_id: int) -> None:
         """Begin after the last entry of the log."""
@@ -58,18 +80,21 @@ class ClaimHistory:
 
     def learn(self, claims: Iterable[LoggedClaim], last_id: int) -> None:
         """Take in the next claims, up to an entry."""
-        self._latest.update(_entries_of(claims))
+        self._latest.update(_claims_of(claims))
+        _add_ends(self._latest_ends, claims)
         self.position = last_id
-        if len(self._latest) >= _MAX_JOBS:
+        if max(len(self._latest), len(self._latest_ends)) >= _MAX_JOBS:
             self._earlier, self._latest = self._latest, {}
+            self._earlier_ends, self._latest_ends = self._latest_ends, {}
             self.start = self._floor = self._latest_since
             self._latest_since = last_id
 
     def learn_earlier(self, claims: Iterable[LoggedClaim], first_id: int) -> None:
         """Take in the claims after an entry, up to the first one that is known."""
-        self._earlier = _entries_of(claims) | self._earlier
+        self._earlier = _claims_of(claims) | self._earlier
+        _add_ends(self._earlier_ends, claims)
         self.start = first_id
-        if len(self._earlier) >= _MAX_JOBS:
+        if max(len(self._earlier), len(self._earlier_ends)) >= _MAX_JOBS:
             self._floor = first_id
 
     def is_missing_since(self, entry_id: int) -> bool:
@@ -80,41 +105,86 @@ class ClaimHistory:
         """Return the entry of the last known claim of a job."""
         return self._latest.get(job_id) or self._earlier.get(job_id)
 
+    def ends(self, job_id: str, claim_token: int) -> list[LoggedEnd]:
+        """Return the known ends of a job under this claim token or a later one, at most `MAX_ENDS`."""
+        known = (*self._earlier_ends.get(job_id, ()), *self._latest_ends.get(job_id, ()))
+        return [end for end in known if end.claim_token >= claim_token][-MAX_ENDS:]
 
-def _entries_of(claims: Iterable[LoggedClaim]) -> dict[str, int]:
+
+def _claims_of(ops: Iterable[LoggedClaim]) -> dict[str, int]:
     entries: dict[str, int] = {}
-    for entry_id, payload, result in claims:
-        entries.update((job_id, entry_id) for job_id in claimed_jobs(payload, result))
+    for entry_id, kind, payload, result in ops:
+        if kind == CLAIM:
+            entries.update((job_id, entry_id) for job_id in claimed_jobs(payload, result))
     return entries
 
 
+def _add_ends(ends: dict[str, tuple[LoggedEnd, ...]], ops: Iterable[LoggedClaim]) -> None:
+    for entry_id, kind, payload, _ in ops:
+        named = _completed_jobs(payload) if kind == COMPLETE else ended_jobs(kind, payload)
+        for job_id, token in named.items():
+            ends[job_id] = (*ends.get(job_id, ())[1 - MAX_ENDS :], LoggedEnd(token, entry_id))
+
+
+def _completed_jobs(pairs: str) -> dict[str, int]:
+    try:
+        return {job_id: int(token) for job_id, token in orjson.loads(pairs)}
+    except _READ_ERRORS:
+        return {}
+
+
 def claimed_jobs(payload: str, result: str | None) -> list[str]:
-    """Return the ids of the jobs that an accepted op has claimed or aborted."""
+    """Return the ids of the jobs that an accepted op has claimed."""
     try:
         read = orjson.loads(payload)
         if read.get("renews"):
             return []
-        moved = None if result is None else set(orjson.loads(orjson.loads(result)["moved"]))
+        moved = None if result is None else moved_jobs(result)
         job_ids = [item["job_id"] for item in read["jobs"]]
         return [job_id for job_id in job_ids if moved is None or job_id in moved]
     except _READ_ERRORS:
         return []
 
 
-def is_released_by(job: Job, kind: str, payload: str) -> bool:
-    """Return whether an op returned a claimed job to the queue, under the token that its row has.
+def moved_jobs(result: str) -> set[str]:
+    """Return which of its jobs an accepted op has changed, by its result, which is not signed."""
+    try:
+        return set(orjson.loads(orjson.loads(result)["moved"]))
+    except _READ_ERRORS:
+        return set()
+
+
+def ended_jobs(kind: str, payload: str) -> dict[str, int]:
+    """Return the jobs that an op ends if it is accepted, and the claim token that each must have.
+
+    Only a job that has ended before can't be aborted, so an abort ends a job under any token.
+    """
+    try:
+        if kind == ABORT:
+            return {item["job_id"]: _ANY_TOKEN for item in orjson.loads(payload)["jobs"]}
+        if kind not in (COMPLETE, EXPIRE):
+            return {}
+        return {
+            item["job_id"]: int(item["claim_token"])
+            for item in orjson.loads(payload)["jobs"]
+            if kind == COMPLETE or item.get("state") == JobState.FAILED
+        }
+    except _READ_ERRORS:
+        return {}
+
+
+def released_token(job: Job, kind: str, payload: str) -> int | None:
+    """Return the token whose claim an op ended, if it returned the job to the queue as its row has it.
 
     A rollback of the database raises the tokens of pending jobs.
     """
     if kind not in (YIELD, EXPIRE):
-        return False
+        return None
     try:
-        return any(
-            item["job_id"] == job.job_id
-            and item.get("state") != JobState.FAILED
-            and job.claim_token >= item["claim_token"]
-            and (job.claim_token - item["claim_token"]) % TOKENS_RAISED_BY == 0
-            for item in orjson.loads(payload)["jobs"]
-        )
+        for item in orjson.loads(payload)["jobs"]:
+            if item["job_id"] == job.job_id and item.get("state") != JobState.FAILED:
+                raised_by = job.claim_token - item["claim_token"]
+                return int(item["claim_token"]) if raised_by >= 0 == raised_by % TOKENS_RAISED_BY else None
     except _READ_ERRORS:
-        return False
+        return None
+    return None

@@ -1,0 +1,75 @@
+"""Sealed verdicts: whether an author has signed for what became of its op.
+
+The hash of an entry does not cover its verdict, which any writer of the database can change. A seal does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.oplog.authorship import is_authentic
+from vox_mesh.model.oplog.chain import SEAL, LogEntry, Sealing
+from vox_mesh.model.oplog.verification import READ_ERRORS, Key
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op, Script
+from vox_mesh.store.store import Store
+
+_SQL: Final = named("oplog")
+_RUN: Final = 64
+_PAGE: Final = 1_000
+
+
+def seal_script() -> Script:
+    """Return the script of an op that covers all verdicts so far; its payload is computed at binding."""
+    return Script(op=Op(SEAL, canonical({})))
+
+
+class SealedVerdicts:
+    """Compares verdicts with the seals of their chains. It reads the entries of about a minute."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pages = Pages(store)
+
+    async def is_sealed(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
+        """Return whether the author, who has these keys, signed the entry and a seal that has its verdict."""
+        return await self._compare(entry, keys) is True
+
+    async def is_changed(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
+        """Return whether verdicts, that of the entry among them, are others than its author's seal has."""
+        return await self._compare(entry, keys) is False
+
+    async def _compare(self, entry: LogEntry, keys: Sequence[Key]) -> bool | None:
+        """Return whether the seal after an entry has its verdict; `None` if its author signed none."""
+        seals = await self._pages.read("seal_of", entry.node_id, entry.seq, limit=1)
+        if not seals or not all([await self._is_authentic(each, keys) for each in (entry, seals[0])]):
+            return None
+        try:
+            return await self._has_verdict(seals[0], entry)
+        except READ_ERRORS:
+            return False
+
+    async def _is_authentic(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
+        run, _ = await self._pages.from_entry(entry.node_id, entry.seq, limit=_RUN)
+        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
+
+    async def _has_verdict(self, seal: LogEntry, entry: LogEntry) -> bool:
+        """Return whether the verdicts in the log are the ones that a seal has, with that of the entry."""
+        stated = parse(seal.payload)
+        sealing, has_verdict = Sealing(), False
+        seq = stated["from"]
+        while seq < seal.seq:
+            values = (*self._store.mesh_id, entry.node_id, seq, seal.seq - 1, _PAGE)
+            rows = await self._store.read(_SQL["verdicts_between"], values)
+            if not rows:
+                return False
+            each: Any  # hostile values have another digest
+            for each in rows:
+                kind, *verdict = each
+                sealing.add(kind, tuple(verdict))
+                has_verdict = has_verdict or tuple(verdict) == entry.verdict
+            seq = each["seq"] + 1
+        return has_verdict and sealing.claim(seal.seq) == stated
