@@ -107,7 +107,7 @@ class OpLog:
         """Append an op, and apply it or defer it until its dependencies are applied.
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
-        While the database is unreachable it is spooled, if its kind allows it; with `deps` it is then deferred.
+        While the database is unreachable, it is spooled if its kind allows it, and deferred if it has `deps`.
         """
         timeout_s = seconds_or_none("timeout", timeout)
         known = self._kinds.find_authorable(kind)

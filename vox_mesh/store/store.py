@@ -387,6 +387,16 @@ class Store(RenamedAttributes):
         return self.stats.faults
 
     @property
+    def can_spool(self) -> bool:
+        """Return whether there is a spool for appendable writes."""
+        return self._spool_queue is not None
+
+    @property
+    def will_spool(self) -> bool:
+        """Return whether an appendable write would be spooled now, as far as is known."""
+        return self.is_spooling or (self.can_spool and self.is_unreachable)
+
+    @property
     def is_spooling(self) -> bool:
         """Return whether the spool holds writes."""
         return self._spool_queue is not None and not self._spool_queue.is_empty

@@ -31,11 +31,11 @@ CREATE TABLE IF NOT EXISTS refused (
 
 _OPS: Final = """
 WITH texts AS (
-    SELECT 0 AS part, seq, CAST(script AS TEXT) AS script, NULL AS kept_at_ms, reason FROM refused
+    SELECT 0 AS part, seq, CAST(script AS TEXT) AS script, reason FROM refused
     UNION ALL
-    SELECT 1, seq, CAST(script AS TEXT), kept_at_ms, NULL FROM kept
+    SELECT 1, seq, CAST(script AS TEXT), NULL FROM kept
 )
-SELECT script ->> '$.key', script ->> '$.op[1]', kept_at_ms, reason
+SELECT script ->> '$.key', script ->> '$.op[1]', reason
 FROM texts WHERE script ->> '$.op[0]' = ? ORDER BY part, seq LIMIT ?
 """
 
@@ -53,11 +53,10 @@ class SpoolStatus:
 
 
 class SpooledOp(NamedTuple):
-    """A spooled op: its payload as JSON, when it was spooled, and why the database refused it, if it did."""
+    """A spooled op: its payload as JSON, and why the database refused it, if it did."""
 
     op_id: str
     payload: str
-    kept_at_ms: int | None
     reason: str | None
 
 
