@@ -285,6 +285,13 @@ class JobAuthorship:
                 found[job.job_id] = conditions
         return found
 
+    def causes_of(self, job: Job) -> list[str]:
+        """Return the ops that led to a claim: the last one about the job, and those it waited for."""
+        scheduled = self._scheduled_as(job)
+        conditions = () if scheduled is None else conditions_of(scheduled.item) or ()
+        awaited = (self.ends.known_op(each) for each in conditions)
+        return [job.last_op, *(op_id for op_id in awaited if op_id is not None)]
+
     # --- not put back ----------------------------------------------------------------------------
 
     async def _put_back(self, placed: PlacedJob) -> _Doubt | None:
