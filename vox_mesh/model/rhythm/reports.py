@@ -367,7 +367,7 @@ class BarWatch:
         return self._ended[0].start_ms if self._ended else self._since_ms
 
     def begin(self, timeline: Timeline, now_ms: int) -> None:
-        """Record that this node watches from now on: the first bar that begins from now on is a watched one."""
+        """Record that this node watches from now on; a bar that has begun before does not count."""
         self._ended.clear()
         self._since_ms = self._observed_ms = timeline.window_at(now_ms - 1).end_ms
 
