@@ -134,6 +134,8 @@ class Jobs:
         backoff: Duration | None = None,
         lease: Duration | Until | None = None,
         timeout: Duration | None = None,
+        score: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
@@ -146,6 +148,8 @@ class Jobs:
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
+            "score": score if score is None else dict(score),
+            "budget": budget if budget is None else dict(budget),
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,
