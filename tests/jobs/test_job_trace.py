@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.support.oplog.authoring import NOTE, NOTE_KIND
-from vox_mesh import JobContext, Mesh, Op, Script, Settings, Yield
+from vox_mesh import JobContext, Manifest, Mesh, Op, Script, Settings, Yield
 from vox_mesh.jobs.job_trace import TracedJob, trace_job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
@@ -69,7 +69,7 @@ async def test_claim_start_and_completion_name_what_led_to_them(node: MeshNode) 
 
 
 async def test_an_op_about_many_jobs_is_traced_for_each_alone(node: MeshNode) -> None:
-    jobs = await node.jobs.schedule_all([{"kind": "plain", "payload": number} for number in range(8)])
+    jobs = await node.jobs.schedule_all([Manifest(kind="plain", payload=number) for number in range(8)])
     async with node.worker.running(concurrency=8):
         for job in jobs:
             await node.jobs.wait(job, timeout=30)

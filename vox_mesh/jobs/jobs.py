@@ -181,7 +181,7 @@ class Jobs:
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
-        self.authorship.remember(by_id.values())
+        self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new:
