@@ -379,6 +379,10 @@ CREATE TABLE IF NOT EXISTS agent_oplog (
 CREATE INDEX IF NOT EXISTS agent_oplog_of_owner ON agent_oplog (scope_id, repository_id, kind, hlc)
 WHERE kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor');
 
+-- The ops by which the ownership passed on, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_succession ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind = 'TransferOwnership';
+
 -- The ops about crons, in order: a cron is fired only as they have it.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_crons ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind IN ('AddCron', 'RemoveCron', 'AdoptCrons');

@@ -230,6 +230,20 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
 ORDER BY hlc LIMIT ?6
 
+-- name: transfers
+-- The ops by which the ownership passed on, after the one with the id ?3, or after a given time, whatever their
+-- verdicts: those are not signed.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_succession
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TransferOwnership'
+  AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?3), ?4)
+ORDER BY hlc LIMIT ?5
+
+-- name: transferred
+-- A mark of them; NULL: there are none.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+FROM agent_oplog INDEXED BY agent_oplog_of_succession
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TransferOwnership'
+
 -- name: heads
 -- The last entry of each chain; a chain with entries has a key.
 SELECT head.node_id, head.seq, head.hash, head.hlc

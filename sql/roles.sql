@@ -49,6 +49,14 @@ FROM (
 LEFT JOIN agent_oplog AS o
     ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = chain.node_id AND o.seq = chain.seq
 
+-- name: ends_of
+-- The numbers of the last entries of two chains.
+SELECT
+    (SELECT coalesce(max(seq), 0) FROM agent_oplog
+        WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3) AS own,
+    (SELECT coalesce(max(seq), 0) FROM agent_oplog
+        WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?4) AS commands
+
 -- name: mail_of
 -- The number of the last message of all, and the signatures of a node's messages that can still be delivered, the
 -- waiting ones first. ?4: how many. At least one row. As bytes, since a row may hold text that is not UTF-8.

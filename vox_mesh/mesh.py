@@ -20,6 +20,7 @@ from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
     from vox_mesh.node import MeshNode
+    from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.settings import Settings
 
@@ -78,6 +79,7 @@ class Mesh(MeshServices):
             rates_file=settings.rates,
             owner_key=settings.owner_key,
             remembered=lambda: _remembered(settings),
+            step_memory=lambda: _step_memory(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
@@ -131,6 +133,12 @@ def _remembered(settings: Settings) -> Sequence[RememberedStore]:
     from vox_mesh.runtime.store_memories import remembered_stores  # imported late: only verification asks
 
     return remembered_stores(settings)
+
+
+def _step_memory(settings: Settings) -> StepMemory | None:
+    from vox_mesh.runtime.store_memories import step_memory  # imported late: few commands ask for the owner
+
+    return step_memory(settings)
 
 
 def _command_identity(settings: Settings) -> Identity:

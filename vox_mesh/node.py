@@ -42,7 +42,7 @@ from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
-from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores
+from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
@@ -92,6 +92,7 @@ class MeshNode(Mesh):
             rates_file=settings.rates,
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
+            step_memory=lambda: step_memory(settings),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic

@@ -52,11 +52,37 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.ownership:Ownership.owner",
-                "self._found = found = await self._find()",
-                "self._found = found = await self.recorded()",
+                "return None if found is None else found.owner",
+                "return found and await self.recorded()",
             ),
         ),
         ("test_a_planted_owner_is_not_obeyed_and_the_owner_stays_in_charge",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "succession-without-authority",
+        "a node becomes the owner without a signature of the owner before it or of the recovery key",
+        (
+            Code(
+                "vox_mesh.model.oplog.succession:Succession.followed_by",
+                "if not any(is_signed(text, proof, key) for key in authorities if key is not None):",
+                "if not proof:",
+            ),
+        ),
+        ("test_a_planted_succession_makes_no_owner",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "succession-forgotten",
+        "a node obeys the old owner again when the log has lost the succession",
+        (
+            Code(
+                "vox_mesh.oplog.ownership:Ownership._find",
+                "for entry in self._steps.values() if successions.hear(entry)}",
+                "for entry in () if successions.hear(entry)}",
+            ),
+        ),
+        ("test_a_node_that_saw_the_succession_does_not_go_back",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
@@ -130,8 +156,8 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.trusted_keys:TrustedKeys._is_refused",
-                "if witness.owner_key is None or not witness.is_of_owner(entry):",
-                "if True:",
+                "return key is None or",
+                "return True or",
             ),
         ),
         ("test_a_new_key_whose_op_is_marked_as_refused_stays_in_force",),

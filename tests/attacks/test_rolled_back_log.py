@@ -106,7 +106,7 @@ async def test_an_earlier_export_and_the_owners_key_show_what_no_node_remembers(
     _remove(shared_mesh)
     await work(shared_mesh, "another")
     replaced = auditor("oplog", "verify", "--owner-key", key)
-    assert (replaced.code, f"no op signed with the pinned key {key}" in replaced.out) == (1, True)
+    assert (replaced.code, f"no owner of the mesh has the pinned key {key}" in replaced.out) == (1, True)
     other_key = stranger().public
     from_file = auditor("oplog", "verify", "--from-file", "then.jsonl", "--owner-key", other_key)
     assert (from_file.code, f"the owner of the mesh is not {other_key}" in from_file.out) == (1, True)

@@ -12,10 +12,11 @@ import pytest
 from tests.support.messages.messaging import PATIENCE_S, write
 from tools.homes import FILE
 from vox_mesh import Mesh
-from vox_mesh.errors import NotKnown, StoreClosed
+from vox_mesh.errors import BadValue, NotKnown, StoreClosed
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
-from vox_mesh.store import Rows
+from vox_mesh.store import Rows, new_key
 
 _MANY = 100
 _COMMITS = 20
@@ -131,3 +132,10 @@ async def test_without_any_who_wait_nothing_listens(local: MeshNode, monkeypatch
             await asyncio.gather(waiting, return_exceptions=True)
             assert local.jobs._endings._task is not None
             await local.jobs._endings._task
+
+
+async def test_too_many_predecessors_in_one_call_are_refused(node: MeshNode) -> None:
+    ulids = [new_key() for _ in range(256)]
+    after = [Manifest.of(kind="work", payload=place, after=ulids) for place in range(20)]
+    with pytest.raises(BadValue, match="predecessors in one call must be at most 5000, got 5120"):
+        await node.jobs.schedule_all(after)

@@ -12,25 +12,34 @@ import click
 from vox_mesh.cli.database.db import init_database
 from vox_mesh.cli.support.mesh_report import warn_of_other_meshes
 from vox_mesh.cli.support.output import json_option, show_one
-from vox_mesh.cli.support.session import start
+from vox_mesh.cli.support.recovery_keys import KEY_FILE, can_show, new_recovery_key
+from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import BadSettings
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.oplog.recovery_key import RecoveryKey
 from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.settings.discovery import FOLDER, HERE, MARKER, PLACES, USER, has_marker, locate_mesh, user_mesh
 from vox_mesh.settings.origins import mesh_origin, setting_origins
 from vox_mesh.store.files import load_or_create
+from vox_mesh.store.script import Outcome
 
 
 @click.command()
 @click.option("--here", is_flag=True, help="Create it in the current folder, even inside another mesh.")
 @click.option("--user", "for_user", is_flag=True, help="Create the mesh for folders outside repositories.")
+@click.option("--recovery-key-file", "key_file", type=KEY_FILE, help="New file for the recovery key.")
+@click.option("--no-recovery-key", "is_keyless", is_flag=True, help="Make no recovery key.")
 @json_option
-def init(here: bool, for_user: bool, as_json: bool) -> None:
+def init(here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, as_json: bool) -> None:
     """Create the mesh of this repository or folder.
 
     In a git repository it is next to the common git directory, so that all worktrees and subfolders share it;
     elsewhere it is in the current folder. A mesh made here is enabled unless VOX_MESH_ENABLED is 0. Safe to
     run at any time: a mesh that exists is checked and kept.
+
+    On a terminal, or with --recovery-key-file, this machine becomes the owner of a new mesh, and a recovery
+    key is made: with it, another machine becomes the owner if the disk of this one is lost. It is shown once.
 
     \b
     Example:
@@ -38,6 +47,8 @@ def init(here: bool, for_user: bool, as_json: bool) -> None:
     """
     if here and for_user:
         raise click.UsageError("--here and --user can't be combined")
+    if key_file is not None and is_keyless:
+        raise click.UsageError("--recovery-key-file and --no-recovery-key can't be combined")
     given = start()
     home, place = _choose(given, here=here, for_user=for_user)
     chosen: dict[str, Any] = {} if home is None else {"home_dir": home}
@@ -45,6 +56,8 @@ def init(here: bool, for_user: bool, as_json: bool) -> None:
     record = asyncio.run(_make(settings))
     mesh = {"mesh": str(settings.home_dir.absolute()), "mesh_from": place}
     show_one({**mesh, **record}, as_json=as_json)
+    if not is_keyless and (key_file is not None or can_show(as_json=as_json)):
+        _own(settings, key_file, as_json=as_json)
     origin = setting_origins(given).get("VOX_MESH_ENABLED")
     if origin not in (None, "vox-mesh init") and not given.enabled:
         click.echo(f"warning: VOX_MESH_ENABLED is 0 in {origin}: commands will not use the mesh", err=True)
@@ -63,6 +76,30 @@ def _choose(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None
     if mesh.fault:
         raise BadSettings(mesh.fault, hint="run `git worktree repair`, or set VOX_MESH_HOME")
     return (Path(FOLDER), HERE) if mesh.place == USER else (mesh.home, mesh.place)
+
+
+def _own(settings: Settings, key_file: Path | None, *, as_json: bool) -> None:
+    """Become the owner of a mesh that has none, with a recovery key; an owned mesh keeps its key."""
+    if asyncio.run(run_on_mesh(settings, _is_owned)):
+        if key_file is not None:
+            click.echo(
+                "no recovery key made: the mesh has an owner; see `vox-mesh roles recovery-key`", err=True
+            )
+        return
+    option = "--recovery-key-file"
+    with new_recovery_key(key_file, settings.home_dir, as_json=as_json, option=option) as key:
+        asyncio.run(run_on_mesh(settings, lambda mesh: _initialise(mesh, key)))
+
+
+async def _is_owned(mesh: Mesh) -> bool:
+    """Return whether the mesh has an owner, or is to have another one."""
+    if mesh.ownership.pinned_key not in (None, mesh.identity.key.public):
+        return True
+    return await mesh.roles.owner() is not None
+
+
+async def _initialise(mesh: Mesh, key: RecoveryKey) -> Outcome:
+    return await mesh.roles.initialise(key.signing_key(mesh.identity.key.public).public)
 
 
 async def _make(settings: Settings) -> dict[str, Any]:

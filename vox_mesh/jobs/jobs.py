@@ -50,6 +50,7 @@ from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Answer, Script, Statement, new_key
+from vox_mesh.store.slices import in_slices
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
 
@@ -57,6 +58,9 @@ _log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
+
+MAX_EDGES: Final = 5_000
+"""The maximum number of predecessors that the jobs of one op name, together."""
 
 _MAX_DELAY_S: Final = 365 * 86_400
 _SEED_BYTES: Final = 32
@@ -130,6 +134,8 @@ class Jobs:
         backoff: Duration | None = None,
         lease: Duration | Until | None = None,
         timeout: Duration | None = None,
+        score: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
@@ -142,6 +148,8 @@ class Jobs:
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
+            "score": score if score is None else dict(score),
+            "budget": budget if budget is None else dict(budget),
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,
@@ -157,22 +165,19 @@ class Jobs:
         With `new=False`, a manifest that was scheduled before is the same job.
         """
         if any(each.after for each in manifests):
+            _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
             if new:  # the nonce is part of the id, and `after` refers to ids
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
-        items = [self.item(each, new_key() if new and each.nonce is None else None) for each in manifests]
-        return await self._schedule(items, new=new)
+        items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
+        return await self._schedule(await in_slices(items), new=new)
 
     async def _schedule(self, items: Sequence[Item], *, new: bool = False) -> list[Scheduled]:
         if not items:
             return []
         await self._nodes.now_ms()  # the local clock may be far off
         self.clock.refuse_if_off()
-        if len(items) > MAX_AT_ONCE:
-            raise BadValue(
-                f"jobs in one call must be at most {MAX_AT_ONCE}, got {len(items)}",
-                hint="schedule them in parts",
-            )
+        _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
@@ -200,7 +205,8 @@ class Jobs:
             name: (await self.queries.find(name, fresh=True)).job_id
             for name in external_references(manifests)
         }
-        return sort_by_dependency([each.with_after(known) for each in manifests])
+        resolved = await in_slices(each.with_after(known) for each in manifests)
+        return await in_slices(sort_by_dependency(resolved))
 
     def item(self, manifest: Manifest, nonce: str | None = None) -> dict[str, Any]:
         """Return the entry for a job in the op that schedules it; a nonce makes it a distinct job."""
@@ -424,6 +430,14 @@ class Jobs:
                 raise
             message, hint = _REFUSALS[refused.reason]
             raise BadValue(message, hint=hint) from None
+
+
+def _refuse_too_many(jobs: int, edges: int) -> None:
+    for name, count, most in (("jobs", jobs, MAX_AT_ONCE), ("predecessors", edges, MAX_EDGES)):
+        if count > most:
+            raise BadValue(
+                f"{name} in one call must be at most {most}, got {count}", hint="schedule them in parts"
+            )
 
 
 def _expiry_item(job: Job) -> Item:

@@ -20,7 +20,10 @@ from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.base.json_text import is_deeper
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.succession import Succession, Successions
 from vox_mesh.model.oplog.verification import (
+    INITIALISE,
+    TRANSFER,
     WITNESSES,
     ChainReport,
     ChainWitness,
@@ -37,7 +40,7 @@ _VERSION: Final = 1
 _JSON_COLUMNS: Final = ("causal_deps", "payload")
 _TEXT_SUFFIX: Final = "_text"  # of a column that should be canonical JSON and is not
 _END_PREFIX: Final = b'{"entries":'
-_KIND_MARKS: Final = tuple(b'"kind":"%b"' % kind.encode() for kind in WITNESSES)
+_OF_OWNERS: Final = (INITIALISE, TRANSFER)
 _MAX_LINE_BYTES: Final = 64 * 2**20
 _ADDED_COLUMNS: Final = ("agent", "grant")  # only in entries of version 2
 
@@ -67,6 +70,9 @@ class ExportVerification(NamedTuple):
     chains: list[ChainReport]
     ends: list[RecordedHead]
     """The last entry of each chain."""
+
+    owner_keys: tuple[str, ...]
+    """The keys of all owners, one after another."""
 
 
 def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
@@ -204,15 +210,16 @@ def verify_export(
     with _open(path) as file:
         header = _header(path, file.readline(_MAX_LINE_BYTES))
         recorded = "" if header.owner is None else header.owner.public_key
-        witness = ChainWitness(owner_key or recorded or None, header.keys, header.scope_id, recorded)
+        start = file.tell()
+        owners = _owners(_entries_of(_OF_OWNERS, path, file, header), header, owner_key)
+        witness = ChainWitness(
+            owners or owner_key or recorded or None, header.keys, header.scope_id, recorded
+        )
         for head in heads:
             witness.hear_head(head)
-        start = file.tell()
-        for number, line in _lines(path, file):
-            if any(mark in line for mark in _KIND_MARKS):
-                entry = _entry(path, number, line, header)
-                if entry.kind in WITNESSES:
-                    witness.hear(entry)
+        file.seek(start)
+        for entry in _entries_of(WITNESSES, path, file, header):
+            witness.hear(entry)
         file.seek(start)
         check = LogCheck(witness)
         for number, line in _lines(path, file):
@@ -223,10 +230,38 @@ def verify_export(
             if node_id in (None, entry.node_id):
                 check.check(entry)
     reports = check.finish(node_id)
-    if owner_key not in (None, recorded):
+    keys = (recorded,) if owners is None else owners.keys
+    if owner_key is not None and owner_key not in keys:
         problem = f"the owner of the mesh is not {owner_key}, but {recorded or 'none'}"
         reports.append(ChainReport("", 0, 0, 0, problem))
-    return ExportVerification(header, reports, list(ends.values()))
+    return ExportVerification(header, reports, list(ends.values()), keys)
+
+
+def _owners(entries: Iterator[LogEntry], header: ExportHeader, owner_key: str | None) -> Succession | None:
+    """Return the owners as the entries have them, from an owner with a known key or the first one on."""
+    successions, found = Successions(header.scope_id), list(entries)
+    for entry in sorted(found, key=_place):
+        successions.hear_first(entry)
+    for entry in sorted(found, key=lambda entry: str(entry.hlc)):
+        successions.hear(entry)  # nothing but a step is one
+    return successions.resolve(owner_key)
+
+
+def _place(entry: LogEntry) -> int:
+    place: object = entry.id  # a hostile row holds anything
+    return place if isinstance(place, int) else 0
+
+
+def _entries_of(
+    kinds: Collection[str], path: Path, file: BinaryIO, header: ExportHeader
+) -> Iterator[LogEntry]:
+    """Yield the entries of these kinds."""
+    marks = [b'"kind":"%b"' % kind.encode() for kind in kinds]
+    for number, line in _lines(path, file):
+        if any(mark in line for mark in marks):
+            entry = _entry(path, number, line, header)
+            if entry.kind in kinds:
+                yield entry
 
 
 @contextmanager

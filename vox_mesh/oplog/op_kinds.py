@@ -13,7 +13,7 @@ from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE, TRANSFER
 from vox_mesh.store.script import Statement
 
 RESTORE: Final = "RestoreBackup"
@@ -89,7 +89,7 @@ SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
-    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE),
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER),
     *(SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )

@@ -88,8 +88,17 @@ class Pages:
 
     async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
+        async for entry in self._by_time("of_kind", kind, fresh=fresh):
+            yield entry
+
+    async def transfers(self) -> AsyncIterator[LogEntry]:
+        """Yield all entries by which the ownership may have passed on, by time."""
+        async for entry in self._by_time("transfers", fresh=True):
+            yield entry
+
+    async def _by_time(self, name: str, *values: Value, fresh: bool) -> AsyncIterator[LogEntry]:
         last_id, time = None, ""
-        while page := await self.read("of_kind", kind, last_id, time, fresh=fresh):
+        while page := await self.read(name, *values, last_id, time, fresh=fresh):
             for entry in page:
                 yield entry
             last_id, time = page[-1].id, page[-1].hlc

@@ -51,14 +51,17 @@ class LogPast:
                 heads += each.heads
                 problems.append(_problem(each, state))
         problems.append(await self._owner_problem())
+        problems += [
+            f"the log has lost the op {op}, by which the ownership passed on" for op in self._ownership.lost
+        ]
         reports = [ChainReport("", 0, 0, 0, problem) for problem in problems if problem is not None]
         return KnownPast(heads, reports)
 
     async def _owner_problem(self) -> str | None:
-        key = self._ownership.pinned_key
-        if key is None or await self._ownership.owner() is not None:
+        owner, key = await self._ownership.owner(), self._ownership.pinned_key
+        if key is None or owner is not None:
             return None
-        return f"no op signed with the pinned key {key} initialises the mesh"
+        return f"no owner of the mesh has the pinned key {key}"
 
     async def _state(self, remembered: RememberedStore) -> StoreState:
         values = (*self._store.mesh_id, remembered.node_id, remembered.memory.entry_id)

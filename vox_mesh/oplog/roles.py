@@ -121,13 +121,12 @@ class Roles:
         return await self._ownership.owner()
 
     async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
-        """Return a witness that knows the owner, and the owner that the table `mesh_owner` names."""
+        """Return a witness that knows the owners, and the owner that the table `mesh_owner` names."""
         recorded = await self._ownership.recorded()
-        recorded_key = "" if recorded is None else recorded.public_key
-        return ChainWitness(await self._ownership.key(), keys, self._store.writer_id.scope_id, recorded_key)
+        return await self._ownership.witness(keys, "" if recorded is None else recorded.public_key)
 
-    async def initialise(self) -> Outcome:
-        """Become the owner of a mesh that has none."""
+    async def initialise(self, recovery_key: str | None = None) -> Outcome:
+        """Become the owner of a mesh that has none; `recovery_key` is the public one."""
         self._clock.refuse_if_off()
         author, op_id = self._writer.identity, new_key()
         own = (author.node_id, author.key.public, op_id)
@@ -135,7 +134,7 @@ class Roles:
         is_baseless = recorded is not None and await self.owner() is None
         values = (*self._store.mesh_id, recorded.op_id if recorded and is_baseless else None)
         free = Statement(_SQL["refuse_if_owned"], values, refusal="mesh_has_an_owner")
-        op = Op(INITIALISE, initialisation(author.node_id, author.key.public), signed=True)
+        op = Op(INITIALISE, initialisation(author.node_id, author.key.public, recovery_key), signed=True)
         take = Statement(_SQL["become_owner"], (*self._store.mesh_id, *own))
         return await self._store.write(Script(free, take, key=op_id, op=op))
 
@@ -155,9 +154,10 @@ class Roles:
         return Statement(_SQL["refuse"], refusal=reason)
 
     async def _owner_guards(self) -> Sequence[Statement]:
-        """Return a refusal unless this process has the owner's key. The owner of a mesh never changes."""
-        is_owner = await self._ownership.key() == self._writer.identity.key.public
-        return () if is_owner else (self.refusal(_NOT_OWNER),)
+        """Return a refusal unless this process is the owner, by its key."""
+        author = self._writer.identity
+        may_act = await self._ownership.may_act(author.chain, author.key.public)
+        return () if may_act else (self.refusal(_NOT_OWNER),)
 
     async def _coordinator_guard(self) -> Statement:
         decisions, invalid = await self._decisions(DESIGNATE)
@@ -310,14 +310,17 @@ class Roles:
         owner = await self.owner()
         if owner is None:
             return "start a node: the first one becomes the owner of the mesh"
+        if await self._ownership.key() is None:
+            return "two nodes claim to succeed the owner: set VOX_MESH_OWNER_KEY to the key of the right one"
         return f"the owner of the mesh is {owner.node_id}: run this there, with its key"
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        entries = [entry async for entry in self._pages.of_kind(kind, fresh=True)]
+        witness = await self._ownership.witness()  # after them: it knows the owners who signed them
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
-        async for entry in self._pages.of_kind(kind, fresh=True):
+        for entry in entries:
             payload = parse(entry.payload) if witness.is_of_owner(entry) else None
             if _is_clear(kind, payload):
                 decisions.insert(0, OwnerDecision(entry.hlc, entry.op_id, payload))

@@ -141,8 +141,7 @@ class TrustedKeys:
 
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry, whatever became of it."""
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
-        return witness.is_of_owner(entry)
+        return (await self._ownership.witness()).is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
         opening = self._opening.get(chain) or self._provisional.get(chain)
@@ -172,11 +171,11 @@ class TrustedKeys:
         return begun
 
     async def _may_open(self, chain: str, key: str) -> bool:
-        """Return whether a key may open a chain: the owner keeps the key with which it opened its own.
+        """Return whether a key may open a chain: the first owner had its key when it opened its own.
 
         With a pinned key, no chain counts before its owner has initialised the mesh: the log may be another.
         """
-        owner = await self._ownership.owner()
+        owner = await self._ownership.initial()
         if owner is None:
             return self._ownership.pinned_key is None
         return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
@@ -198,9 +197,10 @@ class TrustedKeys:
         """Read the keys that the owner accepted, if there is another such op since they were read."""
         if mark == self._mark:
             return
-        witness = ChainWitness(await self._ownership.key(), (), self._store.writer_id.scope_id)
+        entries = [entry async for entry in self._pages.of_kind(REKEY, fresh=True)]
+        witness = await self._ownership.witness()  # after them: it knows the owners who signed them
         is_settled = True
-        async for entry in self._pages.of_kind(REKEY, fresh=True):
+        for entry in entries:
             if entry.accepted == 1 or await self._is_refused(entry, witness):
                 witness.hear(entry)
             else:  # the old key must not count again because an op is marked as refused
@@ -215,6 +215,5 @@ class TrustedKeys:
 
     async def _is_refused(self, entry: LogEntry, witness: ChainWitness) -> bool:
         """Return whether an op that is marked as refused is not the owner's, or a seal says that it was."""
-        if witness.owner_key is None or not witness.is_of_owner(entry):
-            return True
-        return await self._verdicts.is_sealed(entry, [Key(entry.node_id, 1, witness.owner_key)])
+        key = witness.owners.signer(entry)
+        return key is None or await self._verdicts.is_sealed(entry, [Key(entry.node_id, 1, key)])

@@ -34,7 +34,9 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.ownership import Ownership
     from vox_mesh.oplog.pending_ops import PendingOps
     from vox_mesh.oplog.planted_keys import Apply
+    from vox_mesh.oplog.recovery import Recovery
     from vox_mesh.oplog.roles import Roles
+    from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
@@ -60,8 +62,12 @@ class MeshServices(RenamedAttributes):
         rates_file: Path | None = None,
         owner_key: str | None = None,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
+        step_memory: Callable[[], StepMemory | None] = lambda: None,
     ) -> None:
-        """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database."""
+        """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
+
+        `step_memory` returns what this home knows of earlier owners.
+        """
         self.store = store
         self.clock = clock
         self._writer = writer
@@ -71,6 +77,7 @@ class MeshServices(RenamedAttributes):
         self._artifacts_folder = artifacts_folder
         self._owner_key = owner_key
         self._remembered = remembered
+        self._step_memory = step_memory
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
 
@@ -112,7 +119,7 @@ class MeshServices(RenamedAttributes):
         """Return the ownership of the mesh."""
         from vox_mesh.oplog.ownership import Ownership
 
-        return Ownership(self.store, self._owner_key)
+        return Ownership(self.store, self._owner_key, self._step_memory())
 
     @cached_property
     def trusted_keys(self) -> TrustedKeys:
@@ -132,6 +139,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.roles import Roles
 
         return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """Return the recovery of the ownership."""
+        from vox_mesh.oplog.recovery import Recovery
+
+        return Recovery(self.store, self._writer, self.clock, self.ownership)
 
     @cached_property
     def _op_kinds(self) -> OpKinds:

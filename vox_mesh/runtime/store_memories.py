@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from vox_mesh.model.base.backends import Backend
+from vox_mesh.oplog.step_memory import StepMemory
 from vox_mesh.oplog.witness import MemoryFile, RememberedStore, replaced_path
 from vox_mesh.runtime.open_store import target_of
-from vox_mesh.settings import Settings
 from vox_mesh.store.slots import ID_FILE, slots
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 
 def memory_file_name(settings: Settings) -> str:
     """Return the name of the file in a slot with the memory of this database."""
     return f"store-{target_of(settings)}.json"
+
+
+def step_memory(settings: Settings) -> StepMemory | None:
+    """Return the memory, shared by all processes of the home, of how the ownership of this mesh passed on."""
+    if settings.backend is Backend.MEMORY:
+        return None
+    mesh = hashlib.sha256(f"{settings.scope_id}\n{settings.repository_id}".encode()).hexdigest()[:12]
+    return StepMemory(settings.home_dir / f"owners-{target_of(settings)}-{mesh}.json")
 
 
 def remembered_stores(settings: Settings) -> list[RememberedStore]:

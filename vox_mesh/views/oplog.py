@@ -8,7 +8,7 @@ from typing import Any, Final
 from vox_mesh.model.base.json_text import MAX_STORED_DEPTH
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainReport
+from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, TRANSFER, ChainReport
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
 from vox_mesh.oplog.pending_ops import PendingOp
@@ -18,7 +18,7 @@ from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
-    **dict.fromkeys((INITIALISE, DESIGNATE, ROUTE, REKEY), "role"),
+    **dict.fromkeys((INITIALISE, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION), "tempo"),
     END_PHRASE: "phrase",

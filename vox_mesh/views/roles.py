@@ -51,6 +51,14 @@ class DesignatedView:
 
 
 @dataclass(frozen=True)
+class RecoveryKeyView:
+    """A new recovery key is in force, by this op; it is in this file, or was shown."""
+
+    op_id: str
+    recovery_key_file: str | None
+
+
+@dataclass(frozen=True)
 class RouteView:
     """A kind of job that goes to one node only, and how that node stands."""
 

@@ -12,8 +12,8 @@ from tests.support.oplog.chains import Log, Said, key_named
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.recovery_key import SECRET_BYTES, RecoveryKey
-from vox_mesh.model.oplog.succession import TRANSFER, Succession, Successions, Transfer
-from vox_mesh.model.oplog.verification import INITIALISE
+from vox_mesh.model.oplog.succession import Succession, Successions, Transfer
+from vox_mesh.model.oplog.verification import INITIALISE, TRANSFER
 
 FIRST: Final = "node-a"
 SCOPE: Final = ""

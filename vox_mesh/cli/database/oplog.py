@@ -201,14 +201,15 @@ def verify(
     if owner_key is not None and not is_public_key(owner_key):
         message = f"must be ed25519: and 64 hex digits, got {owner_key!r}"
         raise click.BadParameter(message, param_hint="--owner-key")
-    earlier = None if since is None else _earlier(since, owner_key)
+    earlier = None if since is None else _earlier(since)
     if file is None:
         result = run_command("oplog verify", lambda mesh: _verify(mesh, node, owner_key, earlier))
         chains, known_key = result
     else:
         heads = () if earlier is None else earlier.ends
-        header, chains, _ = verify_export(file, node, owner_key=owner_key, heads=heads)
+        header, chains, _, keys = verify_export(file, node, owner_key=owner_key, heads=heads)
         known_key = None if header.owner is None else header.owner.public_key
+        chains += _foreign(earlier, keys)
     if node is not None and not chains:
         raise NotKnown(f"chain {node!r} not found", hint="run `vox-mesh oplog verify` to list all chains")
     if as_json:
@@ -218,9 +219,9 @@ def verify(
     return ExitCode.NO if any(chain.problem for chain in chains) else ExitCode.DONE
 
 
-def _earlier(since: Path, owner_key: str | None) -> ExportVerification:
+def _earlier(since: Path) -> ExportVerification:
     """Return an earlier export, verified: only an intact one proves anything."""
-    earlier = verify_export(since, owner_key=owner_key)
+    earlier = verify_export(since)
     for chain in earlier.chains:
         if chain.problem is not None:
             raise BadValue(
@@ -238,8 +239,18 @@ async def _verify(
     if earlier is not None and earlier.header[:2] != mesh.store.mesh_id:
         raise BadValue("the earlier export is of another mesh", hint="pass an export of this one")
     chains = await mesh.oplog.verify(node, () if earlier is None else earlier.ends)
-    owner = await mesh.roles.owner()
-    return chains, None if owner is None else owner.public_key
+    owners = await mesh.ownership.succession()
+    if owners is None:
+        return chains, None
+    return [*chains, *_foreign(earlier, owners.keys)], owners.owner.public_key
+
+
+def _foreign(earlier: ExportVerification | None, keys: Sequence[str]) -> list[ChainReport]:
+    """Return a report if the owner of an earlier export is none of the owners with these keys."""
+    if earlier is None or earlier.header.owner is None or earlier.header.owner.public_key in keys:
+        return []
+    key = earlier.header.owner.public_key
+    return [ChainReport("", 0, 0, 0, f"no owner of the mesh has the key {key} of the earlier export")]
 
 
 def _report(reports: list[ChainReport], owner_key: str | None) -> list[str]:

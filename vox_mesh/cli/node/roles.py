@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
-from vox_mesh.cli.support.session import run_command
-from vox_mesh.views.roles import DesignatedView, RoutedView, roles_of, routes_of
+from vox_mesh.cli.support.recovery_keys import KEY_FILE, given_recovery_key, new_recovery_key
+from vox_mesh.cli.support.session import run_command, start_quickly
+from vox_mesh.views.roles import DesignatedView, OwnerView, RecoveryKeyView, RoutedView, roles_of, routes_of
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
 def roles() -> None:
-    """Show the roles of nodes, and designate a coordinator."""
+    """Show the roles of nodes, and change or recover them."""
 
 
 @roles.command()
@@ -45,6 +47,61 @@ def designate_coordinator(node: str, as_json: bool) -> None:
     """
     op = run_command("roles designate-coordinator", lambda mesh: mesh.roles.designate_coordinator(node))
     show_one(vars(DesignatedView(op.key, node)), as_json=as_json)
+
+
+@roles.command()
+@click.option(
+    "--recovery-key-file", "path", type=KEY_FILE, help="New file for the key.", show_default="the terminal"
+)
+@json_option
+def recovery_key(path: Path | None, as_json: bool) -> None:
+    """Make a new recovery key; the old one is void.
+
+    Only the owner of the mesh may do this. The key makes another node the owner if this one's disk is lost.
+    It is shown once, on a terminal only, and stored nowhere.
+
+    \b
+    Example:
+      vox-mesh roles recovery-key
+    """
+    command, option = "roles recovery-key", "--recovery-key-file"
+    home = start_quickly(command).home_dir
+    with new_recovery_key(path, home, as_json=as_json, option=option) as new:
+        op = run_command(command, lambda mesh: mesh.recovery.replace_key(new))
+        show_one(vars(RecoveryKeyView(op.key, None if path is None else str(path))), as_json=as_json)
+
+
+@roles.command()
+@click.option(
+    "--recovery-key-file",
+    "path",
+    type=KEY_FILE,
+    help="File with the key; - is stdin.",
+    show_default="a prompt",
+)
+@click.option(
+    *("--new-recovery-key-file", "new_path"),
+    type=KEY_FILE,
+    help="New file for the next key.",
+    show_default="the terminal",
+)
+@json_option
+def recover(path: Path | None, new_path: Path | None, as_json: bool) -> None:
+    """Make this node the owner, with the recovery key.
+
+    For a mesh whose owner lost its disk. The acts of the old owner stay in force, later ones do not count.
+    The recovery key is used up, and the next one is shown once, on a terminal only.
+
+    \b
+    Example:
+      vox-mesh roles recover
+    """
+    command, option = "roles recover", "--new-recovery-key-file"
+    home = start_quickly(command).home_dir
+    with new_recovery_key(new_path, home, as_json=as_json, option=option) as new:
+        given = given_recovery_key(path)
+        owner = run_command(command, lambda mesh: mesh.recovery.recover(given, new))
+        show_one(vars(OwnerView.from_record(owner)), as_json=as_json)
 
 
 # --- routes --------------------------------------------------------------------------------------

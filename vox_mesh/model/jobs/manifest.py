@@ -202,7 +202,9 @@ class Manifest(BaseModel):
         if not any(name in job_ids for name in self.unresolved):
             return self
         after = [each._replace(job=job_ids.get(each.job or "", each.job)) for each in self.after or ()]
-        return self._of({**self._given(), "after": after})
+        if len({each[:2] for each in after}) < len(after):
+            return self._of({**self._given(), "after": after})  # which names the one that is there twice
+        return self.model_copy(update={"after": tuple(after)})
 
     @property
     def timeout_ms(self) -> int | None:
@@ -326,8 +328,8 @@ def external_references(manifests: Sequence[Manifest]) -> list[str]:
     return sorted({name for manifest in manifests for name in manifest.unresolved} - own)
 
 
-def sort_by_dependency(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the manifests of a batch, predecessors first, with the batch's ULIDs in `after` replaced by ids.
+def sort_by_dependency(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Yield the manifests of a batch, predecessors first, with the batch's ULIDs in `after` replaced by ids.
 
     A manifest with an unresolved external reference has no id yet: its successors keep its ULID.
     Raises `BadManifest` if manifests wait for each other or share a ULID.
@@ -336,25 +338,31 @@ def sort_by_dependency(manifests: Sequence[Manifest]) -> list[Manifest]:
     for place, manifest in enumerate(manifests):
         if manifest.ulid is not None and places.setdefault(manifest.ulid, place) != place:
             raise BadManifest([f"ulid: {manifest.ulid} is used by more than one manifest"])
+    return _resolve_in_order(manifests, places)
+
+
+def _resolve_in_order(manifests: Sequence[Manifest], places: Mapping[str, int]) -> Iterator[Manifest]:
     job_ids: dict[str, str] = {}
-    result: list[Manifest] = []
     for place in _predecessors_first(manifests, places):
         manifest = manifests[place].with_after(job_ids)
         if manifest.ulid is not None and not manifest.unresolved:
             job_ids[manifest.ulid] = manifest.content_id
-        result.append(manifest)
-    return result
+        yield manifest
 
 
 def _predecessors_first(manifests: Sequence[Manifest], places: Mapping[str, int]) -> Iterator[int]:
     """Yield the indexes of manifests, predecessors first and otherwise in the given order."""
+
+    def before(place: int) -> Iterator[int]:
+        return (places[name] for name in manifests[place].unresolved if name in places)
+
     done: set[int] = set()
     for start in range(len(manifests)):
-        path = {} if start in done else {start: None}  # from a manifest to its predecessors
+        # From a manifest to its predecessors, each with the ones that were not looked at yet.
+        path = {} if start in done else {start: before(start)}
         while path:
             place = next(reversed(path))
-            before = (places[name] for name in manifests[place].unresolved if name in places)
-            following = next((each for each in before if each not in done), None)
+            following = next((each for each in path[place] if each not in done), None)
             if following is None:
                 done.add(place)
                 del path[place]
@@ -364,4 +372,4 @@ def _predecessors_first(manifests: Sequence[Manifest], places: Mapping[str, int]
                 names = " -> ".join(str(manifests[each].ulid) for each in (*cycle, following))
                 raise BadManifest([f"after: these wait for each other: {names}"])
             else:
-                path[following] = None
+                path[following] = before(following)

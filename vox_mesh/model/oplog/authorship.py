@@ -44,9 +44,10 @@ def initial_owner(entry: LogEntry, scope_id: str) -> Owner | None:
     return Owner(node_id, key, entry.op_id) if is_own else None
 
 
-def initialisation(node_id: str, key: str) -> str:
+def initialisation(node_id: str, key: str, recovery_key: str | None = None) -> str:
     """Return the payload of the op that initialises a mesh, whose crons are added by signed ops."""
-    return canonical({"crons": _SIGNED, "key": key, "node": node_id})
+    recovery = {} if recovery_key is None else {"recovery": recovery_key}
+    return canonical({"crons": _SIGNED, "key": key, "node": node_id, **recovery})
 
 
 def states_signed_crons(entry: LogEntry) -> bool:

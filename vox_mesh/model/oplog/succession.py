@@ -16,10 +16,7 @@ from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.oplog.authorship import Owner, initial_owner
 from vox_mesh.model.oplog.chain import LogEntry, signed_text
-from vox_mesh.model.oplog.verification import DESIGNATE, READ_ERRORS, ROUTE, is_whole
-
-TRANSFER: Final = "TransferOwnership"
-"""The op by which the ownership passes on, or by which the owner replaces the recovery key."""
+from vox_mesh.model.oplog.verification import DESIGNATE, READ_ERRORS, ROUTE, TRANSFER, is_whole
 
 MAX_ACTS: Final = 4_096
 """How many acts of the previous owner a step lists. All that are in force are listed in any case."""
@@ -127,6 +124,11 @@ class Succession:
         return self.tenures[0].owner
 
     @property
+    def initial_key(self) -> str:
+        """Return the key of the first owner."""
+        return self.initial.public_key
+
+    @property
     def owner(self) -> Owner:
         """Return the last owner, also if its successor is contested."""
         return self.tenures[-1].owner
@@ -146,16 +148,21 @@ class Succession:
         """Return the public recovery key in force."""
         return self.tenures[-1].recovery_key
 
-    def is_act(self, entry: LogEntry) -> bool:
-        """Return whether an owner signed this very entry, in its tenure."""
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner that signed this very entry in its tenure, or `None`."""
+        found = (tenure.owner.public_key for tenure in self.tenures if self._is_of(tenure, entry))
+        return next(found, None)
+
+    def is_present_act(self, entry: LogEntry) -> bool:
+        """Return whether the last owner signed this very entry, in its tenure."""
+        return self._is_of(self.tenures[-1], entry)
+
+    def _is_of(self, tenure: Tenure, entry: LogEntry) -> bool:
         try:
-            if entry.signature is None or not is_whole(entry):
+            if entry.signature is None or not tenure.counts(entry) or not is_whole(entry):
                 return False
             text = signed_text(entry.hash, self._scope_id)
-            return any(
-                tenure.counts(entry) and is_signed(text, entry.signature, tenure.owner.public_key)
-                for tenure in self.tenures
-            )
+            return is_signed(text, entry.signature, tenure.owner.public_key)
         except READ_ERRORS:
             return False
 
@@ -172,7 +179,8 @@ class Succession:
         """Return the succession with one more step; `None` unless the entry is an authentic one."""
         last = self.tenures[-1]
         try:
-            if entry.kind != TRANSFER or entry.accepted != 1 or entry.hlc <= last.hlc or not is_whole(entry):
+            # The verdict does not matter: no signature covers it.
+            if entry.kind != TRANSFER or entry.hlc <= last.hlc or not is_whole(entry):
                 return None
             transfer, proof = Transfer.read(entry.payload)
             is_next = transfer.follows == self.links[-1]
@@ -181,10 +189,8 @@ class Succession:
             text = signed_text(entry.hash, self._scope_id)
             if not is_signed(text, entry.signature or "", transfer.public_key):
                 return None
-            text, authorities = (
-                transfer.signed_text(self._scope_id),
-                (last.owner.public_key, last.recovery_key),
-            )
+            text = transfer.signed_text(self._scope_id)
+            authorities = (last.owner.public_key, last.recovery_key)
             if not any(is_signed(text, proof, key) for key in authorities if key is not None):
                 return None
         except READ_ERRORS:
@@ -225,6 +231,7 @@ class Successions:
     def __init__(self, scope_id: str) -> None:
         self._scope_id = scope_id
         self._roots: list[Succession] = []
+        self._first: dict[str, LogEntry] = {}
         self._known: dict[str, Succession] = {}
         self._next: dict[str, list[Succession]] = defaultdict(list)
 
@@ -234,8 +241,13 @@ class Successions:
         if found is None or entry.hash in self._known:
             return found is not None
         self._roots.append(found)
+        self._first[entry.hash] = entry
         self._known[entry.hash] = found
         return True
+
+    def first_op(self, found: Succession) -> LogEntry:
+        """Return the op that a succession begins with."""
+        return self._first[found.links[0]]
 
     def hear(self, entry: LogEntry) -> bool:
         """Take in a further step; return whether it is authentic, and was not heard before."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import is_canonical, parse
@@ -29,6 +29,9 @@ INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
 ROUTE: Final = "RouteKind"
 REKEY: Final = "RekeyNode"
+TRANSFER: Final = "TransferOwnership"
+"""The op by which the ownership passes on, or by which the owner replaces the recovery key."""
+
 OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY})
 """Kinds of op that only the owner of the mesh may author; each is signed individually."""
 
@@ -38,7 +41,7 @@ WITNESSES: Final = (ANCHOR, REKEY)
 READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
 """Raised by reading an entry with invalid contents."""
 
-_SPECIAL: Final = frozenset({INITIALISE, SEAL})
+_SPECIAL: Final = frozenset({INITIALISE, TRANSFER, SEAL})
 _OPTIONAL_TEXT: Final = (str, type(None))
 _REPLACED: Final = "it was signed with a replaced key of its node"
 _DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be true
@@ -88,19 +91,63 @@ class ChainReport(NamedTuple):
     op_id: str | None = None
 
 
+class Owners(Protocol):
+    """The owners of the mesh, one after another."""
+
+    @property
+    def key(self) -> str | None:
+        """Return the key of the present owner."""
+
+    @property
+    def initial_key(self) -> str | None:
+        """Return the key of the first owner."""
+
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner that signed this very entry in its tenure, or `None`."""
+
+    def is_step(self, entry: LogEntry) -> bool:
+        """Return whether the ownership passed on by this entry."""
+
+
+class SoleOwner:
+    """An owner that is known by its key alone, and has no successor."""
+
+    def __init__(self, key: str | None, scope_id: str) -> None:
+        self.key = self.initial_key = key
+        self._scope_id = scope_id
+
+    def signer(self, entry: LogEntry) -> str | None:
+        """Return the key of the owner if it signed this very entry."""
+        if self.key is None or entry.signature is None:
+            return None
+        try:
+            text = signed_text(entry.hash, self._scope_id)
+            is_own = is_whole(entry) and is_signed(text, entry.signature, self.key)
+        except READ_ERRORS:
+            return None
+        return self.key if is_own else None
+
+    def is_step(self, _: LogEntry) -> bool:
+        """Return `False`: there are none."""
+        return False
+
+
 class ChainWitness:
     """What ops state about other chains: their heads, and the keys that the owner accepted."""
 
     def __init__(
         self,
-        owner_key: str | None,
+        owner: Owners | str | None,
         keys: Iterable[Key],
         scope_id: str = "",
         recorded_owner_key: str | None = None,
     ) -> None:
-        """`recorded_owner_key`: that of the table `mesh_owner`; without one, no table is checked."""
-        self.owner_key = owner_key
-        self.recorded_owner_key = owner_key if recorded_owner_key is None else recorded_owner_key
+        """`owner`: all owners, or the key of the only one.
+
+        `recorded_owner_key`: that of the table `mesh_owner`; without one, no table is checked.
+        """
+        self.owners = SoleOwner(owner, scope_id) if owner is None or isinstance(owner, str) else owner
+        self.recorded_owner_key = self.owners.key if recorded_owner_key is None else recorded_owner_key
         self.scope_id = scope_id
         self.keys: dict[str, list[Key]] = defaultdict(list)
         for key in keys:
@@ -146,14 +193,8 @@ class ChainWitness:
             self.heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
 
     def is_of_owner(self, entry: LogEntry) -> bool:
-        """Return whether the owner signed this very entry, regardless of its chain."""
-        if self.owner_key is None or entry.signature is None:
-            return False
-        try:
-            text = signed_text(entry.hash, self.scope_id)
-            return is_whole(entry) and is_signed(text, entry.signature, self.owner_key)
-        except READ_ERRORS:
-            return False
+        """Return whether the owner of that time signed this very entry."""
+        return self.owners.signer(entry) is not None
 
     @property
     def accepted_keys(self) -> set[Key]:
@@ -315,16 +356,19 @@ class _ChainCheck:
         if entry.kind in OWNER_ONLY and entry.accepted:
             if entry.signature is None:
                 return "only the owner may author it, and it is not signed"
-            if key != self._witness.owner_key:
+            if not self._witness.is_of_owner(entry):
                 return "only the owner may author it, and its author is not the owner"
         return None
 
     def _bad_owner(self, entry: LogEntry) -> str | None:
+        owners = self._witness.owners
+        if entry.kind == TRANSFER:
+            return None if owners.is_step(entry) else "the ownership did not pass on by it"
         if entry.kind != INITIALISE or not entry.accepted:
             return None
-        key, witness = parse(entry.payload)["key"], self._witness
-        is_recorded = key == witness.owner_key == witness.recorded_owner_key
-        return None if is_recorded else "another owner than this is recorded"
+        is_first = parse(entry.payload)["key"] == owners.initial_key
+        is_recorded = owners.key == self._witness.recorded_owner_key
+        return None if is_first and is_recorded else "another owner than this is recorded"
 
     def _bad_seal(self, entry: LogEntry) -> str | None:
         if entry.kind != SEAL:

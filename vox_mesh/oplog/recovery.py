@@ -1,0 +1,135 @@
+"""Recovery: pass the ownership of the mesh on, and replace the recovery key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vox_mesh.errors import BadValue, KeyRefused, NotKnown, Refused
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.oplog.authorship import Owner
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.recovery_key import RecoveryKey
+from vox_mesh.model.oplog.succession import Succession, Transfer, acts_to_keep
+from vox_mesh.model.oplog.verification import OWNER_ONLY, TRANSFER
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
+from vox_mesh.store.store import Store
+
+_SQL: Final = named("roles")
+_CRONS: Final = named("crons")
+_ADOPT_CRONS: Final = "AdoptCrons"
+_PAGE: Final = 200
+
+
+class Recovery:
+    """Write the steps of the succession. Each has a new recovery key: the old one is used up by it."""
+
+    def __init__(self, store: Store, writer: OpLogWriter, clock: MeshClock, ownership: Ownership) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._ownership = ownership
+        self._pages = Pages(store)
+
+    async def replace_key(self, new: RecoveryKey) -> Outcome:
+        """Replace the recovery key; only the owner may."""
+        owners, author = await self._owners(), self._writer.identity
+        if not owners.may_act(author.chain, author.key.public):
+            raise _refused(
+                "not_the_owner",
+                f"the owner of the mesh is {owners.owner.node_id}: run this there, with its key",
+            )
+        return await self._step(owners, author.key, new)
+
+    async def recover(self, given: RecoveryKey, new: RecoveryKey) -> Owner:
+        """Make this node the owner, by the recovery key; the acts of the owner before stay in force."""
+        owners, author = await self._owners(), self._writer.identity
+        if owners.key is None:
+            raise _refused(
+                "succession_contested",
+                "two nodes claim to succeed the owner: set VOX_MESH_OWNER_KEY to the key of the right one",
+            )
+        if author.key.public == owners.key:
+            raise BadValue(
+                "ownership not recovered: this node is the owner of the mesh",
+                hint="run `vox-mesh roles recovery-key` to replace the recovery key",
+            )
+        proof = given.signing_key(owners.key)
+        if owners.recovery_key is None:
+            raise NotKnown(
+                "ownership not recovered: the mesh has no recovery key",
+                hint="put the owner's key.pem back: only its key can make one",
+            )
+        if proof.public != owners.recovery_key:
+            raise BadValue(
+                f"recovery key is not the one in force for this mesh, whose owner is {owners.owner.node_id}",
+                hint="look for a newer one: a recovery, and `vox-mesh roles recovery-key`, replace it",
+            )
+        op = await self._step(owners, proof, new)
+        return Owner(author.node_id, author.key.public, op.key)
+
+    async def _owners(self) -> Succession:
+        self._clock.refuse_if_off()
+        found = await self._ownership.succession()
+        if found is None:
+            raise NotKnown("owner not found: no node has opened the mesh", hint="run `vox-mesh up`")
+        return found
+
+    async def _step(self, owners: Succession, proof: SigningKey, new: RecoveryKey) -> Outcome:
+        """Write the next step. It is refused by no guard: a refused entry would be as authentic."""
+        author, op_id = self._writer.identity, new_key()
+        key = author.key.public
+        acts = [] if key == owners.key else acts_to_keep(await self._acts(owners))
+        transfer = Transfer(
+            follows=owners.links[-1],
+            node_id=author.node_id,
+            public_key=key,
+            recovery_key=new.signing_key(key).public,
+            since=await self._next_entries(author.node_id),
+            acts=acts,
+        )
+        payload = transfer.payload(proof.sign(transfer.signed_text(self._store.writer_id.scope_id)))
+        self._clock.receive(owners.tenures[-1].hlc)  # the step must be later
+        statements = []
+        if key != owners.key:
+            own = (author.node_id, key, op_id)
+            statements.append(Statement(_SQL["become_owner"], (*self._store.mesh_id, *own)))
+        op = Op(TRANSFER, payload, signed=True)
+        try:
+            written = await self._store.write(Script(*statements, key=op_id, op=op))
+        except KeyRefused as error:  # the lost node had the same name
+            error.hint = (
+                "set VOX_MESH_NODE_ID to a new name and recover; `vox-mesh nodes rekey` frees the old one"
+            )
+            raise
+        await self._ownership.succession()  # from now on it is known here, whatever becomes of the row
+        return written
+
+    async def _next_entries(self, node_id: str) -> dict[str, int]:
+        chains = (node_id, node_id + COMMANDS)
+        rows = await self._store.read(_SQL["ends_of"], (*self._store.mesh_id, *chains), fresh=True)
+        return {chain: end + 1 for chain, end in zip(chains, rows[0], strict=True)}
+
+    async def _acts(self, owners: Succession) -> list[LogEntry]:
+        """Return all acts of the present owner."""
+        found: list[LogEntry] = []
+        for kind in sorted(OWNER_ONLY):
+            found += [
+                entry async for entry in self._pages.of_kind(kind, fresh=True) if owners.is_present_act(entry)
+            ]
+        time = ""
+        while rows := await self._store.read(_CRONS["ops"], (*self._store.mesh_id, time, _PAGE), fresh=True):
+            entries = map(LogEntry._make, rows)
+            found += [each for each in entries if each.kind == _ADOPT_CRONS and owners.is_present_act(each)]
+            time = rows[-1]["hlc"]
+        return found
+
+
+def _refused(reason: str, hint: str) -> Refused:
+    error = Refused(reason, statement=0)
+    error.hint = hint
+    return error
