@@ -23,6 +23,8 @@ DROP: Final = "DropDeferred"
 RESOLVE: Final = "ResolveConflict"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
+DECLARE_INCIDENT: Final = "DeclareIncident"
+CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
@@ -94,7 +96,7 @@ _MESH_KINDS: Final = (
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 
 _BUILT_IN: Final = (
     *map(OpKind, (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),

@@ -16,6 +16,7 @@ from vox_mesh.jobs.worker.limits import AttemptLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
+from vox_mesh.model.jobs.proof import CommandAttestation
 from vox_mesh.model.jobs.records import INFERENCE, Job
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.nodes.clock import MeshClock
@@ -54,7 +55,10 @@ class JobContext:
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
+        self.attested: CommandAttestation | None = None
+        """What the proof says about a command that ran."""
         self.inferences: list[str] = []
+        """The ops that recorded model calls."""
         self._read_results = read_results
         self._store = store
         self._clock = clock

@@ -26,7 +26,14 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
-from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_with_text, sanitize_error
+from vox_mesh.model.jobs.proof import (
+    BLAKE3,
+    CommandAttestation,
+    Envelope,
+    Runner,
+    prove_with_text,
+    sanitize_error,
+)
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -63,8 +70,9 @@ class AttemptResult(NamedTuple):
     may_retry: bool = True
     delay_ms: int | None = None
     is_interrupted: bool = False
+    attested: CommandAttestation | None = None
     inferences: Sequence[str] = ()
-    """The ops that recorded its inferences."""
+    """The ops that recorded its model calls."""
 
     @property
     def causes(self) -> Sequence[str]:
@@ -258,6 +266,7 @@ class Finisher:
             exit=result.exit_code,
             error=result.reason,
             outputs=[artifact.output for artifact in result.artifacts],
+            command=result.attested,
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {
