@@ -154,7 +154,9 @@ def _line(entry: LogEntry) -> Record:
 @click.argument("job")
 @json_option
 def trace(job: str, as_json: bool) -> None:
-    """Show the ops that led to the state of a job, and those of the jobs that it waited for.
+    """Show the ops that led to a job's state.
+
+    Below each job are its ops, the newest first, and the jobs that it waited for.
 
     \b
     Example:
