@@ -74,7 +74,7 @@ class _Walk:
         self._pace = Pace()
 
     async def ops_of(self, last_ops: dict[str, str]) -> dict[str, dict[str, LogEntry]]:
-        """Return the ops of each job by id. An op may be about many jobs: it counts for the jobs that it names."""
+        """Return the ops of each job by id; one that is about many jobs counts for each that it names."""
         ops: dict[str, dict[str, LogEntry]] = {job_id: {} for job_id in last_ops}
         layer = defaultdict[str, set[str]](set)
         for job_id, op_id in last_ops.items():
