@@ -156,8 +156,8 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.oplog.trusted_keys:TrustedKeys._is_refused",
-                "if witness.owner_key is None or not witness.is_of_owner(entry):",
-                "if True:",
+                "return key is None or",
+                "return True or",
             ),
         ),
         ("test_a_new_key_whose_op_is_marked_as_refused_stays_in_force",),

@@ -26,6 +26,8 @@ _GOES_ON_OR_NEEDS_MORE = (
     "--follow",
     "guard",
     "restore",
+    "recover",
+    "recovery-key",
     "run",
     "send",
     "sync",

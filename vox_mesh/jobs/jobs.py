@@ -141,13 +141,12 @@ class Jobs:
         backoff: Duration | None = None,
         lease: Duration | Until | None = None,
         timeout: Duration | None = None,
+        score: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
-        """Schedule a job for a handler. With `new=False`, an identical manifest is the same job.
-
-        While the database is unreachable it is spooled, as by `schedule_all`.
-        """
+        """Schedule a job for a handler, as `schedule_all` does."""
         fields = {
             "priority": priority,
             "run_at": run_at,
@@ -156,6 +155,8 @@ class Jobs:
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
+            "score": score if score is None else dict(score),
+            "budget": budget if budget is None else dict(budget),
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,
@@ -194,7 +195,7 @@ class Jobs:
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()), can_spool=spool)
         is_spooled = (await self._write(script)).spooled
-        self.authorship.remember(by_id.values())
+        self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new or is_spooled:
@@ -294,7 +295,9 @@ class Jobs:
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
-        script = self.transitions.abort([{"job_id": job.job_id} for job in found], reason)
+        script = self.transitions.abort(
+            [{"job_id": job.job_id} for job in found], reason, [job.last_op for job in found]
+        )
         return await self._apply("job abort", script)
 
     async def yield_job(
@@ -315,14 +318,18 @@ class Jobs:
             "reason": reason,
         }
         began = tracing.began()
-        await self._write(self.transitions.yield_jobs([item]))
+        await self._write(self.transitions.yield_jobs([item], causes=[job.last_op]))
         tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
         items = [_expiry_item(job) for job in jobs]
-        taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
+        taken = (
+            await self._apply("job expire", self.transitions.expire(items, [job.last_op for job in jobs]))
+            if items
+            else []
+        )
         self.expired += len(taken)
         return taken
 

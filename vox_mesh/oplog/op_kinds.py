@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.jobs.records import JOB_OPS
+from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -23,6 +23,8 @@ DROP: Final = "DropDeferred"
 RESOLVE: Final = "ResolveConflict"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
+DECLARE_INCIDENT: Final = "DeclareIncident"
+CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
@@ -101,11 +103,11 @@ REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER),
-    *(SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
+    *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 
 _BUILT_IN: Final = (
     *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),

@@ -165,13 +165,19 @@ class BarReporter:
                 break
         return written
 
+    def begin_watch(self) -> None:
+        """Watch the bars from now on. A bar that has begun is not seen completely."""
+        self._watch.begin(self._context.timeline, self._context.times.now_ms)
+
     async def close(self) -> None:
         """Report the quiet bars this node has watched: its successor has not seen them."""
-        if self._watch.begins_ms is None or not self._context.policy.observability.emit_bar_reports:
+        begins_ms, now_ms = self._watch.begins_ms, self._context.times.now_ms
+        has_watched = begins_ms is not None and begins_ms < now_ms
+        if not has_watched or not self._context.policy.observability.emit_bar_reports:
             return
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._roll_up(self._context.times.now_ms, min_quiet_bars=1, may_miss=False)
+                await self._roll_up(now_ms, min_quiet_bars=1, may_miss=False)
         except (MeshError, TimeoutError) as error:
             _log.info("last bars not reported: %s", error)
 
@@ -356,7 +362,7 @@ class BarReporter:
     async def _write(self, due: _Due, late: Sequence[_Draft], new: Sequence[_Draft]) -> list[BarReport]:
         """Write all drafts, or none if another node has written one of them."""
         context, drafts = self._context, [*late, *new]
-        hlc = str(context.clock.tick())
+        hlc = context.tick()
         reports = await self._make_reports(drafts, hlc)
         through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
         rows = orjson.dumps([_report_values(report) for report in reports]).decode()

@@ -12,7 +12,7 @@ from tests.support.running.examples import few, many
 from vox_mesh.errors import BadValue
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.recovery_key import SECRET_BYTES, RecoveryKey
-from vox_mesh.model.oplog.succession import Successions, acts_to_keep
+from vox_mesh.model.oplog.succession import Succession, Successions, acts_to_keep
 from vox_mesh.model.oplog.verification import ROUTE, TRANSFER
 
 B, C, EVIL = "node-b", "node-c", "evil"
@@ -25,6 +25,11 @@ def route(log: OwnedLog, node_id: str, kind: str = "build", *, accepted: int = 1
     return log.write(node_id, said)[0]
 
 
+def is_act(found: Succession, entry: LogEntry) -> bool:
+    """Whether an owner signed an entry in its tenure."""
+    return found.signer(entry) is not None
+
+
 # --- which acts count -----------------------------------------------------------------------------
 
 
@@ -35,10 +40,10 @@ def test_each_owner_s_acts_count_in_its_own_time_only() -> None:
     late, new = route(log, FIRST), route(log, B)
     found = resolved(log.entries)
     assert (found.owner.node_id, found.owner.op_id) == (B, step.op_id)
-    assert [found.is_act(each) for each in (own, new)] == [True, True]
-    assert not found.is_act(late)
-    assert not found.is_act(early._replace(accepted=1, reason=None))  # a refused one that was made accepted
-    assert not found.is_act(new._replace(payload='{"kind":"*","node":"evil"}'))
+    assert [is_act(found, each) for each in (own, new)] == [True, True]
+    assert not is_act(found, late)
+    assert not is_act(found, early._replace(accepted=1, reason=None))  # a refused one that was made accepted
+    assert not is_act(found, new._replace(payload='{"kind":"*","node":"evil"}'))
     assert found.may_act(B, key_named(B).public)
     assert not found.may_act(FIRST, key_named(FIRST).public)
 
@@ -51,7 +56,7 @@ def test_an_owner_who_comes_back_did_not_own_the_time_between() -> None:
     again = route(log, FIRST)
     found = resolved(log.entries)
     assert found.owner.node_id == FIRST
-    assert (found.is_act(between), found.is_act(again)) == (False, True)
+    assert (is_act(found, between), is_act(found, again)) == (False, True)
 
 
 def test_the_owner_replaces_the_recovery_key_and_the_old_one_is_void() -> None:
@@ -59,7 +64,7 @@ def test_the_owner_replaces_the_recovery_key_and_the_old_one_is_void() -> None:
     own = route(log, FIRST)
     renewed = log.transfer(FIRST, log.initial, key_named(FIRST), recovery="second")
     found = resolved(log.entries)
-    assert (found.owner, found.is_act(own)) == (found.initial, True)
+    assert (found.owner, is_act(found, own)) == (found.initial, True)
     assert found.followed_by(log.recover(EVIL, renewed, "first")) is None
     assert found.followed_by(log.recover(B, renewed, "second")) is not None
 
@@ -150,7 +155,7 @@ def test_of_competing_steps_none_counts_unless_one_was_known_or_is_pinned() -> N
     acts = [route(log, name) for name in (FIRST, B, EVIL)]
     found = resolved(log.entries)
     assert (found.key, {*found.rivals}) == (None, {to_b.hash, to_evil.hash})
-    assert [found.is_act(each) for each in (shared, other, *acts)] == [True, *[False] * 4]
+    assert [is_act(found, each) for each in (shared, other, *acts)] == [True, *[False] * 4]
     known = heard(log.entries).resolve(preferred=[to_b.hash])
     assert known is not None
     assert known.owner.node_id == B

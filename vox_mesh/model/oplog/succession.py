@@ -153,10 +153,6 @@ class Succession:
         found = (tenure.owner.public_key for tenure in self.tenures if self._is_of(tenure, entry))
         return next(found, None)
 
-    def is_act(self, entry: LogEntry) -> bool:
-        """Return whether an owner signed this very entry, in its tenure."""
-        return self.signer(entry) is not None
-
     def is_present_act(self, entry: LogEntry) -> bool:
         """Return whether the last owner signed this very entry, in its tenure."""
         return self._is_of(self.tenures[-1], entry)

@@ -366,6 +366,11 @@ class BarWatch:
         """When the first watched bar began, or `None`."""
         return self._ended[0].start_ms if self._ended else self._since_ms
 
+    def begin(self, timeline: Timeline, now_ms: int) -> None:
+        """Record that this node watches from now on; a bar that has begun before does not count."""
+        self._ended.clear()
+        self._since_ms = self._observed_ms = timeline.window_at(now_ms - 1).end_ms
+
     def observe(self, timeline: Timeline, now_ms: int) -> None:
         """Record that this node watches now. The last bar before a gap was not seen to its end."""
         start_ms = timeline.window_at(now_ms).start_ms

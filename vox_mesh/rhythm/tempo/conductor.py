@@ -123,6 +123,7 @@ class Conductor:
         """Return whether this node has seen a complete bar, by the database's clock."""
         if self._joined_ms is None and self._context.clock.is_set:
             self._joined_ms = self._context.times.now_ms
+            self._bar_reporter.begin_watch()
         before = self._context.timeline.window_at(window.start_ms - 1)
         return self._joined_ms is not None and self._joined_ms <= before.start_ms
 
