@@ -188,7 +188,7 @@ class Jobs:
     ) -> list[Scheduled]:
         if not items:
             return []
-        if not (spool and self._store.will_spool):
+        if not (spool and self.spooled.is_expected):
             await self._nodes.now_ms()  # the local clock may be far off
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))

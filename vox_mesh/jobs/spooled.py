@@ -47,7 +47,14 @@ class SpooledJobs:
 
     async def listed(self, kind: str | None = None, limit: int = 100) -> list[SpooledJob]:
         """Return refused jobs, then those to replay, in order; `kind` may be a pattern such as `cortex.*`."""
-        return select_spooled(await self._store.spooled_ops(SCHEDULE, _MAX_OPS), kind, limit)
+        queue = self._store.spool_queue
+        return [] if queue is None else select_spooled(await queue.ops(SCHEDULE, _MAX_OPS), kind, limit)
+
+    @property
+    def is_expected(self) -> bool:
+        """Return whether a job that is scheduled now would be spooled, as far as is known."""
+        can_spool = self._store.spool_queue is not None
+        return self._store.is_spooling or (can_spool and self._store.is_unreachable)
 
     async def job_ids(self, references: Sequence[str]) -> dict[str, str]:
         """Return the ids of the jobs with these references, in the spool or in the database.
@@ -63,7 +70,7 @@ class SpooledJobs:
                 try:
                     job_id = (await self._queries.find(name, fresh=True)).job_id
                 except DatabaseUnavailable as error:
-                    if not self._store.can_spool:
+                    if self._store.spool_queue is None:
                         raise
                     fault = error
             found[name] = job_id or _offline_id(name, fault)
