@@ -158,7 +158,7 @@ def _is_spooled(operation: Operation) -> bool:
 
 
 def spooled_in_order(history: History) -> Iterator[str | int]:
-    """A spooled job is there, after those that its node spooled before; or the log has its refusal."""
+    """A spooled job is there, after the ones that its node spooled before; or the log has its refusal."""
     jobs, losses = {_key(job): job for job in final_rows(history, "jobs")}, Losses(history)
     refused = _refused_jobs(history)
     tried: set[str] = set()
