@@ -468,6 +468,22 @@ SELECT j.job_id FROM AWAITING_OPS AND EXISTS (
 
 -- --- queries ---------------------------------------------------------------------------------------------
 
+-- name: ancestors
+-- A job and all that it waited for, the newest first, each with its last op.
+WITH RECURSIVE up (job_id) AS (
+    SELECT ?3
+    UNION
+    SELECT d.predecessor FROM up
+    CROSS JOIN job_predecessors AS d
+        ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = up.job_id AND d.awaited <> 'op'
+)
+SELECT j.job_id, j.kind, j.state, j.last_op, (
+    SELECT json_group_array(d.predecessor) FROM job_predecessors AS d
+    WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited <> 'op'
+) AS predecessors
+FROM up CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = up.job_id
+ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
+
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 

@@ -177,7 +177,14 @@ class MeshNode(Mesh):
         finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
-            store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic
+            store,
+            jobs.transitions,
+            chooser,
+            reconciler,
+            self.clock,
+            node_id,
+            self._monotonic,
+            jobs.authorship.causes_of,
         )
         return Worker(
             store=store,

@@ -181,7 +181,7 @@ class Jobs:
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         script = self.transitions.schedule(list(by_id.values()))
         await self._write(script)
-        self.authorship.remember(by_id.values())
+        self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
         if new:
@@ -282,7 +282,9 @@ class Jobs:
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
-        script = self.transitions.abort([{"job_id": job.job_id} for job in found], reason)
+        script = self.transitions.abort(
+            [{"job_id": job.job_id} for job in found], reason, [job.last_op for job in found]
+        )
         return await self._apply("job abort", script)
 
     async def yield_job(
@@ -303,14 +305,18 @@ class Jobs:
             "reason": reason,
         }
         began = tracing.began()
-        await self._write(self.transitions.yield_jobs([item]))
+        await self._write(self.transitions.yield_jobs([item], causes=[job.last_op]))
         tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
         items = [_expiry_item(job) for job in jobs]
-        taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
+        taken = (
+            await self._apply("job expire", self.transitions.expire(items, [job.last_op for job in jobs]))
+            if items
+            else []
+        )
         self.expired += len(taken)
         return taken
 

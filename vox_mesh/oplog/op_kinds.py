@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.jobs.records import JOB_OPS
+from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -92,7 +92,7 @@ REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER),
-    *(SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
+    *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)

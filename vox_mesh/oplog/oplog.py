@@ -10,10 +10,10 @@ from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
+from vox_mesh.model.oplog.findings import with_findings
 from vox_mesh.model.oplog.verification import (
     WITNESSES,
     ChainReport,
@@ -24,6 +24,7 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.causal_audit import CausalAudit
 from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
@@ -86,6 +87,7 @@ class OpLog:
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._causes = CausalAudit(store)
         self._mail = MailAudit(store, trusted_keys)
         self._found_broken = 0
 
@@ -354,7 +356,8 @@ class OpLog:
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
-        reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+        findings = await self.routes.findings(self.entries, node_id, last_id)
+        reports = with_findings(reports, findings + await self._causes.findings(node_id, last_id))
         return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 
     async def verify_chains(

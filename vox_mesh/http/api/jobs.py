@@ -21,6 +21,7 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
+from vox_mesh.views.job_trace import TraceView, find_trace
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -226,6 +227,12 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show all predecessors and successors of a job."""
     return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
+
+
+@JOBS.get("/v1/jobs/{job}/trace", load=Load.SCAN)
+async def trace_job(mesh: MeshServices, job: JobName) -> TraceView:
+    """Show the ops that led to the state of a job, and those of the jobs that it waited for."""
+    return TraceView.of(await find_trace(mesh, job))
 
 
 # --- proofs --------------------------------------------------------------------------------------------
