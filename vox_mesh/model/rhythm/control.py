@@ -317,7 +317,7 @@ def record(
 
 
 def _readings_document(readings: Readings) -> dict[str, Any]:
-    """Return the readings without those that are unknown: earlier versions did not record them."""
+    """Return the readings; unknown ones are left out, since earlier versions did not record them."""
     left_out = {name for name in _OPTIONAL_READINGS if getattr(readings, name) in (None, {})}
     return {name: value for name, value in asdict(readings).items() if name not in left_out}
 

@@ -83,7 +83,7 @@ class MeshStanding:
     cpu_utilisation: float | None = None
     """The busy share of the processors, as a mean of the machines with live nodes."""
     gpu_utilisation: float | None = None
-    """The same of the GPUs that answer; `None` if there are none."""
+    """The busy share of the GPUs that answer, or `None`."""
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
