@@ -274,6 +274,8 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     waiting        INTEGER NOT NULL,  -- writes queued
     replica_lag_ms INTEGER,           -- NULL: no replica
     faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
+    cpu_utilisation REAL,
+    gpu_utilisation REAL,
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 

@@ -29,6 +29,7 @@ from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
+from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
@@ -105,6 +106,7 @@ from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.watch.changes import Change, ChangeLoop
@@ -254,6 +256,7 @@ class Store:
     mesh_id: tuple[str, str]
     stats: StoreStats
     is_remote: bool
+    spool_queue: SpoolQueue | None
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
     def read(
@@ -702,6 +705,7 @@ class Jobs:
     transitions: JobTransitions
     notes: Notes
     checkpoints: JobCheckpoints
+    spooled: SpooledJobs
     expired: int
     def schedule(
         self,
@@ -721,7 +725,9 @@ class Jobs:
         ulid: str | None = ...,
         new: bool = ...,
     ) -> Scheduled: ...
-    def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = ...) -> list[Scheduled]: ...
+    def schedule_all(
+        self, manifests: Sequence[Manifest], *, new: bool = ..., spool: bool = ...
+    ) -> list[Scheduled]: ...
     def item(self, manifest: Manifest, nonce: str | None = ...) -> dict[str, Any]: ...
     def retry(self, reference: Reference) -> Scheduled: ...
     def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]: ...
@@ -805,6 +811,12 @@ class Notes:
 class JobCheckpoints:
     def sign(self, job: Job, text: str) -> SignedCheckpoint: ...
     def resumed(self, job: Job) -> Any: ...
+
+class SpooledJobs:
+    def listed(self, kind: str | None = ..., limit: int = ...) -> list[SpooledJob]: ...
+    @property
+    def is_expected(self) -> bool: ...
+    def job_ids(self, references: Sequence[str]) -> dict[str, str]: ...
 
 class Crons:
     def add(

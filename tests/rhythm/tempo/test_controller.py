@@ -150,6 +150,19 @@ async def test_a_change_is_decided_and_announced_in_one_op(leader: TempoNode) ->
     assert leader.rhythm.context.entry.tempo.bpm == 13.0
 
 
+async def test_the_log_names_the_queues_and_the_load_of_the_machines(leader: TempoNode) -> None:
+    await leader.bars((CALM[0], replace(CALM[1], cpu_utilisation=0.31)), 20)
+    before = await leader.ops()
+    await leader.bars((CALM[0], replace(CALM[1], cpu_utilisation=0.28)), 2)
+    assert await leader.ops() == before, "noise writes nothing"
+    standing = MeshStanding(80, 8, 1.0, None, {"build": 70, "test": 10}, 0.42, 0.0)
+    await leader.bars((PRESSED[0], standing), 2)
+    readings = parse((await leader.ops())[-1].payload)["readings"]
+    assert readings["queue_by_kind"] == {"build": 70, "test": 10}
+    assert (readings["cpu_utilisation"], readings["gpu_utilisation"]) == (0.4, 0)
+    assert await leader.controller.replayed() == []
+
+
 async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader: TempoNode) -> None:
     for of, count in ((PRESSED, 25), (OVERRUN, 12), (ALARMING, 2), (PRESSED, 8)):
         await leader.bars(of, count)
