@@ -19,6 +19,7 @@ from vox_mesh.jobs.worker.claimer import THROTTLE_S, ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.executor import Executor
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
+from vox_mesh.model.jobs.policy_roots import allows
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job
 from vox_mesh.store.store import Store
 
@@ -169,8 +170,13 @@ class ClaimLoop:
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
-        found = await self._queries.claimable(unthrottled, window, at_ms=at_ms, but_of=blocked.accounts)
-        ready, unreadable = found
+        ready, unreadable = await self._queries.claimable(
+            unthrottled,
+            window,
+            at_ms=at_ms,
+            but_of=blocked.accounts,
+            policy_roots=self._capacity.policy_roots,
+        )
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:
             await self._jobs.quarantine(unreadable)
@@ -195,7 +201,7 @@ class ClaimLoop:
         if unreadable := [each.job.id for each in placed if each.job.fault is not None]:
             await self._jobs.quarantine(unreadable)
             placed = [each for each in placed if each.job.id not in unreadable]
-        jobs = await self._authorship.genuine(placed)
+        jobs = [job for job in await self._authorship.genuine(placed) if self._is_allowed(job)]
         if not self._capacity.total:  # the worker was stopped meanwhile
             return
         groups: dict[int, list[Job]] = {}
@@ -204,6 +210,11 @@ class ClaimLoop:
         for lease_ms, group in groups.items():
             for claimed in await self._claimer.claim(group, lease_ms):
                 self._executor.start(claimed)
+
+    def _is_allowed(self, job: Job) -> bool:
+        """Return whether the verified manifest has a policy root of this worker; a survey reads any row."""
+        roots = self._capacity.policy_roots
+        return roots is None or allows(roots, job.core.get("policy_root"))
 
     def _lease_of(self, job: Job) -> int:
         handler = self._capacity.handlers.of(job.kind)
