@@ -190,6 +190,7 @@ class MeshNode(Mesh):
             policy=open_exec_policy(settings) if settings.worker_exec else None,
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
             send_heartbeat=self._heartbeat.run_once,
+            chance=self._chance,
         )
 
     def _create_server(self, settings: Settings) -> NodeServer:

@@ -58,6 +58,7 @@ class Worker(RenamedAttributes):
         policy: ExecPolicy | None,
         policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
+        chance: Callable[[], float],
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -98,6 +99,7 @@ class Worker(RenamedAttributes):
             authorship=jobs.authorship,
             executor=self._executor,
             wake=self._wake,
+            chance=chance,
         )
         self.handlers: HandlerSet = capacity.handlers
         self.stats: WorkerStats = self._executor.stats
