@@ -58,7 +58,12 @@ async def run_attempt(
     """
     with tracing.running(context.job) as run:
         result = await _run(context, work, timeout_s, is_stopped)
-        result = result._replace(finished_ms=clock.now_ms, artifacts=context.kept, attested=context.attested)
+        result = result._replace(
+            finished_ms=clock.now_ms,
+            artifacts=context.kept,
+            attested=context.attested,
+            inferences=context.inferences,
+        )
         tracing.record_outcome(run, result.state, result.reason)
     return result
 
