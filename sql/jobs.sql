@@ -127,11 +127,16 @@ SELECT node_id, seq, kind, id FROM agent_oplog WHERE OF_MESH AND op_id = ?3 AND 
 
 -- name: schedule_of
 -- Where the op is by which an author (?5) scheduled a job with a given seed (?6), among up to ?4 ops from a time (?3)
--- on.
+-- on, or the last ?4 ops of the author: a spooled op is bound long after its job's creation.
 SELECT o.node_id, o.seq
 FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4) AS n
 CROSS JOIN agent_oplog AS o ON o.id = n.id
 WHERE o.node_id = ?5 AND o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
+UNION ALL
+SELECT o.node_id, o.seq
+FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND node_id = ?5 ORDER BY seq DESC LIMIT ?4) AS n
+CROSS JOIN agent_oplog AS o ON o.id = n.id
+WHERE o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
 LIMIT 1
 
 -- name: entry_at
@@ -526,11 +531,13 @@ CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
--- The same without jobs charged to the accounts in ?6.
+-- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     READY AND coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
         NOT IN (SELECT value FROM json_each(?6))
+    AND (?7 IS NULL OR iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.policy_root'
+        IN (SELECT value FROM json_each(?7)))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 

@@ -48,7 +48,9 @@ class JobTransitions:
         self._writer = writer
         self._clock = clock
 
-    def schedule(self, items: Sequence[Item], *effects: Statement, key: str | None = None) -> Script:
+    def schedule(
+        self, items: Sequence[Item], *effects: Statement, key: str | None = None, can_spool: bool = False
+    ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`."""
         op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
@@ -59,7 +61,7 @@ class JobTransitions:
                 op.guarded("refuse_failed_predecessor", "predecessor_failed"),
                 op.step("wait"),
             ]
-        return op.script(*steps, *effects)
+        return op.script(*steps, *effects, appendable=can_spool)
 
     def take(
         self,

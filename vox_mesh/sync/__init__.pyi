@@ -29,6 +29,7 @@ from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
+from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
@@ -49,6 +50,7 @@ from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduled_job import Item
@@ -105,6 +107,7 @@ from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
+from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.watch.changes import Change, ChangeLoop
@@ -254,6 +257,7 @@ class Store:
     mesh_id: tuple[str, str]
     stats: StoreStats
     is_remote: bool
+    spool_queue: SpoolQueue | None
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
     def read(
@@ -383,6 +387,8 @@ class Roles:
 
 class Recovery:
     def replace_key(self, new: RecoveryKey) -> Outcome: ...
+    def offer(self, node_id: str) -> Outcome: ...
+    def accept(self) -> Owner: ...
     def recover(self, given: RecoveryKey, new: RecoveryKey) -> Owner: ...
 
 class PendingOps:
@@ -700,6 +706,7 @@ class Jobs:
     transitions: JobTransitions
     notes: Notes
     checkpoints: JobCheckpoints
+    spooled: SpooledJobs
     expired: int
     def schedule(
         self,
@@ -719,7 +726,9 @@ class Jobs:
         ulid: str | None = ...,
         new: bool = ...,
     ) -> Scheduled: ...
-    def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = ...) -> list[Scheduled]: ...
+    def schedule_all(
+        self, manifests: Sequence[Manifest], *, new: bool = ..., spool: bool = ...
+    ) -> list[Scheduled]: ...
     def item(self, manifest: Manifest, nonce: str | None = ...) -> dict[str, Any]: ...
     def retry(self, reference: Reference) -> Scheduled: ...
     def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]: ...
@@ -746,7 +755,13 @@ class JobQueries:
     def follow_back(self, history: ClaimHistory, entry_id: int) -> None: ...
     def ready(self, kinds: Sequence[str], limit: int = ...) -> list[Job]: ...
     def claimable(
-        self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        at_ms: int,
+        but_of: Sequence[str],
+        policy_roots: PolicyRoots | None = ...,
     ) -> ClaimableJobs: ...
     def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]: ...
     def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]: ...
@@ -803,6 +818,12 @@ class Notes:
 class JobCheckpoints:
     def sign(self, job: Job, text: str) -> SignedCheckpoint: ...
     def resumed(self, job: Job) -> Any: ...
+
+class SpooledJobs:
+    def listed(self, kind: str | None = ..., limit: int = ...) -> list[SpooledJob]: ...
+    @property
+    def is_expected(self) -> bool: ...
+    def job_ids(self, references: Sequence[str]) -> dict[str, str]: ...
 
 class Crons:
     def add(

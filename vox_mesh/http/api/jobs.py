@@ -29,6 +29,7 @@ from vox_mesh.views.jobs import (
     ProofView,
     RebuildView,
     ScheduledView,
+    SpooledJobView,
     WholeJobView,
     bundle_proof,
     job_counts,
@@ -143,6 +144,14 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView
     """List the first ready jobs by priority, then age; large ones make the list shorter."""
     jobs = await read_first(partial(ready_jobs, mesh, query.kind), query.limit, _size_of)
     return await in_slices(JobView.of(job) for job in jobs)
+
+
+@JOBS.get("/v1/jobs/spooled")
+async def list_spooled_jobs(mesh: MeshServices, query: ReadyQuery) -> list[SpooledJobView]:
+    """List the jobs in this node's spool: refused ones, then those to replay, in order."""
+    return [
+        SpooledJobView.from_record(each) for each in await mesh.jobs.spooled.listed(query.kind, query.limit)
+    ]
 
 
 @JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
