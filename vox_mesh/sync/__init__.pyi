@@ -50,6 +50,7 @@ from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduled_job import Item
@@ -753,7 +754,13 @@ class JobQueries:
     def follow_back(self, history: ClaimHistory, entry_id: int) -> None: ...
     def ready(self, kinds: Sequence[str], limit: int = ...) -> list[Job]: ...
     def claimable(
-        self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        at_ms: int,
+        but_of: Sequence[str],
+        policy_roots: PolicyRoots | None = ...,
     ) -> ClaimableJobs: ...
     def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]: ...
     def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]: ...
