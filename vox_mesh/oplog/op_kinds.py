@@ -21,6 +21,7 @@ BREAK: Final = "BreakLock"
 APPLY: Final = "ApplyDeferred"
 DROP: Final = "DropDeferred"
 RESOLVE: Final = "ResolveConflict"
+OFFER: Final = "OfferOwnership"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
 DECLARE_INCIDENT: Final = "DeclareIncident"
@@ -102,7 +103,7 @@ SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
-    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER),
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )

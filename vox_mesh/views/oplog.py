@@ -14,6 +14,7 @@ from vox_mesh.oplog.op_kinds import (
     CLEAR_INCIDENT,
     DECLARE_INCIDENT,
     END_PHRASE,
+    OFFER,
     RESOLVE,
     SET_TEMPO,
     TEMPO_DECISION,
@@ -25,7 +26,7 @@ from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
-    **dict.fromkeys((INITIALISE, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
+    **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION, DECLARE_INCIDENT, CLEAR_INCIDENT), "tempo"),
     END_PHRASE: "phrase",
