@@ -94,7 +94,7 @@ from vox_mesh.rhythm.help import AnyThread, HelpCounts
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
-from vox_mesh.rhythm.phrases.spec import Fallbacks, Start, State
+from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, Start, State
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
@@ -849,6 +849,7 @@ class Artifacts:
     def sweep(self) -> int: ...
 
 class Rhythm:
+    parts: PhraseParts
     def phrase(
         self,
         score: AnyScore = ...,
