@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -82,6 +82,9 @@ class _Due(NamedTuple):
     places: int
     load: int
     clock_distance_ms: int | None
+    queue_by_kind: Mapping[str, int]
+    cpu_utilisation: float | None
+    gpu_utilisation: float | None
     oldest_claim_ms: int | None
     oldest_report_ms: int | None
     is_fresh: bool
@@ -90,7 +93,15 @@ class _Due(NamedTuple):
     def standing(self) -> MeshStanding:
         """The current load of the mesh."""
         utilisation = self.load / self.places if self.places else None
-        return MeshStanding(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
+        return MeshStanding(
+            self.queue_depth,
+            self.places,
+            utilisation,
+            self.clock_distance_ms,
+            self.queue_by_kind,
+            self.cpu_utilisation,
+            self.gpu_utilisation,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -238,6 +249,9 @@ class BarReporter:
             places=row["places"],
             load=row["load"],
             clock_distance_ms=row["clock_distance_ms"],
+            queue_by_kind=orjson.loads(row["queue_by_kind"]),
+            cpu_utilisation=row["cpu_utilisation"],
+            gpu_utilisation=row["gpu_utilisation"],
             oldest_claim_ms=row["oldest_claim_ms"],
             oldest_report_ms=row["oldest_report_ms"],
             is_fresh=is_fresh,

@@ -83,6 +83,21 @@ async def announced_times() -> list[str]:
         return [row["hlc"] for row in await mesh.store.read("SELECT hlc FROM tempo_policies")]
 
 
+def test_a_declared_incident_is_shown_by_the_policy_the_doctor_and_the_screen(vox: VoxCommand) -> None:
+    declared = vox("rhythm", "incident", "declare", "--reason", "failover", "--json").document
+    assert vox("rhythm", "incident", "show", "--json").document == {"incident": declared}
+    assert (
+        f"incident   {declared['declared_at']} failover" in vox("rhythm", "policy", "show").out.splitlines()
+    )
+    checks = {each["check"]: each for each in vox("doctor", "--json").document}
+    assert checks["tempo"]["state"] == "warn"
+    assert checks["tempo"]["found"].startswith("frozen by an incident since ")
+    assert "  incident: failover" in vox("top").out
+    assert vox("rhythm", "incident", "clear", "--json").document == declared
+    assert "incident" not in vox("top").out
+    assert "no incident is declared" in vox("rhythm", "incident", "clear").err
+
+
 def test_a_bad_policy_is_reported_line_by_line_before_any_mesh_is_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
