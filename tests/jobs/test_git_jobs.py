@@ -225,7 +225,7 @@ async def test_what_does_not_hold_is_refused_by_name(
         assert "the content of result is not what the proof says" in refused[name(other_output, "result")]
         assert "the trailer Job-Id is missing" in refused[name(no_trailer, "result")]
         assert "its manifest is that of job" in refused[name(pending.job_id, "manifest")]
-        # Whoever wrote the refused ones, the jobs seem to have been run: they do not run here.
+        # The jobs of the refused results seem to have been run, so they are not scheduled.
         assert {*await second.jobs.queries.standing([changed, other_output, no_trailer])} == set()
 
 
