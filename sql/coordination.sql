@@ -274,6 +274,8 @@ CREATE TABLE IF NOT EXISTS node_vitals (
     waiting        INTEGER NOT NULL,  -- writes queued
     replica_lag_ms INTEGER,           -- NULL: no replica
     faults         TEXT    NOT NULL,  -- JSON array: why it is not ready
+    cpu_utilisation REAL,
+    gpu_utilisation REAL,
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
@@ -769,6 +771,18 @@ CREATE TABLE IF NOT EXISTS tempo_policies (
 -- Tempo decisions: the next leader continues from the last one.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_tempo ON agent_oplog (scope_id, repository_id, id)
 WHERE kind = 'TempoDecision';
+
+-- The incident that freezes the tempo: at most one row for each mesh, removed when it is cleared.
+CREATE TABLE IF NOT EXISTS tempo_incidents (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    reason        TEXT    NOT NULL,
+    declared_ms   INTEGER NOT NULL,
+    node_id       TEXT    NOT NULL,  -- the node or command that declared it
+    agent_id      TEXT,
+    op_id         TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id)
+) WITHOUT ROWID;
 
 -- The tempo policy of each node: one row per node, written when it changes.
 CREATE TABLE IF NOT EXISTS beat_pulses (

@@ -127,11 +127,16 @@ SELECT node_id, seq, kind, id FROM agent_oplog WHERE OF_MESH AND op_id = ?3 AND 
 
 -- name: schedule_of
 -- Where the op is by which an author (?5) scheduled a job with a given seed (?6), among up to ?4 ops from a time (?3)
--- on.
+-- on, or the last ?4 ops of the author: a spooled op is bound long after its job's creation.
 SELECT o.node_id, o.seq
 FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND hlc >= ?3 ORDER BY hlc LIMIT ?4) AS n
 CROSS JOIN agent_oplog AS o ON o.id = n.id
 WHERE o.node_id = ?5 AND o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
+UNION ALL
+SELECT o.node_id, o.seq
+FROM (SELECT id FROM agent_oplog WHERE OF_MESH AND node_id = ?5 ORDER BY seq DESC LIMIT ?4) AS n
+CROSS JOIN agent_oplog AS o ON o.id = n.id
+WHERE o.kind = 'ScheduleJob' AND o.accepted = 1 AND instr(o.payload, ?6) > 0
 LIMIT 1
 
 -- name: entry_at
@@ -467,6 +472,22 @@ SELECT j.job_id FROM AWAITING_OPS AND EXISTS (
 ) LIMIT ?3
 
 -- --- queries ---------------------------------------------------------------------------------------------
+
+-- name: ancestors
+-- A job and all that it waited for, the newest first, each with its last op.
+WITH RECURSIVE up (job_id) AS (
+    SELECT ?3
+    UNION
+    SELECT d.predecessor FROM up
+    CROSS JOIN job_predecessors AS d
+        ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = up.job_id AND d.awaited <> 'op'
+)
+SELECT j.job_id, j.kind, j.state, j.last_op, (
+    SELECT json_group_array(d.predecessor) FROM job_predecessors AS d
+    WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited <> 'op'
+) AS predecessors
+FROM up CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = up.job_id
+ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
 
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))

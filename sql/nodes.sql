@@ -143,11 +143,12 @@ SELECT NOW_MS, coalesce((SELECT correction_ms FROM database_clock), 0),
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: note_vitals
-INSERT INTO node_vitals (scope_id, repository_id, node_id, written, waiting, replica_lag_ms, faults)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+INSERT INTO node_vitals (
+    scope_id, repository_id, node_id, written, waiting, replica_lag_ms, cpu_utilisation, gpu_utilisation, faults)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ON CONFLICT DO UPDATE SET
-    written = excluded.written, waiting = excluded.waiting,
-    replica_lag_ms = excluded.replica_lag_ms, faults = excluded.faults
+    written = excluded.written, waiting = excluded.waiting, replica_lag_ms = excluded.replica_lag_ms,
+    cpu_utilisation = excluded.cpu_utilisation, gpu_utilisation = excluded.gpu_utilisation, faults = excluded.faults
 
 -- name: leave
 UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = NEXT_BEAT

@@ -189,6 +189,22 @@ SELECT ENTRY FROM agent_oplog NOT INDEXED
 WHERE scope_id = ?1 AND repository_id = ?2 AND MATCHING AND id > ?7 AND id <= ?8
 ORDER BY id LIMIT ?9
 
+-- name: effects_before_causes
+-- Accepted ops, of one chain (?3) or of all, that name a cause which was committed later, or is not in the log although
+-- no rollback was recorded; among the entries after ?4 and up to ?5. Ops that waited for others may come first.
+SELECT effect.node_id, effect.seq, effect.op_id, dep.value AS cause
+FROM agent_oplog AS effect NOT INDEXED
+CROSS JOIN json_each(iif(json_valid(effect.causal_deps), effect.causal_deps, '[]')) AS dep
+LEFT JOIN agent_oplog AS cause
+    ON cause.scope_id = ?1 AND cause.repository_id = ?2 AND cause.op_id = dep.value
+WHERE effect.scope_id = ?1 AND effect.repository_id = ?2 AND effect.id > ?4 AND effect.id <= ?5
+  AND (?3 IS NULL OR effect.node_id = ?3) AND effect.causal_deps <> '[]' AND effect.accepted = 1
+  AND effect.reason IS NOT 'deferred'
+  AND iif(cause.id IS NULL, NOT EXISTS (
+      SELECT 1 FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'StoreRolledBack'
+  ), cause.id >= effect.id)
+ORDER BY effect.id LIMIT 100
+
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 

@@ -11,6 +11,8 @@ scope_id = ?1 AND repository_id = ?2
 
 -- from agents: NEWEST
 
+-- from tempo_control: INCIDENT
+
 -- part: NODES
 -- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
 SELECT json_group_array(json_array(
@@ -143,6 +145,7 @@ SELECT NOW_MS AS now_ms,
     (CONFLICTS) AS conflicts,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
     (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
+    (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH) AS incident,
     (LEADER) AS leader,
     (REPORT) AS report,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id

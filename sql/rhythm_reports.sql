@@ -14,6 +14,14 @@ coalesce((SELECT until_ms FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC
 -- Nodes that have neither left nor died.
 mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?6 * tick_ms
 
+-- part: MACHINES
+-- The utilisation that the live nodes report, machine by machine.
+(SELECT max(v.cpu_utilisation) FILTER (WHERE v.cpu_utilisation BETWEEN 0 AND 1) AS cpu,
+    max(v.gpu_utilisation) FILTER (WHERE v.gpu_utilisation BETWEEN 0 AND 1) AS gpu
+FROM (SELECT node_id, machine_id FROM LIVE) AS n
+JOIN node_vitals AS v ON v.scope_id = ?1 AND v.repository_id = ?2 AND v.node_id = n.node_id
+GROUP BY n.machine_id)
+
 -- name: due
 -- ?3: the start of the search, ?4: bars that begin from here on have not ended, ?5: the maximum of bars at once,
 -- ?6: ticks after which a node is dead, ?7: what ended before this is not late.
@@ -67,6 +75,12 @@ SELECT
             ORDER BY r.revision DESC LIMIT 1)
         ORDER BY t.held_ms LIMIT ?5)) AS late_threads,
     (SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE OF_MESH AND state = 'pending') AS queue_depth,
+    (SELECT json_group_object(kind, jobs) FROM (
+        SELECT CAST(kind AS TEXT) AS kind, sum(jobs) AS jobs FROM job_counts
+        WHERE OF_MESH AND state = 'pending' AND jobs > 0
+        GROUP BY kind ORDER BY jobs DESC, kind LIMIT 16)) AS queue_by_kind,
+    (SELECT round(avg(cpu), 2) FROM MACHINES) AS cpu_utilisation,
+    (SELECT round(avg(gpu), 2) FROM MACHINES) AS gpu_utilisation,
     (SELECT coalesce(sum(capacity), 0) FROM LIVE) AS places,
     (SELECT coalesce(sum(load), 0) FROM LIVE) AS load,
     (SELECT max(abs(clock_distance_ms)) FROM LIVE) AS clock_distance_ms,

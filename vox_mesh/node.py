@@ -30,6 +30,7 @@ from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
     node_identity,
     place_of,
@@ -124,6 +125,7 @@ class MeshNode(Mesh):
             store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
+        host_load = HostLoad(dependencies.monotonic)
         self.health = Health(
             settings=settings,
             store=store,
@@ -133,6 +135,7 @@ class MeshNode(Mesh):
             worker=self.worker,
             supervisor=self.supervisor,
             rhythm=self.rhythm,
+            host_load=host_load,
         )
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
@@ -145,6 +148,7 @@ class MeshNode(Mesh):
             controller=rhythm.controller,
             help_service=rhythm.help,
             nodes=self.nodes,
+            host_load=host_load,
         )
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
@@ -173,7 +177,14 @@ class MeshNode(Mesh):
         finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
-            store, jobs.transitions, chooser, reconciler, self.clock, node_id, self._monotonic
+            store,
+            jobs.transitions,
+            chooser,
+            reconciler,
+            self.clock,
+            node_id,
+            self._monotonic,
+            jobs.authorship.causes_of,
         )
         return Worker(
             store=store,

@@ -13,7 +13,7 @@ from proof.final_state import Row, final_rows, grouped
 from proof.history import History, Operation
 from proof.losses import Losses
 from proof.verdicts import Check
-from vox_mesh.model.jobs.records import COMPLETE, ENDS, EXPIRE, HELD, JobState
+from vox_mesh.model.jobs.records import COMPLETE, ENDS, EXPIRE, HELD, SCHEDULE, JobState
 
 _Moves = dict[str, list[Row]]
 
@@ -139,7 +139,9 @@ def submitted_once(history: History) -> Iterator[str | int]:
     for key, tries in operations.items():
         yield 1
         there = [job["job_id"] for job in jobs.get(key, [])]
-        ok = [operation for operation in tries if operation.is_ok and not losses.may_have_lost(operation)]
+        ok = [
+            each for each in tries if each.is_ok and not _is_spooled(each) and not losses.may_have_lost(each)
+        ]
         if len(there) > 1:
             yield f"the key {key} has become {len(there)} jobs: {', '.join(there)}"
         for operation in ok:
@@ -149,6 +151,41 @@ def submitted_once(history: History) -> Iterator[str | int]:
             yield f"the key {key} was new more than once: {ok[0]} and {ok[-1]}"
         if there and not any(operation.may_have_happened for operation in tries):
             yield f"job {there[0]} is there, and its submission was refused: {tries[0]}"
+
+
+def _is_spooled(operation: Operation) -> bool:
+    return bool(operation.result.get("spooled"))
+
+
+def spooled_in_order(history: History) -> Iterator[str | int]:
+    """A spooled job is there, after the ones that its node spooled before; or the log has its refusal."""
+    jobs, losses = {_key(job): job for job in final_rows(history, "jobs")}, Losses(history)
+    refused = _refused_jobs(history)
+    tried: set[str] = set()
+    last: dict[str, Row] = {}
+    for operation in history.operations("job.submit"):
+        key = operation.args["key"]
+        is_first = key not in tried
+        if operation.may_have_happened:
+            tried.add(key)
+        if not (operation.is_ok and _is_spooled(operation)) or losses.may_have_lost(operation):
+            continue
+        yield 1
+        job, before = jobs.get(key), last.get(operation.who)
+        if job is None:
+            if operation.result["job"] not in refused:
+                yield f"job {operation.result['job']} was spooled and is not there: {operation}"
+        elif is_first and not losses:
+            if before is not None and before["id"] > job["id"]:
+                yield f"job {job['job_id']} was spooled after {before['job_id']} and scheduled before it"
+            last[operation.who] = job
+
+
+def _refused_jobs(history: History) -> set[str]:
+    """Return the ids of the jobs that a refused op was to schedule."""
+    ops = (row for row in final_rows(history, "agent_oplog") if not row["accepted"])
+    payloads = (orjson.loads(op["payload"]) for op in ops if op["kind"] == SCHEDULE)
+    return {item["job_id"] for payload in payloads for item in payload["jobs"]}
 
 
 def _needs(history: History) -> Iterator[tuple[str, str]]:
@@ -187,5 +224,6 @@ JOB_CHECKS: Final = (
     Check("one-completion", "at most one completion of a job is accepted, from its holder", one_completion),
     Check("claims-apart", "no two claims of a job are valid at the same time", claims_apart),
     Check("jobs-submitted-once", "a job submitted twice under one key exists once", submitted_once),
+    Check("jobs-spooled", "a spooled job is scheduled in order, or its refusal is logged", spooled_in_order),
     Check("jobs-in-order", "no job starts before its dependencies have ended", in_order),
 )

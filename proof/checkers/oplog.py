@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,9 +12,12 @@ from proof.losses import Losses
 from proof.op_hash import op_hash
 from proof.verdicts import Check
 from proof.workloads.oplog import LAST
+from vox_mesh.model.jobs.records import CLAIM, COMPLETE, START
+from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.chain import NO_HASH, LogEntry
 
 _APPEND: Final = "log.append"
+_LED_BY: Final = {START: CLAIM, COMPLETE: START}
 
 _REMEMBERED: Final = "the memory of node"
 _NOTICED_S: Final = 5.0
@@ -74,6 +78,22 @@ def chains_complete(history: History) -> Iterator[str | int]:
             yield f"op {key} is in the log, and every append by {tries[0].who} was refused"
 
 
+def causes_first(history: History) -> Iterator[str | int]:
+    """A start names its claim, a completion its start, each committed before; a rollback may lose some."""
+    entries = {row["op_id"]: row for row in final_rows(history, "agent_oplog")}
+    has_lost = any(row["kind"] == ROLLED_BACK for row in entries.values())
+    for row in entries.values():
+        if row["kind"] not in _LED_BY or not row["accepted"]:
+            continue
+        yield 1
+        what = f"{row['node_id']}: entry {row['seq']} ({row['kind']})"
+        causes = [entries[each] for each in json.loads(row["causal_deps"]) if each in entries]
+        if not has_lost and _LED_BY[row["kind"]] not in {each["kind"] for each in causes}:
+            yield f"{what} names no {_LED_BY[row['kind']]} that led to it"
+        if any(each["id"] >= row["id"] for each in causes):
+            yield f"{what} comes before what led to it"
+
+
 def heads_kept(history: History) -> Iterator[str | int]:
     """Every head that the monitor saw is in its chain, and no head went back.
 
@@ -110,6 +130,7 @@ def goes_on(history: History) -> Iterator[str | int]:
 OPLOG_CHECKS: Final = (
     Check("chains-whole", "every chain of the log has no gaps and correct hashes", chains_whole),
     Check("chains-complete", "every op appended to the log is there, once", chains_complete),
+    Check("causes-first", "the log names what led to an op, and that comes before it", causes_first),
     Check("log-goes-on", "when all faults have healed, every node can append to the log", goes_on),
     Check("heads-kept", "the log only grows: an entry once seen stays", heads_kept),
 )

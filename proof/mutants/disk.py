@@ -44,6 +44,15 @@ DISK_PLANTS: Final = (
         instrument=Instrument.SERVER,
     ),
     PlantedBug(
+        "spool-reorders",
+        "the spool is replayed with the newest write first",
+        (Code("vox_mesh.store.spool.spool:Spool.first", "return found", "return found[::-1]"),),
+        ("jobs-spooled",),
+        ("jobs",),
+        instrument=Instrument.SERVER,
+        faults=("cut", "server-stall", "slow-answers"),
+    ),
+    PlantedBug(
         "spool-renames",
         "a replayed write has another idempotency key",
         (Code("vox_mesh.store.spool.spool:decode", 'key = record["key"]', 'key = record["key"][:-1] + "0"'),),

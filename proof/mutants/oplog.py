@@ -21,6 +21,19 @@ LOG_PLANTS: Final = (
         ("oplog", "jobs"),
     ),
     PlantedBug(
+        "cause-not-named",
+        "the completion of a job does not name the op that started it",
+        (
+            Code(
+                "vox_mesh.jobs.worker.finisher:AttemptResult.causes",
+                "return (self.job.last_op, *self.inferences)",
+                "return self.inferences",
+            ),
+        ),
+        ("causes-first",),
+        ("jobs",),
+    ),
+    PlantedBug(
         "payload-not-hashed",
         "the hash of an entry does not cover its payload",
         (Code("vox_mesh.model.oplog.chain:hash_of", "orjson.Fragment(payload)", 'orjson.Fragment("{}")'),),

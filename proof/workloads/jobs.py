@@ -79,7 +79,7 @@ async def _submit(context: WorkloadContext, plan: _Plan) -> None:
             ulid=plan.key,
             new=False,
         )
-        record.ok(job=scheduled.job_id, is_new=scheduled.is_new)
+        record.ok(job=scheduled.job_id, is_new=scheduled.is_new, spooled=scheduled.spooled)
 
 
 async def _abort(context: WorkloadContext, key: str) -> None:

@@ -102,6 +102,7 @@ async def test_planted_budgets_times_and_counts_do_not_stop_workers(
     node: MeshNode, attacker: Attacker
 ) -> None:
     attacker.insert("budgets", subject="account:evil", document="not JSON", since_ms=1, hlc="x")
+    attacker.insert("tempo_incidents", reason=b"\x01", declared_ms=2**60, node_id=1, op_id="evil")
     attacker.insert("job_counts", kind="evil", state="no such state", jobs=1)
     await node.locks.acquire("mine", agent="ann", ttl=60)
     attacker.copy("distributed_locks", lock_key="evil", acquired_at="no time", expires_at="x")

@@ -29,6 +29,7 @@ _GOES_ON_OR_NEEDS_MORE = (
     "restore",
     "recover",
     "recovery-key",
+    "accept-ownership",
     "run",
     "send",
     "sync",

@@ -113,6 +113,14 @@ async def work(node: MeshNode, kind: str = "work", payload: Any = None, **fields
     return (await node.jobs.schedule_all([manifest], new=True))[0]
 
 
+async def test_a_call_schedules_a_job_with_a_score_and_a_budget(node: MeshNode) -> None:
+    scheduled = await node.jobs.schedule("work", score=_SCORE, budget={"max_bu": 3})
+    core = (await node.jobs.find(scheduled)).core
+    assert (core["score"], core["budget"]) == (_SCORE, {"max_bu": 3})
+    with pytest.raises(BadManifest, match="bar_len"):
+        await node.jobs.schedule("work", score=_SCORE | {"bar_len": 5})
+
+
 async def ends_of(node: MeshNode, job: Any) -> list[End]:
     """The phrases of a job."""
     rows = await node.store.read(_ENDS, (job.job_id,), fresh=True)

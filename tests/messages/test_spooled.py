@@ -23,7 +23,7 @@ async def test_a_single_message_stays_in_the_spool_if_its_node_may_not_write(
     command = MESH.settings(tmp_path / "b", server, node_id="b")
     async with Mesh.open(settings) as mesh, await open_store(command, Role.COMMAND) as other:
         await mesh.run_once()
-        queue, submit = mesh.store._spool_queue, mesh.store._combiner.submit
+        queue, submit = mesh.store.spool_queue, mesh.store._combiner.submit
         assert queue is not None
         server.end()
         sent = await mesh.messages.send("z", "x")

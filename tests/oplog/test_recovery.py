@@ -101,3 +101,47 @@ async def test_the_owner_replaces_the_recovery_key(shared_mesh: SharedMesh) -> N
         assert await owner.roles.routes() == {"build": "owner"}
         assert len(await owner.oplog.tail(kind=TRANSFER)) == 3
         await assert_whole(owner)
+
+
+async def test_the_owner_passes_the_ownership_on(shared_mesh: SharedMesh) -> None:
+    await found_mesh(shared_mesh)
+    async with (
+        Mesh.open_command(shared_mesh.settings("owner")) as old,
+        Mesh.open(shared_mesh.settings("heir")) as heir,
+        Mesh.open(shared_mesh.settings("other")) as other,
+    ):
+        await old.roles.route_kind("build", "owner")
+        with pytest.raises(NotKnown, match="has not offered it to heir"):
+            await heir.recovery.accept()
+        with pytest.raises(Refused, match="not_the_owner"):
+            await other.recovery.offer("heir")
+        await old.recovery.offer("heir")
+        with pytest.raises(NotKnown, match="has not offered it to other"):
+            await other.recovery.accept()
+        assert (await heir.recovery.accept()).node_id == "heir"
+        await heir.roles.route_kind("test", "heir")
+        await heir.recovery.replace_key(recovery_named("next"))
+        with pytest.raises(Refused, match="not_the_owner"):
+            await old.roles.route_kind("build", "other")
+        with pytest.raises(NotKnown, match="has not offered"):  # the offer was for the step before
+            await heir.recovery.accept()
+        for mesh in (old, heir, other):
+            assert await mesh.ownership.key() == heir.identity.key.public
+            assert await mesh.roles.routes() == {"build": "owner", "test": "heir"}
+        await assert_whole(other)
+
+
+async def test_a_new_recovery_key_withdraws_an_offer(shared_mesh: SharedMesh) -> None:
+    await found_mesh(shared_mesh)
+    async with (
+        Mesh.open_command(shared_mesh.settings("owner")) as old,
+        Mesh.open(shared_mesh.settings("heir")) as heir,
+    ):
+        with pytest.raises(NotKnown, match="signed nothing yet"):
+            await old.recovery.offer("unknown")
+        with pytest.raises(BadValue, match="is the owner"):
+            await old.recovery.offer("owner")
+        await old.recovery.offer("heir")
+        await old.recovery.replace_key(recovery_named("other"))
+        with pytest.raises(NotKnown, match="has not offered"):
+            await heir.recovery.accept()

@@ -27,7 +27,7 @@ SUMMARIES: Final = {
     "nodes": "List the live nodes",
     "oplog": "Read, verify, export and anchor the op log",
     "rhythm": "Show and set the tempo, and show reports on bars",
-    "roles": "Show the roles of nodes, and change or recover them",
+    "roles": "Show the roles of nodes, and change, pass on or recover them",
     "route": "Route kinds of job to one node",
     "score": "Check scores: how a task divides its work into beats",
     "send": "Send a message to an agent, a role or everyone",

@@ -113,12 +113,12 @@ class JobAuthorship:
         self.history.forget()
         self.ends.forget()
 
-    def remember(self, items: Iterable[Item]) -> None:
-        """Remember jobs that this process has scheduled: its own ops need no verification."""
+    def remember(self, items: Iterable[Item], op_id: str) -> None:
+        """Remember jobs that this process has scheduled by an op: its own ops need no verification."""
         after = self.history.position or 0
         self._learn(
             {
-                (item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0, after)
+                (item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0, after, op_id)
                 for item in items
             }
         )
@@ -291,6 +291,15 @@ class JobAuthorship:
             if conditions is not None:
                 found[job.job_id] = conditions
         return found
+
+    def causes_of(self, job: Job) -> list[str]:
+        """Return the ops that led to a claim: the last one about the job, and those it waited for."""
+        scheduled = self._scheduled_as(job)
+        conditions = None if scheduled is None else conditions_of(scheduled.item)
+        if scheduled is None or not conditions:
+            return [job.last_op]
+        awaited = (self.ends.known_op(each) for each in conditions)
+        return [scheduled.op_id, job.last_op, *(op_id for op_id in awaited if op_id is not None)]
 
     # --- not put back ----------------------------------------------------------------------------
 

@@ -79,6 +79,13 @@ class JobEnds:
         """Return by id how jobs have ended; one without an authentic op about its end is left out."""
         return await self._find(dict.fromkeys(job_ids))
 
+    def known_op(self, condition: Condition) -> str | None:
+        """Return the op that met a condition, if it was found just now."""
+        if condition.is_op:
+            return condition.predecessor
+        end = self._ends.get(condition.predecessor)
+        return None if end is None else end.op_id
+
     async def unmet(self, conditions: Mapping[str, Conditions]) -> dict[str, Condition]:
         """Return by job the first of its conditions that no authentic op has met."""
         every = [each for conditions in conditions.values() for each in conditions]
@@ -119,7 +126,7 @@ class JobEnds:
             stated = await asyncio.to_thread(_stated_by, authentic, wanted)
         if has_routes:
             stated = await self._by_allowed_nodes(stated)
-        ends = {job_id: each.end for job_id, each in stated.items()}
+        ends = {job_id: each.end._replace(op_id=each.entry.op_id) for job_id, each in stated.items()}
         self._ends.update(ends)
         return ends
 

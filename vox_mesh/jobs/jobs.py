@@ -25,6 +25,7 @@ from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
+from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
@@ -49,7 +50,7 @@ from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Answer, Script, Statement, new_key
+from vox_mesh.store.script import Answer, Outcome, Script, Statement, new_key
 from vox_mesh.store.slices import in_slices
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
@@ -77,12 +78,17 @@ _REFUSALS: Final = {
 
 
 class Scheduled(NamedTuple):
-    """A job that was scheduled now or, if the manifest is identical, before."""
+    """A job that was scheduled now or, if the manifest is identical, before.
+
+    `spooled`: the database is unreachable, and the job is scheduled when it is back. If an identical one
+    exists there, that one counts: refer to it by its id.
+    """
 
     job_id: str
     ulid: str
     kind: str
     is_new: bool = True
+    spooled: bool = False
 
 
 Reference = str | Job | Scheduled
@@ -115,6 +121,7 @@ class Jobs:
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
+        self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0
         """The number of jobs this process returned to the queue because their leases had expired."""
@@ -134,10 +141,12 @@ class Jobs:
         backoff: Duration | None = None,
         lease: Duration | Until | None = None,
         timeout: Duration | None = None,
+        score: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
     ) -> Scheduled:
-        """Schedule a job for a handler. With `new=False`, an identical manifest is the same job."""
+        """Schedule a job for a handler, as `schedule_all` does."""
         fields = {
             "priority": priority,
             "run_at": run_at,
@@ -146,6 +155,8 @@ class Jobs:
             "backoff": backoff,
             "lease": lease,
             "timeout": timeout,
+            "score": score if score is None else dict(score),
+            "budget": budget if budget is None else dict(budget),
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,
@@ -154,11 +165,15 @@ class Jobs:
         (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new)
         return scheduled
 
-    async def schedule_all(self, manifests: Sequence[Manifest], *, new: bool = True) -> list[Scheduled]:
+    async def schedule_all(
+        self, manifests: Sequence[Manifest], *, new: bool = True, spool: bool = True
+    ) -> list[Scheduled]:
         """Schedule jobs atomically. They may name each other in `after`, by their ULIDs.
 
         The result is in dependency order: predecessors first.
-        With `new=False`, a manifest that was scheduled before is the same job.
+        With `new=False`, a manifest that was scheduled before is the same job. While the database is
+        unreachable they are spooled, and scheduled once and in order when it is back; with `spool=False`,
+        `DatabaseUnavailable` is raised.
         """
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
@@ -166,22 +181,27 @@ class Jobs:
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
         items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
-        return await self._schedule(await in_slices(items), new=new)
+        return await self._schedule(await in_slices(items), new=new, spool=spool)
 
-    async def _schedule(self, items: Sequence[Item], *, new: bool = False) -> list[Scheduled]:
+    async def _schedule(
+        self, items: Sequence[Item], *, new: bool = False, spool: bool = True
+    ) -> list[Scheduled]:
         if not items:
             return []
-        await self._nodes.now_ms()  # the local clock may be far off
+        if not (spool and self.spooled.is_expected):
+            await self._nodes.now_ms()  # the local clock may be far off
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.transitions.schedule(list(by_id.values()))
-        await self._write(script)
-        self.authorship.remember(by_id.values())
+        script = self.transitions.schedule(list(by_id.values()), can_spool=spool)
+        is_spooled = (await self._write(script)).spooled
+        self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
-        if new:
-            return [Scheduled(item["job_id"], item["ulid"], item["kind"]) for item in items]
+        if new or is_spooled:
+            return [
+                Scheduled(item["job_id"], item["ulid"], item["kind"], spooled=is_spooled) for item in items
+            ]
         try:
             found = await self.queries.standing(by_id)
         except DatabaseUnavailable as error:  # the jobs may be scheduled
@@ -202,10 +222,7 @@ class Jobs:
 
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
-        known = {
-            name: (await self.queries.find(name, fresh=True)).job_id
-            for name in external_references(manifests)
-        }
+        known = await self.spooled.job_ids(external_references(manifests))
         resolved = await in_slices(each.with_after(known) for each in manifests)
         return await in_slices(sort_by_dependency(resolved))
 
@@ -283,7 +300,9 @@ class Jobs:
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
-        script = self.transitions.abort([{"job_id": job.job_id} for job in found], reason)
+        script = self.transitions.abort(
+            [{"job_id": job.job_id} for job in found], reason, [job.last_op for job in found]
+        )
         return await self._apply("job abort", script)
 
     async def yield_job(
@@ -304,14 +323,18 @@ class Jobs:
             "reason": reason,
         }
         began = tracing.began()
-        await self._write(self.transitions.yield_jobs([item]))
+        await self._write(self.transitions.yield_jobs([item], causes=[job.last_op]))
         tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
         items = [_expiry_item(job) for job in jobs]
-        taken = await self._apply("job expire", self.transitions.expire(items)) if items else []
+        taken = (
+            await self._apply("job expire", self.transitions.expire(items, [job.last_op for job in jobs]))
+            if items
+            else []
+        )
         self.expired += len(taken)
         return taken
 
@@ -423,9 +446,9 @@ class Jobs:
         tracing.record_jobs(name, ((job_id, {}) for job_id in moved), began)
         return moved
 
-    async def _write(self, script: Script) -> None:
+    async def _write(self, script: Script) -> Outcome:
         try:
-            await self._store.write(script)
+            return await self._store.write(script)
         except Refused as refused:
             if refused.reason not in _REFUSALS:
                 raise

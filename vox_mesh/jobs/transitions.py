@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import orjson
 
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
@@ -37,14 +38,19 @@ Item = Mapping[str, Any]
 
 
 class JobTransitions:
-    """Builds the scripts. An op may change many jobs; scripts with an answer return the changed ones."""
+    """Builds the scripts. An op may change many jobs; scripts with an answer return the changed ones.
+
+    `causes` are the ops that led to an op: the log names them.
+    """
 
     def __init__(self, store: Store, writer: OpLogWriter, clock: MeshClock) -> None:
         self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
 
-    def schedule(self, items: Sequence[Item], *effects: Statement, key: str | None = None) -> Script:
+    def schedule(
+        self, items: Sequence[Item], *effects: Statement, key: str | None = None, can_spool: bool = False
+    ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`."""
         op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
@@ -55,25 +61,36 @@ class JobTransitions:
                 op.guarded("refuse_failed_predecessor", "predecessor_failed"),
                 op.step("wait"),
             ]
-        return op.script(*steps, *effects)
+        return op.script(*steps, *effects, appendable=can_spool)
 
     def take(
-        self, items: Sequence[Item], starts: Sequence[Item], lease_ms: int, routing: Routing = NO_ROUTES
+        self,
+        items: Sequence[Item],
+        starts: Sequence[Item],
+        lease_ms: int,
+        routing: Routing = NO_ROUTES,
+        causes: Iterable[str] = (),
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
         If it is refused as `not_all`, `claim` may still get some of them.
         """
-        claim = self._claim_op(items, lease_ms, routing)
-        start = self._op(START, {"jobs": starts}, self._node)
+        claim = self._claim_op(items, lease_ms, routing, causes)
+        start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
         return (
             claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
 
-    def claim(self, items: Sequence[Item], lease_ms: int, routing: Routing = NO_ROUTES) -> Script:
+    def claim(
+        self,
+        items: Sequence[Item],
+        lease_ms: int,
+        routing: Routing = NO_ROUTES,
+        causes: Iterable[str] = (),
+    ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens."""
-        op = self._claim_op(items, lease_ms, routing)
+        op = self._claim_op(items, lease_ms, routing, causes)
         return op.script(
             op.step("claim"),
             op.guarded("refuse_unknown_routes", ROUTES_CHANGED),
@@ -85,9 +102,11 @@ class JobTransitions:
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
-    def _claim_op(self, items: Sequence[Item], lease_ms: int, routing: Routing) -> _JobOp:
+    def _claim_op(
+        self, items: Sequence[Item], lease_ms: int, routing: Routing, causes: Iterable[str]
+    ) -> _JobOp:
         payload = {"jobs": items, "lease_duration_ms": lease_ms}
-        return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing)
+        return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
     def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
         """Renew the leases of the jobs that are still held."""
@@ -101,9 +120,9 @@ class JobTransitions:
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
-    def start(self, items: Sequence[Item]) -> Script:
+    def start(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
         """Start claimed jobs."""
-        op = self._op(START, {"jobs": items}, self._node)
+        op = self._op(START, {"jobs": items}, self._node, causes=causes)
         return op.script(
             op.step("start"),
             op.guarded("refuse_stale_lease", _STALE),
@@ -117,13 +136,14 @@ class JobTransitions:
         *effects: Statement,
         proofs: Sequence[Item] | None = None,
         can_spool: bool = True,
+        causes: Iterable[str] = (),
     ) -> Script:
         """Complete jobs with their results, all or none.
 
         The proofs, one per job, are only for the op log: no statement reads them. `can_spool`: whether it is
         spooled while the database is unavailable.
         """
-        op = self._completion(items, proofs)
+        op = self._completion(items, proofs, causes)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -134,15 +154,22 @@ class JobTransitions:
             steps.append(op.step("fail_successors"))
         return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
-    def _completion(self, items: Sequence[Item], proofs: Sequence[Item] | None) -> _JobOp:
+    def _completion(
+        self, items: Sequence[Item], proofs: Sequence[Item] | None, causes: Iterable[str]
+    ) -> _JobOp:
         logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged)
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged, causes=causes)
 
     def yield_jobs(
-        self, items: Sequence[Item], *, claimer: str | None = None, can_spool: bool = True
+        self,
+        items: Sequence[Item],
+        *,
+        claimer: str | None = None,
+        can_spool: bool = True,
+        causes: Iterable[str] = (),
     ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
-        op = self._op(YIELD, {"jobs": items}, claimer)
+        op = self._op(YIELD, {"jobs": items}, claimer, causes=causes)
         return op.script(
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -150,15 +177,15 @@ class JobTransitions:
             appendable=can_spool,
         )
 
-    def expire(self, items: Sequence[Item]) -> Script:
+    def expire(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
         """Return the jobs with expired leases to the queue."""
         # Without `interrupts`, as in the ops of older nodes, the attempts count as failed.
-        op = self._op(EXPIRE, {"jobs": items, "interrupts": True})
+        op = self._op(EXPIRE, {"jobs": items, "interrupts": True}, causes=causes)
         return self._end(op, "expire")
 
-    def abort(self, items: Sequence[Item], reason: str) -> Script:
+    def abort(self, items: Sequence[Item], reason: str, causes: Iterable[str] = ()) -> Script:
         """Abort the jobs that are not terminal."""
-        op = self._op(ABORT, {"jobs": items, "reason": reason})
+        op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes)
         return self._end(op, "abort")
 
     def _end(self, op: _JobOp, name: str) -> Script:
@@ -183,6 +210,7 @@ class JobTransitions:
         more: Value = None,
         logged: Sequence[Item] | None = None,
         routing: Routing = NO_ROUTES,
+        causes: Iterable[str] = (),
     ) -> _JobOp:
         """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
@@ -193,16 +221,20 @@ class JobTransitions:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
         key = new_key() if key is None else key
-        return _JobOp(kind, logged_text, (*self._mesh, key, text, author, more, routing.text))
+        deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
+        return _JobOp(kind, logged_text, deps, (*self._mesh, key, text, author, more, routing.text))
 
 
 class _JobOp:
     """An op whose statements all take the same values."""
 
-    def __init__(self, kind: str, payload: str, values: Sequence[Value]) -> None:
-        self._kind = kind
-        self._payload = payload
+    def __init__(self, kind: str, payload: str, deps: tuple[str, ...], values: Sequence[Value]) -> None:
+        self._op = Op(kind, payload, deps)
         self._values = values
+
+    @property
+    def key(self) -> str:
+        return str(self._values[2])
 
     def step(self, name: str) -> Statement:
         return Statement(SQL[name], self._values[: _value_count(name)])
@@ -216,9 +248,7 @@ class _JobOp:
     def script(
         self, *statements: Statement, answer: Answer | None = None, appendable: bool = False
     ) -> Script:
-        key = str(self._values[2])
-        op = Op(self._kind, self._payload)
-        script = Script(*statements, answer=answer, key=key, op=op, appendable=appendable)
+        script = Script(*statements, answer=answer, key=self.key, op=self._op, appendable=appendable)
         script.may_come_again = False  # its key is new
         return script
 

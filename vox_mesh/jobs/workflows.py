@@ -75,7 +75,7 @@ class Workflows:
         return await self._start(parse_workflow(text, name, params, new_run_id(new_key()), folder))
 
     async def _start(self, run: NewRun) -> WorkflowRun:
-        await self._jobs.schedule_all(run.manifests)
+        await self._jobs.schedule_all(run.manifests, spool=False)  # its jobs are read right away
         return await self.find(run.run_id)
 
     async def find(self, run_id: str) -> WorkflowRun:

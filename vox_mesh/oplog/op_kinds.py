@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.jobs.records import JOB_OPS
+from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -21,8 +21,11 @@ BREAK: Final = "BreakLock"
 APPLY: Final = "ApplyDeferred"
 DROP: Final = "DropDeferred"
 RESOLVE: Final = "ResolveConflict"
+OFFER: Final = "OfferOwnership"
 SET_TEMPO: Final = "SetTempo"
 TEMPO_DECISION: Final = "TempoDecision"
+DECLARE_INCIDENT: Final = "DeclareIncident"
+CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
@@ -47,14 +50,15 @@ class OpKind:
 
     `effects` returns the statements that apply an op. They depend on nothing but the op, so that any node can
     apply what another has authored. `derivation`: only the coordinator may author it. `ends_something`: a
-    node whose clock is off may author it too. `appendable`: it may wait in the spool.
+    node whose clock is off may author it too. `appendable`: its ops are spooled while the database is
+    unreachable; by default, those without effects are, since nothing can refuse them later.
     """
 
     name: str
     effects: Callable[[AuthoredOp], Sequence[Statement]] = _no_effects
     derivation: bool = False
     ends_something: bool = False
-    appendable: bool = False
+    appendable: bool | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -62,10 +66,10 @@ class OpKind:
                 f"op kind must be a letter, then up to 63 letters, digits or _.-, got {self.name!r}",
                 hint="choose a name such as com.example.deployed",
             )
-        if self.appendable and self.does_something:
+        if self.appendable and self.needs_role:
             raise BadValue(
-                f"op kind {self.name} can't be appendable: its ops have effects or guards",
-                hint="drop appendable or the effects",
+                f"op kind {self.name} can't be appendable: only the database knows who may author it",
+                hint="drop appendable or derivation",
             )
 
     @property
@@ -74,9 +78,19 @@ class OpKind:
         return self.name in OWNER_ONLY
 
     @property
+    def needs_role(self) -> bool:
+        """Return whether only the owner of the mesh or the coordinator may author it."""
+        return self.derivation or self.owner_only
+
+    @property
     def does_something(self) -> bool:
         """Return whether it has effects or guards."""
-        return self.effects is not _no_effects or self.derivation or self.owner_only
+        return self.effects is not _no_effects or self.needs_role
+
+    @property
+    def can_spool(self) -> bool:
+        """Return whether its ops are spooled while the database is unreachable."""
+        return not self.does_something if self.appendable is None else self.appendable
 
 
 ADD_CRON: Final = "AddCron"
@@ -89,16 +103,16 @@ SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
-    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER),
-    *(SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
+    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
+    *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 
 _BUILT_IN: Final = (
-    *map(OpKind, (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
-    *(OpKind(name, ends_something=True) for name in _ENDING_KINDS),
+    *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
+    *(OpKind(name, appendable=False, ends_something=True) for name in _ENDING_KINDS),
 )
 
 _INTERNAL_KINDS: Final = frozenset((*_MESH_KINDS, *_ENDING_KINDS, *JOB_OPS))

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.routes import with_findings
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
+from vox_mesh.model.oplog.findings import with_findings
 from vox_mesh.model.oplog.verification import (
     WITNESSES,
     ChainReport,
@@ -24,6 +24,7 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
+from vox_mesh.oplog.causal_audit import CausalAudit
 from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
@@ -86,6 +87,7 @@ class OpLog:
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._causes = CausalAudit(store)
         self._mail = MailAudit(store, trusted_keys)
         self._found_broken = 0
 
@@ -107,23 +109,24 @@ class OpLog:
         """Append an op, and apply it or defer it until its dependencies are applied.
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
+        While the database is unreachable, it is spooled if its kind allows it, and deferred if it has `deps`.
         """
         timeout_s = seconds_or_none("timeout", timeout)
         known = self._kinds.find_authorable(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
         if not (deps or known.does_something):
-            script = Script(key=key, appendable=known.appendable, op=Op(kind, canonical(payload)))
+            script = Script(key=key, appendable=known.can_spool, op=Op(kind, canonical(payload)))
             return await self._store.write(script, timeout=timeout_s)
         op_id = new_key() if key is None else key
         standing = await self._dependency_state(known, op_id, deps)
         statements = await self._statements(known, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
-        script = Script(*statements, key=op_id, op=op)
+        script = Script(*statements, key=op_id, op=op, appendable=known.can_spool)
         script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout_s)
-        if standing is DependencyState.DEFERRED:
+        if standing is DependencyState.DEFERRED and not outcome.spooled:
             # It is stored: if this fails (database unreachable, clock off), a node applies it later.
             with suppress(MeshError):
                 await self._pending.run_once()  # its dependencies may have been applied meanwhile
@@ -153,7 +156,12 @@ class OpLog:
             )
         if op_id in deps:
             return DependencyState.DEFERRED  # refused later as a cycle
-        return await self._pending.state_after(deps)
+        try:
+            return await self._pending.state_after(deps)
+        except DatabaseUnavailable:
+            if not kind.can_spool:
+                raise
+            return DependencyState.DEFERRED  # a node applies or drops it after its replay
 
     async def anchor(self) -> Outcome:
         """Record where all other chains end, so that truncating one can be detected."""
@@ -354,7 +362,8 @@ class OpLog:
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
-        reports = with_findings(reports, await self.routes.findings(self.entries, node_id, last_id))
+        findings = await self.routes.findings(self.entries, node_id, last_id)
+        reports = with_findings(reports, findings + await self._causes.findings(node_id, last_id))
         return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 
     async def verify_chains(

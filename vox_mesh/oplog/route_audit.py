@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from vox_mesh.model.jobs.records import CLAIM, most_specific
-from vox_mesh.model.jobs.routes import RouteCheck, RouteFinding, RouteHistory, is_claim_of, node_of
+from vox_mesh.model.jobs.routes import RouteCheck, RouteHistory, is_claim_of, node_of
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.verification import ROUTE
 from vox_mesh.oplog.pages import EntryFilter, Pace, Pages
 from vox_mesh.oplog.roles import Roles
@@ -26,7 +27,7 @@ class RouteAudit:
 
     async def findings(
         self, read: ReadEntries, node_id: str | None, last_id: int | None
-    ) -> list[RouteFinding]:
+    ) -> list[ChainFinding]:
         """Return the completions that were not allowed, and the claims without one, of one chain or all."""
         check = RouteCheck(await self.history())
         if check.is_needed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -82,6 +82,9 @@ class _Due(NamedTuple):
     places: int
     load: int
     clock_distance_ms: int | None
+    queue_by_kind: Mapping[str, int]
+    cpu_utilisation: float | None
+    gpu_utilisation: float | None
     oldest_claim_ms: int | None
     oldest_report_ms: int | None
     is_fresh: bool
@@ -90,7 +93,15 @@ class _Due(NamedTuple):
     def standing(self) -> MeshStanding:
         """The current load of the mesh."""
         utilisation = self.load / self.places if self.places else None
-        return MeshStanding(self.queue_depth, self.places, utilisation, self.clock_distance_ms)
+        return MeshStanding(
+            self.queue_depth,
+            self.places,
+            utilisation,
+            self.clock_distance_ms,
+            self.queue_by_kind,
+            self.cpu_utilisation,
+            self.gpu_utilisation,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -165,13 +176,19 @@ class BarReporter:
                 break
         return written
 
+    def begin_watch(self) -> None:
+        """Watch the bars from now on. A bar that has begun is not seen completely."""
+        self._watch.begin(self._context.timeline, self._context.times.now_ms)
+
     async def close(self) -> None:
         """Report the quiet bars this node has watched: its successor has not seen them."""
-        if self._watch.begins_ms is None or not self._context.policy.observability.emit_bar_reports:
+        begins_ms, now_ms = self._watch.begins_ms, self._context.times.now_ms
+        has_watched = begins_ms is not None and begins_ms < now_ms
+        if not has_watched or not self._context.policy.observability.emit_bar_reports:
             return
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._roll_up(self._context.times.now_ms, min_quiet_bars=1, may_miss=False)
+                await self._roll_up(now_ms, min_quiet_bars=1, may_miss=False)
         except (MeshError, TimeoutError) as error:
             _log.info("last bars not reported: %s", error)
 
@@ -232,6 +249,9 @@ class BarReporter:
             places=row["places"],
             load=row["load"],
             clock_distance_ms=row["clock_distance_ms"],
+            queue_by_kind=orjson.loads(row["queue_by_kind"]),
+            cpu_utilisation=row["cpu_utilisation"],
+            gpu_utilisation=row["gpu_utilisation"],
             oldest_claim_ms=row["oldest_claim_ms"],
             oldest_report_ms=row["oldest_report_ms"],
             is_fresh=is_fresh,
@@ -356,7 +376,7 @@ class BarReporter:
     async def _write(self, due: _Due, late: Sequence[_Draft], new: Sequence[_Draft]) -> list[BarReport]:
         """Write all drafts, or none if another node has written one of them."""
         context, drafts = self._context, [*late, *new]
-        hlc = str(context.clock.tick())
+        hlc = context.tick()
         reports = await self._make_reports(drafts, hlc)
         through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
         rows = orjson.dumps([_report_values(report) for report in reports]).decode()

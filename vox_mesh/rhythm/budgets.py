@@ -120,7 +120,7 @@ class Budgets:
         if budget.charge_to is not None:
             raise BadValue("charge_to must be in the budget of a job or task", hint="leave it out here")
         document = budget.document()
-        row = (checked_subject(subject), canonical(document), str(context.clock.tick()), anew)
+        row = (checked_subject(subject), canonical(document), context.tick(), anew)
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
         await context.store.write(Script(statement, op=Op(SET_BUDGET, payload)))
@@ -169,7 +169,7 @@ class Budgets:
             end.began_ms,
             end.ended_ms,
             context.node_id,
-            str(context.clock.tick()),
+            context.tick(),
         )
         return Statement(_SQL["record"], values)
 

@@ -103,6 +103,11 @@ class RhythmContext:
         """The policy in force; the current tempo may differ from its initial one."""
         return self.entry.policy
 
+    def tick(self) -> str:
+        """Return the hybrid time of a local event, now, with its author."""
+        _ = self.writer.identity  # a command loads it late, and only then the clock knows the author
+        return str(self.clock.tick())
+
     def beat(self, at_ms: int | None = None) -> Beat:
         """Return the beat at a time, by default now."""
         return self.timeline.beat_at(self.times.now_ms if at_ms is None else at_ms)

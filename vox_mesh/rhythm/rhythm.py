@@ -25,6 +25,7 @@ from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.rhythm.tempo.controller import TempoController
+from vox_mesh.rhythm.tempo.incidents import Incidents
 from vox_mesh.rhythm.tempo.policies import Policies
 from vox_mesh.rhythm.tempo.pulse import Pulse
 from vox_mesh.store.store import Store
@@ -63,7 +64,8 @@ class Rhythm(Phrases, RenamedAttributes):
         self.status = StatusClaimWriter(self.context)
         self.bar_reporter = BarReporter(self.context)
         self.help = Help(self.context, messages)
-        self.controller = TempoController(self.context, self.policies, self.leadership)
+        self.incidents = Incidents(self.context)
+        self.controller = TempoController(self.context, self.policies, self.leadership, self.incidents)
         super().__init__(self.context, self.status, messages, self.budgets, self.help)
 
     async def refresh(self) -> None:

@@ -131,7 +131,7 @@ class StatusClaimWriter:
         """Claim the state of a task now. The last claim of a beat is written when the beat ends."""
         context = self._context
         now_ms = context.times.now_ms
-        beat, hlc = context.beat(now_ms), str(context.clock.tick())
+        beat, hlc = context.beat(now_ms), context.tick()
         if isinstance(wait_for, str):
             raise BadValue(f"wait_for must be a list of texts, got {wait_for!r}")
         values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
@@ -207,7 +207,7 @@ class StatusClaimWriter:
             await self.run_once(self._context.beat(self._context.beat().epoch_ms - 1))
 
     def _repeat_live(self, beat: Beat) -> None:
-        hlc = str(self._context.clock.tick())
+        hlc = self._context.tick()
         for (agent, task), pending in self._live.items():
             if pending.beat.epoch_ms < beat.epoch_ms:
                 repeat = pending.repeat(beat, hlc)

@@ -11,6 +11,7 @@ from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.liveness import HealthCheck, Vitals
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock, jumped_error
+from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.runtime.supervisor import PartState, Supervisor
@@ -40,6 +41,7 @@ class Health:
         worker: Worker,
         supervisor: Supervisor,
         rhythm: Rhythm,
+        host_load: HostLoad,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -49,6 +51,7 @@ class Health:
         self._worker = worker
         self._supervisor = supervisor
         self._rhythm = rhythm
+        self._host_load = host_load
         self.is_to_work = False
         """Whether this node is supposed to run jobs."""
 
@@ -81,6 +84,8 @@ class Health:
             written=self._store.stats.answered,
             waiting=self._store.scripts_waiting,
             replica_lag_ms=None if replica is None else replica.lag_ms or 0,
+            cpu_utilisation=self._host_load.cpu,
+            gpu_utilisation=self._host_load.gpu,
             # A heartbeat that is read has reached the database, and may be read long after the start.
             faults=_describe(check for check in self.checks() if check.name not in (_DATABASE, _START)),
         )

@@ -18,7 +18,7 @@ from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.script import WriterId, new_key
-from vox_mesh.store.slots import Slot, take_slot
+from vox_mesh.store.slots import Slot, spools, take_slot
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import Changes
@@ -138,8 +138,17 @@ def _spool_queue(
     from vox_mesh.store.spool.spool import Spool
     from vox_mesh.store.spool.spool_queue import SpoolQueue
 
-    spool = Spool(slot.folder / f"spool-{target_of(settings)}.db", settings.spool_max_bytes)
+    spool = Spool(slot.folder / _spool_name(settings), settings.spool_max_bytes)
     return SpoolQueue(spool, timeout=settings.db_deadline, max_scripts=max_scripts, chance=chance)
+
+
+def spool_paths(settings: Settings) -> list[Path]:
+    """Return the spools of all slots for this database and mesh."""
+    return [path for path in spools(settings.home_dir) if path.name == _spool_name(settings)]
+
+
+def _spool_name(settings: Settings) -> str:
+    return f"spool-{target_of(settings)}.db"
 
 
 def target_of(settings: Settings) -> str:

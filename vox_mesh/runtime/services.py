@@ -149,7 +149,7 @@ class MeshServices(RenamedAttributes):
         """Return the recovery of the ownership."""
         from vox_mesh.oplog.recovery import Recovery
 
-        return Recovery(self.store, self._writer, self.clock, self.ownership)
+        return Recovery(self.store, self._writer, self.clock, self.ownership, self.trusted_keys)
 
     @cached_property
     def _op_kinds(self) -> OpKinds:

@@ -101,7 +101,7 @@ class Store(RenamedAttributes):
         self._monotonic = monotonic
         self._timeout = timeout
         self._caller = RetryingCaller(breaker, chance=chance)
-        self._spool_queue = spool_queue
+        self.spool_queue = spool_queue
         self._slot = slot
         self._wal = wal
         self._replica = replica
@@ -357,7 +357,7 @@ class Store(RenamedAttributes):
 
     async def spooled(self) -> SpoolStatus | None:
         """Return the spool's status, if there is a spool."""
-        return None if self._spool_queue is None else await self._spool_queue.status()
+        return None if self.spool_queue is None else await self.spool_queue.status()
 
     @property
     def wal_status(self) -> WalStatus | None:
@@ -385,7 +385,7 @@ class Store(RenamedAttributes):
     @property
     def is_spooling(self) -> bool:
         """Return whether the spool holds writes."""
-        return self._spool_queue is not None and not self._spool_queue.is_empty
+        return self.spool_queue is not None and not self.spool_queue.is_empty
 
     @property
     def is_prepared(self) -> bool:
@@ -431,8 +431,8 @@ class Store(RenamedAttributes):
 
     async def drained(self) -> None:
         """Wait until the spool is empty."""
-        if self._spool_queue is not None:
-            await self._spool_queue.drained()
+        if self.spool_queue is not None:
+            await self.spool_queue.drained()
 
     async def synced(self, progress: Progress = lambda done, total: None) -> None:
         """Wait until the replica, if there is one, holds everything committed before this call."""
@@ -471,11 +471,11 @@ class Store(RenamedAttributes):
             ending.push_async_callback(self._engine.close)
             if self._replica is not None:
                 ending.push_async_callback(self._replica.close)
-            if self._spool_queue is not None:
-                ending.push_async_callback(self._spool_queue.close)
+            if self.spool_queue is not None:
+                ending.push_async_callback(self.spool_queue.close)
             ending.push_async_callback(self._combiner.close, _CLOSE_TIMEOUT_S)
-            if self._spool_queue is not None:
-                ending.push_async_callback(self._spool_queue.stop_replaying)
+            if self.spool_queue is not None:
+                ending.push_async_callback(self.spool_queue.stop_replaying)
             if self._listener_task is not None:
                 ending.push_async_callback(_cancel, self._listener_task)
             self._changes.bump()  # waiters wake and find the store closed

@@ -98,13 +98,15 @@ def replica_words(overview: Overview) -> Words:
 
 
 def rhythm_words(rhythm: RhythmLine) -> Words:
-    """Return the beat, the leader, and the last bar report."""
+    """Return the beat, the leader, the declared incident, and the last bar report."""
     beat, report = rhythm.beat, rhythm.report
     words = [
         (f"beat {beat.beat_index}/{beat.bar_len_beats} {text_of(beat.phase)}", "bold"),
         (f"  {beat.tempo_bpm:g} bpm", "yellow" if beat.source == TempoSource.MEDIAN else ""),
         (f"  leader {text_of(beat.leader or '-')}", ""),
     ]
+    if rhythm.incident is not None:
+        words.append((f"  incident: {text_of(rhythm.incident.reason or 'declared')}", "bold red"))
     if report is not None:
         kpis = [f"{name} {value:.2g}" for name, value in asdict(report.kpis).items() if value is not None]
         words += [(f"  last bar: {', '.join(kpis) or 'quiet'}", "")]

@@ -14,6 +14,7 @@ from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.json_text import shown
 from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.model.jobs.records import Job, JobState, matches
@@ -121,6 +122,11 @@ async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
 @dataclass(frozen=True)
 class ScheduledView(RecordView, record=Scheduled):
     """A job that was scheduled, now or before."""
+
+
+@dataclass(frozen=True)
+class SpooledJobView(RecordView, record=SpooledJob):
+    """A job in a node's spool; `refused` with the reason if the database refused to schedule it."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, TRANSFER, ChainReport
 from vox_mesh.oplog.export import record_of
-from vox_mesh.oplog.op_kinds import END_PHRASE, RESOLVE, SET_TEMPO, TEMPO_DECISION
+from vox_mesh.oplog.op_kinds import (
+    CLEAR_INCIDENT,
+    DECLARE_INCIDENT,
+    END_PHRASE,
+    OFFER,
+    RESOLVE,
+    SET_TEMPO,
+    TEMPO_DECISION,
+)
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
@@ -18,9 +26,9 @@ from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
-    **dict.fromkeys((INITIALISE, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
+    **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
-    **dict.fromkeys((SET_TEMPO, TEMPO_DECISION), "tempo"),
+    **dict.fromkeys((SET_TEMPO, TEMPO_DECISION, DECLARE_INCIDENT, CLEAR_INCIDENT), "tempo"),
     END_PHRASE: "phrase",
 }
 _OTHER: Final = "op"

@@ -20,12 +20,13 @@ from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.agents import newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
+from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView, with_roles
-from vox_mesh.views.rhythm import BeatView
+from vox_mesh.views.rhythm import BeatView, IncidentView
 
 T = TypeVar("T")
 
@@ -150,10 +151,11 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class RhythmLine:
-    """The current beat, and the report of the last bar that has one."""
+    """The current beat, the report of the last bar that has one, and the declared incident."""
 
     beat: BeatView
     report: BarReport | None
+    incident: IncidentView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,11 @@ class OverviewReader:
         if row["tempos"] != self._tempos:
             await rhythm.policies.refresh(fresh=True)
             self._tempos = row["tempos"]
+        incident = row["incident"]
         return RhythmLine(
-            BeatView.of_frame(rhythm.frame(row["now_ms"]), row["leader"]), parse_report(row["report"])
+            BeatView.of_frame(rhythm.frame(row["now_ms"]), row["leader"]),
+            parse_report(row["report"]),
+            None if incident is None else IncidentView.of(Incident._make(orjson.loads(incident))),
         )
 
     async def _database(self, took_ms: float) -> DatabaseLine:

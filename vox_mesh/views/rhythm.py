@@ -13,6 +13,7 @@ from vox_mesh.model.rhythm.plan import BeatFrame, PlanEntry
 from vox_mesh.model.rhythm.tempo import window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.rhythm.budgets import SetBudget, Spending
+from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
 
@@ -53,6 +54,7 @@ class AgreementView:
     tempo_bpm: float
     leader: str | None
     differing: list[str]
+    incident: IncidentView | None
 
 
 async def agreement_of(mesh: MeshServices) -> AgreementView:
@@ -65,6 +67,7 @@ async def agreement_of(mesh: MeshServices) -> AgreementView:
         tempo_bpm=entry.tempo.bpm,
         leader=None if leader is None else leader.node_id,
         differing=await rhythm.policies.differing_nodes(live),
+        incident=await incident_of(mesh),
     )
 
 
@@ -187,13 +190,42 @@ class PoliciesView:
     in_force: PolicyView
     announced: Sequence[PolicyView]
     now_ms: int
+    incident: IncidentView | None
 
 
 async def policies_of(mesh: MeshServices) -> PoliciesView:
     """Return the policies of a mesh, read from the primary."""
     plan, now_ms = await mesh.rhythm.policies.refresh(fresh=True), mesh.rhythm.times.now_ms
     coming = [PolicyView.of(entry) for entry in plan.entries if entry.anchor_ms > now_ms]
-    return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms)
+    return PoliciesView(PolicyView.of(plan.at(now_ms)), coming, now_ms, await incident_of(mesh))
+
+
+# --- incidents -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IncidentView(RecordView, record=Incident):
+    """A declared incident: the tempo does not adapt until it is cleared."""
+
+    declared_at: str
+
+    @classmethod
+    def of(cls, incident: Incident) -> IncidentView:
+        """Return the view of an incident."""
+        return cls.from_record(incident, declared_at=iso_of(incident.declared_ms))
+
+
+@dataclass(frozen=True)
+class DeclaredView:
+    """The declared incident, if any."""
+
+    incident: IncidentView | None
+
+
+async def incident_of(mesh: MeshServices) -> IncidentView | None:
+    """Return the declared incident, read from the primary."""
+    incident = await mesh.rhythm.incidents.current()
+    return None if incident is None else IncidentView.of(incident)
 
 
 # --- budgets -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tests.cli.database.test_oplog import database
 from tests.cli.jobs.test_job import kind, scheduled
 from tests.support.jobs.job_scene import LARGE, done, taken
 from vox_mesh.cli import app
+from vox_mesh.jobs.exec.policy import SEARCH_PATH
 from vox_mesh.model.jobs.proof import hash_of
 
 _SEED: Final = 7
@@ -64,7 +65,13 @@ def test_a_proof_holds_and_names_its_job_and_worker(vox: VoxCommand, there: Fini
     )
     trailers = shown["trailers"]
     assert trailers["Job-Id"] == f"blake3:{there.command}"
-    assert {*trailers} == {"Job-Id", "Proof-Of-Execution", "Worker-Id", "Attest-Program", "Attest-Sig"}
+    assert {*trailers} == {
+        *("Job-Id", "Proof-Of-Execution", "Worker-Id", "Attest-Program", "Attest-Sig"),
+        *("Attest-Executable", "Attest-Environment"),
+    }
+    echo = shutil.which("echo", path=SEARCH_PATH)
+    assert echo is not None
+    assert trailers["Attest-Executable"] == hash_of(Path(echo).read_bytes())
     text = vox("job", "verify", there.large)
     assert (text.code, text.out.splitlines()[-1]) == (0, "the proof holds")
 

@@ -18,6 +18,7 @@ from tests.cli.conftest import VoxCommand, running_node
 from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
 from vox_mesh import Mesh, load_settings
 from vox_mesh.cli import app
+from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.model.rhythm.tempo import window_id
@@ -73,6 +74,28 @@ def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: VoxCommand) -> Non
     shown = vox("rhythm", "policy", "show", "--json").document
     assert (shown["announced"], shown["in_force"]["policy"]["cluster_id"]) == ([], "band")
     assert shown["in_force"]["anchor_ms"] <= shown["now_ms"]
+    assert all(Hlc.parse(time).author for time in asyncio.run(announced_times()))
+
+
+async def announced_times() -> list[str]:
+    """The hybrid times of the tempos that were announced."""
+    async with Mesh.open(load_settings(_env_file=None, enabled=True, http=False, node_id="ann")) as mesh:
+        return [row["hlc"] for row in await mesh.store.read("SELECT hlc FROM tempo_policies")]
+
+
+def test_a_declared_incident_is_shown_by_the_policy_the_doctor_and_the_screen(vox: VoxCommand) -> None:
+    declared = vox("rhythm", "incident", "declare", "--reason", "failover", "--json").document
+    assert vox("rhythm", "incident", "show", "--json").document == {"incident": declared}
+    assert (
+        f"incident   {declared['declared_at']} failover" in vox("rhythm", "policy", "show").out.splitlines()
+    )
+    checks = {each["check"]: each for each in vox("doctor", "--json").document}
+    assert checks["tempo"]["state"] == "warn"
+    assert checks["tempo"]["found"].startswith("frozen by an incident since ")
+    assert "  incident: failover" in vox("top").out
+    assert vox("rhythm", "incident", "clear", "--json").document == declared
+    assert "incident" not in vox("top").out
+    assert "no incident is declared" in vox("rhythm", "incident", "clear").err
 
 
 def test_a_bad_policy_is_reported_line_by_line_before_any_mesh_is_looked_at(

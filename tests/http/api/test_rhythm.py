@@ -48,10 +48,27 @@ async def test_one_that_only_reads_sees_all_and_changes_nothing(served: ServedNo
     said = {"agent_id": "ada", "task_id": "t", "state": "planning"}
     for method, path, body in (
         ("PUT", "/v1/rhythm/policy", {"policy": POLICY}),
+        ("PUT", "/v1/rhythm/incident", {}),
+        ("DELETE", "/v1/rhythm/incident", None),
         ("POST", "/v1/rhythm/status", said),
         ("PUT", "/v1/budgets", {"subject": "agent:ada", "budget": {"max_bu": 1}}),
     ):
         assert_problem(await served.ask(method, path, body, token=READ_TOKEN), 403, "read_only")
+
+
+# --- incidents -----------------------------------------------------------------------------------
+
+
+async def test_an_incident_is_declared_shown_and_cleared(served: ServedNode) -> None:
+    path = "/v1/rhythm/incident"
+    assert (await served.ask("GET", path)).json() == {"incident": None}
+    declared = (await served.ask("PUT", path, {"reason": "failover"})).json()
+    assert (declared["reason"], declared["node_id"]) == ("failover", served.node.identity.node_id)
+    assert (await served.ask("GET", path, token=READ_TOKEN)).json() == {"incident": declared}
+    assert (await served.ask("GET", "/v1/rhythm/policy")).json()["incident"] == declared
+    assert (await served.ask("DELETE", path)).json() == declared
+    assert_problem(await served.ask("DELETE", path), 404, "not_known")
+    assert_problem(await served.ask("PUT", path, {"reason": "x" * 501}), 422, "bad_body")
 
 
 # --- the policy ----------------------------------------------------------------------------------

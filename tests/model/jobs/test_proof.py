@@ -18,12 +18,14 @@ from vox_mesh.model.base.canonical import canonical, content_id, is_canonical
 from vox_mesh.model.jobs.proof import (
     MAX_ERROR,
     MAX_OUTPUTS,
+    CommandAttestation,
     Envelope,
     Output,
     Proof,
     Runner,
     bundle,
     check_bundle,
+    environment_hash,
     faults_of,
     hash_of,
     iso_time,
@@ -58,6 +60,9 @@ ENVELOPE: Final = Envelope(
     ),
 )
 PROOF: Final = prove(ENVELOPE, KEY)
+ATTESTED: Final = ENVELOPE._replace(
+    command=CommandAttestation(environment_hash(MANIFEST), hash_of(b"the echo program"))
+)
 BUNDLE: Final = bundle(MANIFEST, PROOF, {hash_of(OUT): OUT}).encode()
 
 
@@ -114,6 +119,50 @@ def test_the_five_trailers_have_their_prefixes() -> None:
     }
     assert KEY.public.startswith("ed25519:")
     assert PROOF.signature.startswith("ed25519:")
+
+
+def test_a_command_may_have_its_executable_and_environment_attested() -> None:
+    proof = prove(ATTESTED, KEY)
+    assert faults_of(proof, job_id=JOB, worker_key=KEY.public, manifest=MANIFEST) == []
+    assert {**trailers(proof), "Attest-Sig": ""}.items() >= {
+        "Attest-Executable": hash_of(b"the echo program"),
+        "Attest-Environment": hash_of(b'{"env":{"RATE":"0.5"},"env_from":{}}'),
+    }.items()
+    faults, remarks = check_bundle(bundle(MANIFEST, proof, {}), worker_key=KEY.public)
+    assert (faults, [each for each in remarks if "attested" in each]) == ([], [])
+    unknown = prove(ENVELOPE._replace(command=CommandAttestation(environment_hash(MANIFEST))), KEY)
+    assert "Attest-Executable" not in trailers(unknown)
+    (remark,) = [each for each in check_bundle(bundle(MANIFEST, unknown, {})).remarks if "attested" in each]
+    assert remark.startswith("the executable is not attested: ")
+
+
+def test_of_secrets_only_the_names_are_attested() -> None:
+    declared = {**MANIFEST, "env_from": {"TOKEN": "NPM_TOKEN"}}
+    assert environment_hash(declared) == hash_of(b'{"env":{"RATE":"0.5"},"env_from":{"TOKEN":"NPM_TOKEN"}}')
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"attest_executable": hash_of(b"another")}, "the signature is not the worker's"),
+        ({"attest_environment": environment_hash({})}, f"the manifest's is {environment_hash(MANIFEST)}"),
+        ({"attest_executable": JOB}, "attest_executable of the envelope"),
+        ({"attest_environment": None}, "attest_environment of the envelope"),
+    ],
+)
+def test_a_changed_attestation_does_not_hold(change: dict[str, Any], fault: str) -> None:
+    proof = prove(ATTESTED, KEY)
+    changed_proof = Proof({**proof.envelope, **change}, proof.signature)
+    assert any(fault in each for each in faults_of(changed_proof, job_id=JOB, manifest=MANIFEST))
+
+
+def test_an_attestation_is_whole_and_of_a_command() -> None:
+    whole = prove(ATTESTED, KEY).envelope
+    half = signed({name: value for name, value in whole.items() if name != "attest_environment"})
+    assert faults_of(half, job_id=JOB) == ["the envelope has no attest_environment"]
+    assert faults_of(signed(whole), job_id=JOB, manifest={"kind": "a.b"}) == [
+        "it attests a command, and the manifest has none"
+    ]
 
 
 def test_a_proof_is_read_from_its_canonical_text_alone() -> None:
@@ -278,10 +327,11 @@ def test_nothing_that_is_given_to_check_raises(value: Any) -> None:
 def test_a_bundle_holds_and_says_what_it_can_not_show() -> None:
     faults, remarks = check_bundle(BUNDLE)
     assert faults == []
-    assert [remark.split()[0] for remark in remarks] == ["log", "the"]
+    assert [remark.split()[0] for remark in remarks] == ["log", "the", "the"]
+    assert remarks[2] == "the executable and the environment are not attested"
     assert "5 bytes" in remarks[0]
     assert KEY.public in remarks[1]
-    assert check_bundle(BUNDLE, worker_key=KEY.public).remarks == remarks[:1]
+    assert check_bundle(BUNDLE, worker_key=KEY.public).remarks == [remarks[0], remarks[2]]
 
 
 def test_a_bundle_signed_by_a_stranger_holds_only_by_itself() -> None:

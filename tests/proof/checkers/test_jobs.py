@@ -190,3 +190,34 @@ def test_a_cron_that_catches_up_with_the_last_time_is_all_right() -> None:
 def test_crons_that_fire_twice_early_or_never_are_found(second: tuple[int, int, int], fault: str) -> None:
     story = _crons((_MINUTE + 10, _MINUTE, 2 * _MINUTE), second)
     assert fault in " ".join(faults(CRON_CHECKS, "crons-once", story))
+
+
+# --- spooled -------------------------------------------------------------------------------------
+
+
+def _spooled(*ids: int, **refused: Any) -> Story:
+    story = Story()
+    for number, row_id in enumerate(ids):
+        name = f"s{number}"
+        story.did("ada", "job.submit", {"key": name, "needs": []}, job=name, is_new=True, spooled=True)
+        if row_id:
+            story.final("jobs", id=row_id, job_id=name, manifest=orjson.dumps({"payload": {"key": name}}))
+    for name in refused:
+        payload = orjson.dumps({"jobs": [{"job_id": name}]}).decode()
+        story.final("agent_oplog", op_id=name, kind="ScheduleJob", node_id="ada", accepted=0, payload=payload)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "fault"),
+    [
+        (_spooled(1, 2, 3), ""),
+        (_spooled(1, 3, 2), "spooled after s1 and scheduled before it"),
+        (_spooled(1, 0, 3), "was spooled and is not there"),
+        (_spooled(1, 0, 3, s1=True), ""),
+    ],
+)
+def test_a_spooled_job_is_there_in_order_or_was_refused(story: Story, fault: str) -> None:
+    found = " ".join(faults(JOB_CHECKS, "jobs-spooled", story))
+    assert fault in found
+    assert bool(found) is bool(fault)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from proof.checkers.oplog import OPLOG_CHECKS
@@ -124,3 +126,21 @@ def test_who_can_append_no_more_when_all_is_over_is_found() -> None:
     assert text.startswith("ada")
     story.did("ada", "log.append", args, spooled=False)
     assert faults(OPLOG_CHECKS, "log-goes-on", story) == []
+
+
+def _job_ops(*causes: str, start_id: int = 2) -> Story:
+    story = Story()
+    common = {"node_id": "ada", "accepted": 1}
+    story.final("agent_oplog", **common, op_id="c", kind="ClaimWork", id=1, seq=1, causal_deps="[]")
+    story.final("agent_oplog", **common, op_id="s", kind="StartWork", id=start_id, seq=2, causal_deps='["c"]')
+    deps = json.dumps(causes)
+    story.final("agent_oplog", **common, op_id="d", kind="CompleteJob", id=3, seq=3, causal_deps=deps)
+    return story
+
+
+def test_ops_without_their_causes_or_before_them_are_found() -> None:
+    assert faults(OPLOG_CHECKS, "causes-first", _job_ops("s")) == []
+    (unnamed,) = faults(OPLOG_CHECKS, "causes-first", _job_ops())
+    assert "entry 3 (CompleteJob) names no StartWork" in unnamed
+    (early,) = faults(OPLOG_CHECKS, "causes-first", _job_ops("s", start_id=4))
+    assert "entry 3 (CompleteJob) comes before what led to it" in early

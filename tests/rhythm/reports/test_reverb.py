@@ -95,9 +95,20 @@ async def test_a_mesh_at_work_is_reported_on_though_no_agent_speaks(
         one.node,
         "UPDATE mesh_heartbeats SET load = 1, capacity = 4 WHERE scope_id = ?1 AND repository_id = ?2",
     )
+    await write(
+        one.node, "UPDATE node_vitals SET cpu_utilisation = 0.7 WHERE scope_id = ?1 AND repository_id = ?2"
+    )
+    for kind, count in (("build", 2), ("test", 1)):
+        for number in range(count):
+            await one.node.jobs.schedule(kind, number)
     hand.to(1, 2)
     (report,) = await one.bar_reporter.roll_up_due()
-    assert (report.standing.places, report.standing.utilisation, report.reporters) == (4, 0.25, 0)
+    standing = report.standing
+    assert (standing.places, standing.utilisation, report.reporters) == (4, 0.25, 0)
+    assert (standing.queue_depth, standing.queue_by_kind) == (3, {"build": 2, "test": 1})
+    assert (standing.cpu_utilisation, standing.gpu_utilisation) == (0.7, None)
+    later = {**report.document(), "standing": {**report.document()["standing"], "of_a_later_version": 1}}
+    assert BarReport.of_document(later) == report
 
 
 # --- quiet and missing bars --------------------------------------------------------------------------

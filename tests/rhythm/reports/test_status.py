@@ -416,7 +416,7 @@ async def test_claims_that_find_the_spool_full_wait_as_where_there_is_none(
     there: RestartableNodes, hand: MovableClock, rest: Clock, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cut_off(there, hand, rest, spool) as one:
-        queue = one.node.store._spool_queue
+        queue = one.node.store.spool_queue
         assert queue is not None
         monkeypatch.setattr(queue._spool, "_max_bytes", 100)
         one.status.claim("a", "t", "done")

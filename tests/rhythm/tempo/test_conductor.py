@@ -276,3 +276,19 @@ async def test_who_was_cut_off_calls_nothing_missing_that_the_leader_saw(
         reports = await shared_mesh.players[leader].playing.rhythm.bar_reporter.reports(100)
         assert any(report.tasks for report in reports)
         assert not any(report.is_missing for report in reports)
+
+
+async def test_the_first_full_bar_of_a_lone_node_was_watched(tmp_path: Path, tempo_file: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S), orchestra(tmp_path, tempo_policy=tempo_file) as shared_mesh:
+        shared_mesh.now_ms += BAR_MS // 2
+        assert await shared_mesh.begin("a")
+        rhythm = shared_mesh.players["a"].playing.rhythm
+        rhythm.status.claim("agent", "task", "done")
+        for _ in range(3 * 4):
+            await shared_mesh.turn(BAR_MS // 4)
+        rhythm.status.claim("agent", "other", "done")
+        for _ in range(2 * 4):
+            await shared_mesh.turn(BAR_MS // 4)
+        reports = (await rhythm.bar_reporter.reports(100))[::-1]
+        assert [sum(report.tasks.values()) for report in reports] == [1, 0, 0, 1]
+        assert not any(report.is_missing for report in reports)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import RestartableNodes, scene
-from vox_mesh.errors import StaleFence, Unreachable
+from vox_mesh.errors import NotKnown, StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.control import TempoDecision, state_after
@@ -150,6 +150,19 @@ async def test_a_change_is_decided_and_announced_in_one_op(leader: TempoNode) ->
     assert leader.rhythm.context.entry.tempo.bpm == 13.0
 
 
+async def test_the_log_names_the_queues_and_the_load_of_the_machines(leader: TempoNode) -> None:
+    await leader.bars((CALM[0], replace(CALM[1], cpu_utilisation=0.31)), 20)
+    before = await leader.ops()
+    await leader.bars((CALM[0], replace(CALM[1], cpu_utilisation=0.28)), 2)
+    assert await leader.ops() == before, "noise writes nothing"
+    standing = MeshStanding(80, 8, 1.0, None, {"build": 70, "test": 10}, 0.42, 0.0)
+    await leader.bars((PRESSED[0], standing), 2)
+    readings = parse((await leader.ops())[-1].payload)["readings"]
+    assert readings["queue_by_kind"] == {"build": 70, "test": 10}
+    assert (readings["cpu_utilisation"], readings["gpu_utilisation"]) == (0.4, 0)
+    assert await leader.controller.replayed() == []
+
+
 async def test_every_decision_is_an_op_and_all_of_them_can_be_made_again(leader: TempoNode) -> None:
     for of, count in ((PRESSED, 25), (OVERRUN, 12), (ALARMING, 2), (PRESSED, 8)):
         await leader.bars(of, count)
@@ -193,6 +206,49 @@ async def test_an_alarm_freezes_the_tempo_and_the_log_says_so(leader: TempoNode)
     assert decision is not None
     assert (decision.state, decision.reason) == (before, "frozen: alarm:overrun_rate")
     assert parse((await leader.ops())[-1].payload)["reason"] == decision.reason
+
+
+async def test_a_declared_incident_freezes_the_tempo_under_every_leader_until_it_is_cleared(
+    hall: TempoMesh, leader: TempoNode
+) -> None:
+    await leader.bars(PRESSED, 2)
+    before = state_after(parse((await leader.ops())[-1].payload))
+    declared = await leader.rhythm.incidents.declare("failover")
+    assert [decision.reason for decision in await leader.bars(PRESSED, 30)] == [
+        "frozen: declared: failover"
+    ] * 30
+    await leader.rhythm.leadership.resign()
+    async with hall.player("b") as other:
+        assert await other.rhythm.incidents.current() == declared
+        (decision,) = await other.bars(OVERRUN, 1)
+        assert (decision.reason, decision.state) == ("frozen: declared: failover", before)
+        assert await other.rhythm.incidents.clear() == declared
+        assert (await other.until_change(PRESSED)).reason.startswith("faster")
+        assert await other.controller.replayed() == []
+    kinds = [op.kind for op in await leader.node.oplog.tail(1_000) if op.kind.endswith("Incident")]
+    assert kinds == ["DeclareIncident", "ClearIncident"]
+    with pytest.raises(NotKnown, match="no incident is declared"):
+        await leader.rhythm.incidents.clear()
+
+
+async def test_an_incident_declared_while_a_change_is_decided_stops_the_change(
+    leader: TempoNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incidents = leader.rhythm.incidents
+    first = await incidents.declare()
+    again = await incidents.declare("still going on")
+    assert (again.declared_ms, again.reason) == (first.declared_ms, "still going on")
+
+    async def read_before() -> None:
+        """The controller has read before any was declared."""
+
+    monkeypatch.setattr(incidents, "current", read_before)
+    tempos = leader.rhythm.policies.announced.entries
+    await leader.bars(PRESSED, 20)
+    refused = [op.reason for op in await leader.ops() if not op.accepted]
+    assert refused
+    assert set(refused) == {"incident_declared"}
+    assert (await leader.rhythm.policies.refresh(fresh=True)).entries == tempos
 
 
 async def test_nothing_is_decided_where_the_policy_does_not_adapt(hall: TempoMesh) -> None:

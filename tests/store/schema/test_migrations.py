@@ -96,6 +96,7 @@ _WRITTEN: Final = {
     14: "INSERT INTO agent_presence VALUES ('', '', 'ada', 'stored-1', 0, 'lock', 1, 2)",
     15: "UPDATE a2a_messages SET is_ordered = 0",
     16: "INSERT INTO lock_sessions VALUES ('', '', 'request', 'host', 7, 1, 60000)",
+    21: "INSERT INTO tempo_incidents VALUES ('', '', 'failover', 1, 'stored-1', NULL, 'op')",
 }
 """What nodes write since each version."""
 

@@ -154,6 +154,17 @@ async def spool(job: Job) -> None:
         await stop_asked()
 
 
+async def schedule(job: Job) -> None:
+    """Schedule jobs, each after the one before; then stay alive."""
+    async with Mesh.open() as mesh:
+        before: list[str] = []
+        for n in range(job.scripts):
+            scheduled = await mesh.jobs.schedule("test.work", {"n": n}, after=before)
+            before = [scheduled.ulid]
+            report(**scheduled._asdict())
+        await stop_asked()
+
+
 async def drain(job: Job) -> None:
     """Begin again, and replay what the slot's spool holds."""
     async with Mesh.open() as mesh:
@@ -214,4 +225,4 @@ def _assert_true(result: dict[str, Any], entry: LogEntry | None) -> None:
 
 
 if __name__ == "__main__":
-    do_job(stream, crowd, spool, drain, sit)
+    do_job(stream, crowd, spool, schedule, drain, sit)

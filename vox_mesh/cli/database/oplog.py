@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import click
 
+from vox_mesh.cli.jobs.job_output import short_id
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
     json_option,
+    printable,
     show_lines,
     show_next,
     show_one,
@@ -22,12 +25,14 @@ from vox_mesh.cli.support.output import (
 )
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadValue, NotKnown
+from vox_mesh.jobs.job_trace import MAX_JOBS, JobTrace
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
+from vox_mesh.views.job_trace import TraceView, find_trace
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 
 _LIMIT: Final = 20
@@ -143,6 +148,48 @@ def _line(entry: LogEntry) -> Record:
         "verdict": f"{verdict} ({entry.reason})" if entry.reason else verdict,
         "payload": entry.payload,
     }
+
+
+@oplog.command()
+@click.argument("job")
+@json_option
+def trace(job: str, as_json: bool) -> None:
+    """Show the ops that led to a job's state.
+
+    Below each job are its ops, the newest first, and the jobs that it waited for.
+
+    \b
+    Example:
+      vox-mesh oplog trace 298aaf4c
+    """
+    found = run_command("oplog trace", lambda mesh: find_trace(mesh, job))
+    if as_json:
+        show_one(asdict(TraceView.of(found)), as_json=True)
+        return
+    show_lines([*_trace_lines(found)])
+    if found.is_cut:
+        show_lines([f"only the newest {MAX_JOBS} jobs are shown"])
+
+
+def _trace_lines(found: JobTrace) -> Iterator[str]:
+    """Draw a tree: below each job its ops, newest first, and the jobs that it waited for; each once."""
+    jobs, unfolded = {each.job_id: each for each in found.jobs}, set[str]()
+    left = [(found.jobs[0].job_id, "", "")]
+    while left:
+        name, own, inner = left.pop()
+        job = jobs[name]
+        yield printable(f"{own}{short_id(name)} {job.kind} {job.state}{' (see above)' * (name in unfolded)}")
+        if name in unfolded:
+            continue
+        unfolded.add(name)
+        below = f"{inner}{'│' if job.predecessors else ' '} "
+        for entry in reversed(job.ops):
+            verdict = "" if entry.accepted else f" refused ({entry.reason})"
+            who = f"{entry.node_id} {entry.agent or '-'}"
+            yield printable(f"{below}{entry.kind} {entry.op_id} {entry.hlc} {who}{verdict}")
+        for place, each in enumerate(reversed(job.predecessors)):
+            branch, rest = ("└─ ", "   ") if place == 0 else ("├─ ", "│  ")
+            left.append((each, inner + branch, inner + rest))
 
 
 @oplog.command()

@@ -181,6 +181,12 @@ async def conflicts(context: CheckContext) -> CheckResult:
 async def tempo(context: CheckContext) -> CheckResult:
     """Check that all nodes follow the tempo of the mesh."""
     found = context.agreement
+    if found.incident is not None:
+        why = f" ({found.incident.reason})" if found.incident.reason else ""
+        return warn(
+            f"frozen by an incident since {found.incident.declared_at}{why}",
+            "when it is over, run `vox-mesh rhythm incident clear`",
+        )
     if not found.differing:
         return ok(f"{found.tempo_bpm:g} beats a minute, leader {found.leader or 'none'}")
     names = ", ".join(found.differing)

@@ -18,6 +18,7 @@ from vox_mesh.cli.jobs.job_output import (
     show_ended,
     show_jobs,
     show_scheduled,
+    show_spooled,
     whole_lines,
 )
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
@@ -33,14 +34,16 @@ from vox_mesh.cli.support.output import (
     show_one,
     show_several,
 )
-from vox_mesh.cli.support.session import run_command
+from vox_mesh.cli.support.session import run_command, start_shared
 from vox_mesh.cli.support.terminal import ProgressBar
 from vox_mesh.errors import BadManifest, MeshError
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
+from vox_mesh.jobs.spooled import spooled_in
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.runtime.open_store import spool_paths
 from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
 from vox_mesh.views.nodes import kinds_of
 
@@ -300,19 +303,35 @@ async def _schedule(
 @kind_option
 @click.option("--node", metavar="NODE", help="Node that runs the jobs, or ran them last.")
 @click.option("--counts", is_flag=True, help="Count the jobs of each kind by state.")
+@click.option("--spooled", is_flag=True, help="Jobs that nodes on this machine keep for the database.")
 @limit_option
 @json_option
 def list_(
-    state: str | None, kind: str | None, node: str | None, counts: bool, limit: int, as_json: bool
+    state: str | None,
+    kind: str | None,
+    node: str | None,
+    counts: bool,
+    spooled: bool,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """List or count jobs, newest first.
 
-    With --counts, `oldest` is the time since which the oldest ready job of a kind waits.
+    With --counts, `oldest` is the time since which the oldest ready job of a kind waits. With --spooled, jobs
+    that were scheduled while the database was unreachable, in order; those it refused later come first.
 
     \b
     Example:
       vox-mesh job list --state running --kind 'cortex.*'
     """
+    if spooled:
+        if state is not None or node is not None or counts:
+            raise click.UsageError(
+                "--spooled can be combined with --kind and --limit only", click.get_current_context()
+            )
+        jobs = spooled_in(spool_paths(start_shared("job list")), kind, limit)
+        show_spooled(jobs, as_json=as_json)
+        return
     if counts:
         if state is not None or node is not None:
             raise click.UsageError("--counts can be combined with --kind only", click.get_current_context())

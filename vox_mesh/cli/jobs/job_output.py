@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_one, show_several
 from vox_mesh.jobs.jobs import Scheduled
+from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.durations import rough_duration
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.views.job_graph import OP, Graph, Vertex
-from vox_mesh.views.jobs import JobView, ScheduledView, WholeJobView
+from vox_mesh.views.jobs import JobView, ScheduledView, SpooledJobView, WholeJobView
 
 _SHORT_ID: Final = 12
 _SHORT: Final = 60
@@ -63,8 +64,18 @@ def show_scheduled(
         show_several(shown, as_json=as_json)
 
 
+def show_spooled(jobs: Sequence[SpooledJob], *, as_json: bool) -> None:
+    """Print jobs that wait in a spool, or were refused."""
+    records = [{**vars(SpooledJobView.from_record(each))} for each in jobs]
+    if not as_json:
+        for each in records:
+            each["job_id"], each["scheduled"] = short_id(each["job_id"]), iso_time(each.pop("scheduled_ms"))
+    show_several(records, as_json=as_json)
+
+
 def _scheduled_line(job: Scheduled) -> str:
-    return f"{'scheduled' if job.is_new else 'found'} job {short_id(job.job_id)} ({job.kind})"
+    done = "spooled" if job.spooled else "scheduled" if job.is_new else "found"
+    return f"{done} job {short_id(job.job_id)} ({job.kind})"
 
 
 def show_ended(jobs: Sequence[Job], *, verbose: bool) -> None:

@@ -10,12 +10,14 @@ import click
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
 from vox_mesh.cli.support.recovery_keys import KEY_FILE, given_recovery_key, new_recovery_key
 from vox_mesh.cli.support.session import run_command, start_quickly
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.views.roles import DesignatedView, OwnerView, RecoveryKeyView, RoutedView, roles_of, routes_of
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
 def roles() -> None:
-    """Show the roles of nodes, and change or recover them."""
+    """Show the roles of nodes, and change, pass on or recover them."""
 
 
 @roles.command()
@@ -101,6 +103,50 @@ def recover(path: Path | None, new_path: Path | None, as_json: bool) -> None:
     with new_recovery_key(new_path, home, as_json=as_json, option=option) as new:
         given = given_recovery_key(path)
         owner = run_command(command, lambda mesh: mesh.recovery.recover(given, new))
+        show_one(vars(OwnerView.from_record(owner)), as_json=as_json)
+
+
+@roles.command()
+@click.argument("node")
+@json_option
+def transfer_ownership(node: str, as_json: bool) -> None:
+    """Offer the ownership of the mesh to a node.
+
+    Only the owner may do this. NODE becomes the owner when `vox-mesh roles accept-ownership` is run there.
+    What the owner does in between does not count. `vox-mesh roles recovery-key` withdraws the offer.
+
+    \b
+    Example:
+      vox-mesh roles transfer-ownership builder-2
+    """
+    op = run_command("roles transfer-ownership", lambda mesh: mesh.recovery.offer(node))
+    show_one(vars(DesignatedView(op.key, node)), as_json=as_json)
+
+
+@roles.command()
+@click.option(
+    "--recovery-key-file", "path", type=KEY_FILE, help="New file for the key.", show_default="the terminal"
+)
+@json_option
+def accept_ownership(path: Path | None, as_json: bool) -> None:
+    """Make this node the owner, as the owner has offered.
+
+    A new recovery key is shown once, on a terminal only, and stored nowhere.
+
+    \b
+    Example:
+      vox-mesh roles accept-ownership
+    """
+    command, option = "roles accept-ownership", "--recovery-key-file"
+    home = start_quickly(command).home_dir
+
+    async def accept(mesh: Mesh) -> Owner:
+        owner = await mesh.recovery.accept()
+        await mesh.recovery.replace_key(new)
+        return owner
+
+    with new_recovery_key(path, home, as_json=as_json, option=option) as new:
+        owner = run_command(command, accept)
         show_one(vars(OwnerView.from_record(owner)), as_json=as_json)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from vox_mesh.cli.rhythm.incident import incident
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import (
@@ -36,6 +37,9 @@ _MAX_BARS: Final = 10_000
 @click.group(cls=CommandGroup, no_args_is_help=False)
 def rhythm() -> None:
     """Show and set the tempo, and show reports on bars."""
+
+
+rhythm.add_command(incident)
 
 
 # --- the policy ----------------------------------------------------------------------------------
@@ -101,7 +105,9 @@ def _fields(found: PoliciesView) -> Record:
         {"tempo": _tempo(each), "from": _moment(each.anchor_ms, found.now_ms), "why": each.reason}
         for each in found.announced
     ]
-    return {**lines, "announced": coming or None}
+    declared = found.incident
+    frozen = {} if declared is None else {"incident": f"{declared.declared_at} {declared.reason}".rstrip()}
+    return {**lines, **frozen, "announced": coming or None}
 
 
 def _words(view: PolicyView) -> Record:

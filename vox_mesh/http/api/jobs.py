@@ -21,6 +21,7 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
+from vox_mesh.views.job_trace import TraceView, find_trace
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -28,6 +29,7 @@ from vox_mesh.views.jobs import (
     ProofView,
     RebuildView,
     ScheduledView,
+    SpooledJobView,
     WholeJobView,
     bundle_proof,
     job_counts,
@@ -144,6 +146,14 @@ async def list_ready_jobs(mesh: MeshServices, query: ReadyQuery) -> list[JobView
     return await in_slices(JobView.of(job) for job in jobs)
 
 
+@JOBS.get("/v1/jobs/spooled")
+async def list_spooled_jobs(mesh: MeshServices, query: ReadyQuery) -> list[SpooledJobView]:
+    """List the jobs in this node's spool: refused ones, then those to replay, in order."""
+    return [
+        SpooledJobView.from_record(each) for each in await mesh.jobs.spooled.listed(query.kind, query.limit)
+    ]
+
+
 @JOBS.get("/v1/jobs/graph", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def graph_open_jobs(mesh: MeshServices) -> GraphView:
     """Show the dependencies of all open jobs."""
@@ -226,6 +236,12 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
 async def graph_job(mesh: MeshServices, job: JobName) -> GraphView:
     """Show all predecessors and successors of a job."""
     return GraphView.of(await graph_around(mesh.jobs, [(await mesh.jobs.find(job)).job_id]))
+
+
+@JOBS.get("/v1/jobs/{job}/trace", load=Load.SCAN)
+async def trace_job(mesh: MeshServices, job: JobName) -> TraceView:
+    """Show the ops that led to the state of a job, and those of the jobs that it waited for."""
+    return TraceView.of(await find_trace(mesh, job))
 
 
 # --- proofs --------------------------------------------------------------------------------------------

@@ -17,16 +17,20 @@ from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 from vox_mesh.model.rhythm.ucxl import parse
+from vox_mesh.rhythm.tempo.incidents import MAX_REASON
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.rhythm import (
     BeatView,
     BudgetView,
+    DeclaredView,
+    IncidentView,
     MomentView,
     PoliciesView,
     PolicyView,
     SpendingView,
     StatusView,
     beat_of,
+    incident_of,
     moment_of,
     policies_of,
 )
@@ -64,6 +68,33 @@ async def set_policy(mesh: MeshServices, body: PolicyRequest) -> PolicyView:
     given = body.policy
     wanted = parse_policy(given) if isinstance(given, str) else TempoPolicy.of_document(given)
     return PolicyView.of(await mesh.rhythm.policies.set(wanted))
+
+
+# --- incidents -----------------------------------------------------------------------------------
+
+
+class IncidentRequest(RequestModel):
+    """Why the tempo is to be frozen."""
+
+    reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+
+
+@RHYTHM.get("/v1/rhythm/incident")
+async def show_incident(mesh: MeshServices) -> DeclaredView:
+    """Show the incident that freezes the tempo, or null."""
+    return DeclaredView(await incident_of(mesh))
+
+
+@RHYTHM.put("/v1/rhythm/incident")
+async def declare_incident(mesh: MeshServices, body: IncidentRequest) -> IncidentView:
+    """Declare an incident: the tempo does not adapt until it is cleared."""
+    return IncidentView.of(await mesh.rhythm.incidents.declare(body.reason))
+
+
+@RHYTHM.delete("/v1/rhythm/incident")
+async def clear_incident(mesh: MeshServices) -> IncidentView:
+    """Clear the incident: the tempo may adapt again."""
+    return IncidentView.of(await mesh.rhythm.incidents.clear())
 
 
 # --- reports and promises ------------------------------------------------------------------------

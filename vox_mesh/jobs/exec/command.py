@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Literal, Protocol
 
 from vox_mesh.errors import BadSettings
+from vox_mesh.jobs.exec.executable import Executable
 from vox_mesh.jobs.exec.policy import CommandRefused, ExecPolicy, find_program
 from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start
 from vox_mesh.jobs.exec.secrets import Redactor
@@ -107,20 +108,23 @@ async def run_command(
     stderr: Sink | None = None,
     grace_s: float = GRACE_S,
     on_group: Callable[[ProcessGroup], None] | None = None,
+    on_executable: Callable[[str | None], None] | None = None,
 ) -> CommandResult:
     """Run a command until it ends or its timeout expires, and end all processes it has started.
 
     Its output goes to the sinks and to `on_output` as it arrives; if one of them fails, the command ends.
     If the call is cancelled, all processes have ended when it raises.
-    `on_group` gets the process group before it starts, to measure or end it.
+    `on_group` gets the process group before it starts, to measure or end it. `on_executable` gets the hash of
+    the executable at the end, or `None` if it is unknown which content ran.
     Raises `CommandRefused` if the policy does not allow the program.
     """
     thread = SerialThread("vox-mesh-command")
     group = ProcessGroup(grace_s=grace_s)
     if on_group is not None:
         on_group(group)
+    place = _WorkingFolder(thread, command, policy)
     try:
-        async with _WorkingFolder(thread, command, policy) as place:
+        async with place:
             secrets = place.secrets.values()
             async with (
                 _OutputStream("stdout", stdout, on_output, thread, secrets).read_while(group) as out,
@@ -131,6 +135,8 @@ async def run_command(
         return CommandResult(problem=str(error))
     finally:
         thread.finish()
+        if on_executable is not None:
+            on_executable(None if place.executable is None else place.executable.hash)
 
 
 async def _run(group: ProcessGroup, start: Start, timeout_s: float | None) -> CommandResult:
@@ -175,6 +181,8 @@ class _WorkingFolder:
         self.search_path = ""
         self.secrets: dict[str, str] = {}
         """The variables that the command gets from its worker."""
+        self.executable: Executable | None = None
+        """The hashed file of the program; after the end, `None` if it has changed since."""
 
     async def __aenter__(self) -> _WorkingFolder:
         try:
@@ -205,6 +213,7 @@ class _WorkingFolder:
             self.secrets = self._policy.secrets.values(command.env_from)
         except BadSettings as error:
             raise CommandRefused(str(error), hint=error.hint) from None
+        self.executable = self._policy.executables.read(self.program)
 
     def start(self, stdout: int, stderr: int) -> Start:
         """Return how the command is started: as the policy isolates it."""
@@ -257,6 +266,9 @@ class _WorkingFolder:
         return self._policy.isolation.home if self._temporary is None else self._temporary.name
 
     def _remove(self) -> None:
+        # At the end: an interpreter reads a script after it has started.
+        if self.executable is not None and not self.executable.is_unchanged():
+            self.executable = None
         if self._temporary is not None:
             self._temporary.cleanup()
 

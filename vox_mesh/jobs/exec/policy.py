@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Self
 
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.exec.allow_list import AllowEntry, parse_entries
+from vox_mesh.jobs.exec.executable import ExecutableHashes
 from vox_mesh.jobs.exec.isolation import Isolation
 from vox_mesh.jobs.exec.secrets import ExecSecrets
 
@@ -61,6 +62,7 @@ class ExecPolicy:
     secrets: ExecSecrets = field(default_factory=ExecSecrets)
     path: str = SEARCH_PATH
     """Where a program is searched unless there is a list, or the job sets PATH."""
+    executables: ExecutableHashes = field(default_factory=ExecutableHashes, compare=False)
 
     @classmethod
     def parsed(cls, text: str | None) -> Self:

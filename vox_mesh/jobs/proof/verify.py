@@ -12,7 +12,7 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
-from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, bundle, faults_of
+from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remarks, bundle, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at
@@ -62,6 +62,7 @@ class Verifier:
         if wrong:
             return Verification([*faults, *wrong], [], proof)
         damaged, remarks = await self._outputs(proof)
+        remarks += attestation_remarks(proof.envelope, _core_of(job) or {})
         return Verification([*faults, *damaged], remarks, proof)
 
     async def _schedule_faults(self, job: Job) -> list[str]:
@@ -99,7 +100,7 @@ class Verifier:
             return await self._imported_faults(job, item, proof)
         key = key_at(entry.seq, await self._oplog.trusted_keys(entry.node_id))
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
-        faults += faults_of(proof, job_id=job.job_id, worker_key=key)
+        faults += faults_of(proof, job_id=job.job_id, worker_key=key, manifest=_core_of(job))
         if not faults:
             faults += _contradictions("the op", proof.envelope, {**item, "node_id": entry.node_id})
             faults += _contradictions("the table of jobs", proof.envelope, _row_of(job))
@@ -107,7 +108,7 @@ class Verifier:
 
     async def _imported_faults(self, job: Job, item: Mapping[str, Any], proof: Proof) -> list[str]:
         """Return the faults of a proof from another mesh, where the job had another claim."""
-        faults = faults_of(proof, job_id=job.job_id)
+        faults = faults_of(proof, job_id=job.job_id, manifest=_core_of(job))
         if faults:
             return faults
         node_id, worker_id = proof.envelope["node_id"], proof.envelope["worker_id"]
@@ -168,6 +169,14 @@ def _manifest_faults(job: Job) -> list[str]:
     except BadValue as error:
         return [f"its manifest can't be read: {error}"]
     return [] if actual == job.job_id else [f"its manifest is that of job {actual}"]
+
+
+def _core_of(job: Job) -> Mapping[str, Any] | None:
+    """Return the core of a job's manifest, or `None` if it is not the one that was scheduled."""
+    try:
+        return None if _manifest_faults(job) else job.core
+    except BadValue:  # it is no object
+        return None
 
 
 def _item_of(entry: LogEntry, job_id: str) -> Mapping[str, Any] | None:

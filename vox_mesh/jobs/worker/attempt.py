@@ -21,6 +21,7 @@ from vox_mesh.jobs.worker.handlers import Function, Handler
 from vox_mesh.jobs.worker.limits import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -57,7 +58,12 @@ async def run_attempt(
     """
     with tracing.running(context.job) as run:
         result = await _run(context, work, timeout_s, is_stopped)
-        result = result._replace(finished_ms=clock.now_ms, artifacts=context.kept)
+        result = result._replace(
+            finished_ms=clock.now_ms,
+            artifacts=context.kept,
+            attested=context.attested,
+            inferences=context.inferences,
+        )
         tracing.record_outcome(run, result.state, result.reason)
     return result
 
@@ -161,6 +167,11 @@ async def run_job_command(context: JobContext, artifacts: Artifacts, policy: Exe
         cwd=core.get("cwd"),
         timeout_s=core["timeout"],
     )
+    environment = environment_hash(job.core)
+
+    def attest(executable: str | None) -> None:
+        context.attested = CommandAttestation(environment, executable)
+
     # A piece of output may end inside a character.
     texts = {name: _DECODER(errors="replace") for name in ("stdout", "stderr")}
     with artifacts.sink(STDOUT, _TEXT) as stdout, artifacts.sink("stderr", _TEXT) as stderr:
@@ -171,6 +182,7 @@ async def run_job_command(context: JobContext, artifacts: Artifacts, policy: Exe
             stdout=stdout,
             stderr=stderr,
             on_group=None if context.limits is None else context.limits.watch_processes,
+            on_executable=attest,
         )
         context.kept += [await stdout.finish(), await stderr.finish()]
     state = JobState.SUCCEEDED if result.is_success else JobState.FAILED

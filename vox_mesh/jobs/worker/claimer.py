@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -97,10 +97,12 @@ class JobClaimer:
         clock: MeshClock,
         node_id: str,
         monotonic: Callable[[], float],
+        causes_of: Callable[[Job], Iterable[str]],
     ) -> None:
         self._store = store
         self._transitions = transitions
         self._chooser = chooser
+        self._causes_of = causes_of
         self._reconciler = reconciler
         self._clock = clock
         self._node_id = node_id
@@ -139,11 +141,12 @@ class JobClaimer:
         items = [{"job_id": job.job_id, "claim_token": token, "last_token": job.claim_token} for job in jobs]
         transitions = self._transitions
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
-        scripts = (
-            transitions.take(items, starts, lease_ms, self._chooser.routing)
-            if short
-            else (transitions.claim(items, lease_ms, self._chooser.routing), transitions.start(starts))
-        )
+        routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
+        if short:
+            scripts = transitions.take(items, starts, lease_ms, routing, causes)
+        else:
+            claim_script = transitions.claim(items, lease_ms, routing, causes)
+            scripts = claim_script, transitions.start(starts, [claim_script.key])
         self.sent += 1
         try:
             claim, start = await self._store.write_all(scripts)

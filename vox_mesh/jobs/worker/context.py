@@ -16,10 +16,11 @@ from vox_mesh.jobs.worker.limits import AttemptLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
-from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.proof import CommandAttestation
+from vox_mesh.model.jobs.records import INFERENCE, Job
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.script import Statement, guard
+from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
 
 T = TypeVar("T")
@@ -54,6 +55,10 @@ class JobContext:
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
+        self.attested: CommandAttestation | None = None
+        """What the proof says about a command that ran."""
+        self.inferences: list[str] = []
+        """The ops that recorded model calls."""
         self._read_results = read_results
         self._store = store
         self._clock = clock
@@ -140,7 +145,7 @@ class JobContext:
         started_ms: int | None = None,
         finished_ms: int | None = None,
     ) -> Artifact:
-        """Store a snapshot of one model call, with its prompt and output, as an artifact."""
+        """Store a snapshot of one model call, with its prompt and output, and log it as an op."""
         now_ms = self._clock.now_ms
         snapshot = inference_snapshot(
             self.job.job_id,
@@ -154,7 +159,16 @@ class JobContext:
         )
         name = f"inference-{sum(each.type == SNAPSHOT for each in self.kept) + 1}"
         body = canonical(snapshot).encode()
-        return self._add(await self._artifacts.keep(body, name=name, type=SNAPSHOT))
+        artifact = self._add(await self._artifacts.keep(body, name=name, type=SNAPSHOT))
+        await self._log_inference(artifact)
+        return artifact
+
+    async def _log_inference(self, artifact: Artifact) -> None:
+        """Log the hash of a snapshot. The completion of the job names the op."""
+        job = self.job
+        payload = {"job_id": job.job_id, "claim_token": job.claim_token, "name": artifact.name}
+        op = Op(INFERENCE, canonical({**payload, "hash": artifact.hash}), (job.last_op,))
+        self.inferences.append((await self._store.write(Script(op=op, appendable=True))).key)
 
     def _add(self, artifact: Artifact) -> Artifact:
         if len(self.kept) >= _MAX_ARTIFACTS:

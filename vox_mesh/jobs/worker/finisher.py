@@ -26,7 +26,14 @@ from vox_mesh.errors import (
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.model.base.canonical import embedded
-from vox_mesh.model.jobs.proof import BLAKE3, Envelope, Runner, prove_with_text, sanitize_error
+from vox_mesh.model.jobs.proof import (
+    BLAKE3,
+    CommandAttestation,
+    Envelope,
+    Runner,
+    prove_with_text,
+    sanitize_error,
+)
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -63,6 +70,14 @@ class AttemptResult(NamedTuple):
     may_retry: bool = True
     delay_ms: int | None = None
     is_interrupted: bool = False
+    attested: CommandAttestation | None = None
+    inferences: Sequence[str] = ()
+    """The ops that recorded its model calls."""
+
+    @property
+    def causes(self) -> Sequence[str]:
+        """Return the ops that led to this result."""
+        return (self.job.last_op, *self.inferences)
 
     @property
     def is_requeued(self) -> bool:
@@ -211,15 +226,16 @@ class Finisher:
         return failure
 
     def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
+        causes = [cause for each in group for cause in each.causes]
         if group[0].is_requeued:
             items = [self._yield_item(each) for each in group]
             node_id = self._writer.identity.node_id
-            return self._transitions.yield_jobs(items, claimer=node_id, can_spool=can_spool)
+            return self._transitions.yield_jobs(items, claimer=node_id, can_spool=can_spool, causes=causes)
         artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
         pairs = [self._complete_item(each) for each in group]
         items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
         effects = [artifacts] if artifacts else []
-        return self._transitions.complete(items, *effects, proofs=proofs, can_spool=can_spool)
+        return self._transitions.complete(items, *effects, proofs=proofs, can_spool=can_spool, causes=causes)
 
     def _yield_item(self, result: AttemptResult) -> Item:
         job, now_ms = result.job, self._clock.now_ms
@@ -250,6 +266,7 @@ class Finisher:
             exit=result.exit_code,
             error=result.reason,
             outputs=[artifact.output for artifact in result.artifacts],
+            command=result.attested,
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {

@@ -20,11 +20,12 @@ _COMPLETED: Final = (JobState.SUCCEEDED, JobState.FAILED)
 
 
 class JobEnd(NamedTuple):
-    """How a job has ended: its state, and the hashes of its outputs by name."""
+    """How a job has ended: its state, the hashes of its outputs by name, and the op that says so."""
 
     state: JobState
     hashes: Mapping[str, str] = {}
     claim_token: object = None
+    op_id: str | None = None
 
 
 class Condition(NamedTuple):

@@ -70,6 +70,17 @@ class Runner(NamedTuple):
     platform: str
 
 
+class CommandAttestation(NamedTuple):
+    """The hashes of a command's declared environment and of its executable; `None` if it is unknown."""
+
+    environment: str
+    executable: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields of the envelope."""
+        return {"attest_environment": self.environment, "attest_executable": self.executable}
+
+
 class Envelope(NamedTuple):
     """A worker's statement about an attempt; `attempt` is the claim token, `exit` a command's exit code."""
 
@@ -85,6 +96,7 @@ class Envelope(NamedTuple):
     exit: int | None = None
     error: str | None = None
     outputs: Sequence[Output] = ()
+    command: CommandAttestation | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the envelope as a JSON object; the error's text is sanitized."""
@@ -92,6 +104,7 @@ class Envelope(NamedTuple):
         return {
             "attempt": self.attempt,
             "attest_program": self.attest_program,
+            **({} if self.command is None else self.command.document()),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
             # The clock may have been set back meanwhile.
@@ -129,6 +142,12 @@ def hash_of(body: bytes) -> str:
     return BLAKE3 + blake3(body).hexdigest()
 
 
+def environment_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of the environment that a manifest declares: of secrets, only the names."""
+    declared = {name: manifest.get(name, {}) for name in ("env", "env_from")}
+    return BLAKE3 + content_id(declared)
+
+
 def iso_time(ms: int) -> str:
     """Return a time in milliseconds as ISO 8601 in UTC."""
     if not 0 <= ms < _END_MS:
@@ -163,7 +182,12 @@ def _is_known_valid(envelope: Envelope) -> bool:
     """Return whether an envelope differs from a valid one only in fields checked here: a fast path."""
     is_valid = is_content_id(envelope.job_id) and is_count(envelope.attempt) and not envelope.outputs
     worker = (envelope.runner, envelope.worker_id, envelope.node_id, envelope.attest_program)
-    return is_valid and envelope.exit is None and _is_worker_valid(envelope.state, *worker)
+    return (
+        is_valid
+        and envelope.exit is None
+        and envelope.command is None
+        and _is_worker_valid(envelope.state, *worker)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -182,11 +206,13 @@ def read_proof(text: str | bytes) -> Proof:
 
 def trailers(proof: Proof) -> dict[str, str]:
     """Return the trailers that link a result to its job, proof and worker."""
+    attested = {trailer: proof.envelope.get(name) for name, trailer in _ATTESTED.items()}
     return {
         "Job-Id": BLAKE3 + proof.envelope["job_id"],
         "Proof-Of-Execution": BLAKE3 + proof.digest,
         "Worker-Id": proof.envelope["worker_id"],
         "Attest-Program": proof.envelope["attest_program"],
+        **{trailer: value for trailer, value in attested.items() if value is not None},
         "Attest-Sig": proof.signature,
     }
 
@@ -197,8 +223,12 @@ def faults_of(
     job_id: str,
     worker_key: str | None = None,
     trailers: Mapping[str, str] | None = None,
+    manifest: Any = None,
 ) -> list[str]:
-    """Return all faults of a proof of this job, by this worker and with these trailers if they are given."""
+    """Return all faults of a proof of this job.
+
+    If they are given, it must be by this worker, with these trailers and the environment of this manifest.
+    """
     envelope, signature = proof
     shape = _envelope_faults(envelope)
     faults = [*shape]
@@ -212,7 +242,31 @@ def faults_of(
             faults.append("the signature is not the worker's for this job and this envelope")
     if trailers is not None and not shape:
         faults += _trailer_faults(proof, trailers)
+    if manifest is not None and not shape:
+        faults += _attestation_faults(envelope, manifest)
     return faults
+
+
+def attestation_remarks(envelope: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[str]:
+    """Return what a valid proof of a command leaves open about what ran."""
+    if "command" not in manifest:
+        return []
+    if "attest_executable" not in envelope:
+        return ["the executable and the environment are not attested"]
+    if envelope["attest_executable"] is None:
+        return ["the executable is not attested: it did not run, was changed meanwhile, or was not hashed"]
+    return []
+
+
+def _attestation_faults(envelope: Mapping[str, Any], manifest: Any) -> list[str]:
+    if "attest_environment" not in envelope:
+        return []
+    if not isinstance(manifest, Mapping) or "command" not in manifest:
+        return ["it attests a command, and the manifest has none"]
+    expected = environment_hash(manifest)
+    if envelope["attest_environment"] == expected:
+        return []
+    return [f"attest_environment is {envelope['attest_environment']}, and the manifest's is {expected}"]
 
 
 def _signed_text(job_id: str, digest: str) -> bytes:
@@ -270,6 +324,13 @@ _FIELDS: Final[Fields] = {
     "v": (lambda value: type(value) is int and value == _VERSION, f"{_VERSION}"),
     "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
 }
+_COMMAND_FIELDS: Final[Fields] = {
+    **_FIELDS,
+    "attest_environment": (is_hash, HASH),
+    "attest_executable": (lambda value: value is None or is_hash(value), f"null, or {HASH}"),
+}
+"""The fields of the envelope of a command that says what ran; older ones and those of handlers do not."""
+_ATTESTED: Final = {"attest_executable": "Attest-Executable", "attest_environment": "Attest-Environment"}
 _OUTPUT_FIELDS: Final[Fields] = {
     "hash": (is_hash, HASH),
     "name": (is_word, WORD),
@@ -285,7 +346,8 @@ def output_faults(output: Output) -> list[str]:
 
 
 def _envelope_faults(envelope: Any) -> list[str]:
-    faults = shape_faults("the envelope", envelope, _FIELDS)
+    is_of_command = type(envelope) is dict and not envelope.keys().isdisjoint(_ATTESTED)
+    faults = shape_faults("the envelope", envelope, _COMMAND_FIELDS if is_of_command else _FIELDS)
     if faults:
         return faults
     faults = shape_faults("the runner", envelope["runner"], _RUNNER_FIELDS)
@@ -325,7 +387,7 @@ def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes
     It is canonical JSON: do not even add a line break. Raises `BadValue` if the proof has faults.
     """
     job_id = content_id(manifest)
-    if faults := faults_of(proof, job_id=job_id):
+    if faults := faults_of(proof, job_id=job_id, manifest=manifest):
         raise BadValue(f"the proof does not hold: {'; '.join(faults)}")
     artifacts: list[dict[str, Any]] = []
     for output in proof.envelope["outputs"]:
@@ -360,7 +422,8 @@ def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleC
     if not has_keys(value["proof"], Proof._fields):
         return BundleCheck([*faults, _NO_PROOF], [])
     proof = Proof(**value["proof"])
-    wrong = faults_of(proof, job_id=job_id, worker_key=worker_key, trailers=value["trailers"] or {})
+    given, manifest = value["trailers"] or {}, value["manifest"]
+    wrong = faults_of(proof, job_id=job_id, worker_key=worker_key, trailers=given, manifest=manifest)
     if wrong:
         return BundleCheck([*faults, *wrong], [])
     artifacts, remarks = _check_artifacts(value["artifacts"], proof.envelope["outputs"])
@@ -369,6 +432,8 @@ def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleC
             "the signature was checked with the key that the proof itself names: whether"
             f" {proof.envelope['worker_id']} is a worker of your mesh, only you can tell"
         )
+    if isinstance(manifest, Mapping):
+        remarks += attestation_remarks(proof.envelope, manifest)
     return BundleCheck([*faults, *artifacts], remarks)
 
 

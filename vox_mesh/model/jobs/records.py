@@ -23,6 +23,9 @@ ABORT: Final = "AbortJob"
 JOB_OPS: Final = (SCHEDULE, CLAIM, START, COMPLETE, YIELD, EXPIRE, ABORT)
 """The ops that change jobs."""
 
+INFERENCE: Final = "RecordInference"
+"""The op that records a model call of a running job."""
+
 EXEC: Final = "exec"
 """The kind of command jobs."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -10,7 +9,8 @@ import orjson
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, SCHEDULE, most_specific
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import READ_ERRORS, ROUTE, ChainReport, ChainWitness
+from vox_mesh.model.oplog.findings import ChainFinding
+from vox_mesh.model.oplog.verification import READ_ERRORS, ROUTE, ChainWitness
 
 _MAX_FINDINGS: Final = 1_000
 
@@ -70,15 +70,6 @@ def node_of(chain: str) -> str:
     return chain.partition("/")[0]
 
 
-class RouteFinding(NamedTuple):
-    """A completion, or a claim without one, that a route did not allow."""
-
-    chain: str
-    seq: int
-    op_id: str
-    what: str
-
-
 class RouteCheck:
     """Check claims against the routes: `learn` the kinds of all jobs, then `check` chain by chain."""
 
@@ -86,8 +77,8 @@ class RouteCheck:
         self._routes = routes
         self._patterns = routes.patterns
         self._kinds: dict[str, str] = {}
-        self._open: dict[tuple[str, str, Any], RouteFinding] = {}
-        self._findings: list[RouteFinding] = []
+        self._open: dict[tuple[str, str, Any], ChainFinding] = {}
+        self._findings: list[ChainFinding] = []
 
     @property
     def is_needed(self) -> bool:
@@ -109,7 +100,7 @@ class RouteCheck:
             routed_to = None if kind is None else self._routes.barred_from(kind, node_id, entry.id)
             if routed_to is not None:
                 what = f"its claim of job {job_id} was not allowed: {kind} was routed to {routed_to}"
-                finding = RouteFinding(entry.node_id, entry.seq, entry.op_id, what)
+                finding = ChainFinding(entry.node_id, entry.seq, entry.op_id, what)
                 self._open[entry.node_id, job_id, item.get("claim_token")] = finding
         for item in _items(entry, COMPLETE) if self._open else ():
             claim = self._open.pop((entry.node_id, str(item.get("job_id")), item.get("claim_token")), None)
@@ -117,7 +108,7 @@ class RouteCheck:
                 what = claim.what.replace("claim", "completion", 1)
                 self._findings.append(claim._replace(seq=entry.seq, op_id=entry.op_id, what=what))
 
-    def findings(self) -> list[RouteFinding]:
+    def findings(self) -> list[ChainFinding]:
         """Return what was found, after the last entry."""
         return [*self._findings, *self._open.values()]
 
@@ -126,20 +117,6 @@ def is_claim_of(entry: LogEntry, job_id: str, claim_token: Any) -> bool:
     """Return whether an entry claimed a job under this token."""
     items = _items(entry, CLAIM)
     return any((each.get("job_id"), each.get("claim_token")) == (job_id, claim_token) for each in items)
-
-
-def with_findings(reports: Sequence[ChainReport], findings: Sequence[RouteFinding]) -> list[ChainReport]:
-    """Return the reports on chains, each with the first finding on it unless it has another problem."""
-    first: dict[str, RouteFinding] = {}
-    for each in findings:
-        if each.chain not in first or each.seq < first[each.chain].seq:
-            first[each.chain] = each
-    return [
-        report._replace(problem=found.what, seq=found.seq, op_id=found.op_id)
-        if report.problem is None and (found := first.get(report.node_id)) is not None
-        else report
-        for report in reports
-    ]
 
 
 def _items(entry: LogEntry, kind: str) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ class ScheduledJob(NamedTuple):
     earliest_ms: int
     entry_id: int
     """The entry of the op in the log, or an earlier one."""
+    op_id: str
 
     def is_row(self, job: Job) -> bool:
         """Return whether the row of a job, with this id and seed, follows from the item."""
@@ -57,12 +58,12 @@ def jobs_scheduled_by(entries: Sequence[LogEntry]) -> dict[ScheduleKey, Schedule
                 payload = orjson.loads(entry.payload)
                 at_ms = payload["at_ms"]
                 for item in payload["jobs"]:
-                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms, entry.id)
+                    found[item["job_id"], item["seed"]] = _scheduled(item, at_ms, entry)
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
     return found
 
 
-def _scheduled(item: dict[str, Any], at_ms: int, entry_id: int) -> ScheduledJob:
+def _scheduled(item: dict[str, Any], at_ms: int, entry: LogEntry) -> ScheduledJob:
     del item["manifest"]  # it is large, and the id is its hash
-    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0), entry_id)
+    return ScheduledJob(item, max(at_ms, item.get("run_at_ms") or 0), entry.id, entry.op_id)

@@ -57,4 +57,6 @@ class Vitals(NamedTuple):
     written: int = 0
     waiting: int = 0
     replica_lag_ms: int | None = None
+    cpu_utilisation: float | None = None
+    gpu_utilisation: float | None = None
     faults: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ make it slower. It has no clock and no state of its own: both are inputs, record
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import MeshError
@@ -41,6 +41,9 @@ UNEASE: Final = (0.05, 0.08)
 STRAIN: Final = (0.12, 0.40)
 """The rate of overruns or broken promises at which the tempo gets slower. In between it stays."""
 
+SATURATED: Final = (0.9, 1.0)
+"""The utilisation of the machines at which nothing makes the tempo faster: they have no time left to give."""
+
 OCCUPIED: Final = (0.1, 0.4)
 """The busy share of the capacity below which a raised tempo comes down again."""
 
@@ -50,6 +53,8 @@ ENOUGH_OVERRUNS: Final = 3
 _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
 _DECISIVE_FIELDS: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
+_UTILISATIONS: Final = ("cpu_utilisation", "gpu_utilisation")
+_OPTIONAL_READINGS: Final = {"queue_by_kind", *_UTILISATIONS}
 _WORK: Final = "work"
 _BPM_DIGITS: Final = 4
 """The significant digits of a tempo."""
@@ -67,6 +72,9 @@ class Readings:
     overrun_rate: float
     broken_rate: float
     incident: str | None = None
+    queue_by_kind: Mapping[str, int] = field(default_factory=dict)
+    cpu_utilisation: float | None = None
+    gpu_utilisation: float | None = None
 
     @property
     def trouble(self) -> float:
@@ -77,7 +85,13 @@ class Readings:
     def pressure(self) -> float:
         """The weight for going faster, from 0 to 1: jobs wait for busy workers, and phases are kept."""
         waiting = self.queue_depth / self.places if self.places else 0.0
-        return _ramp(waiting, WAITING) * _ramp(self.utilisation, BUSY) * (1 - _ramp(self.trouble, UNEASE))
+        unhindered = (1 - _ramp(self.trouble, UNEASE)) * (1 - _ramp(self.saturation, SATURATED))
+        return _ramp(waiting, WAITING) * _ramp(self.utilisation, BUSY) * unhindered
+
+    @property
+    def saturation(self) -> float:
+        """The utilisation of the processors or of the GPUs, whichever is higher; 0 if unknown."""
+        return max(self.cpu_utilisation or 0.0, self.gpu_utilisation or 0.0)
 
     @property
     def strain(self) -> float:
@@ -292,7 +306,7 @@ def record(
         "at_ms": now_ms,
         "from_ms": from_ms,
         "policy": decisive(policy),
-        "readings": asdict(decision.inputs),
+        "readings": _readings_document(decision.inputs),
         "before": asdict(before),
         "after": asdict(decision.state),
         "bpm": decision.bpm,
@@ -300,6 +314,12 @@ def record(
         "is_change": decision.is_change,
         "reason": decision.reason,
     }
+
+
+def _readings_document(readings: Readings) -> dict[str, Any]:
+    """Return the readings; unknown ones are left out, since earlier versions did not record them."""
+    left_out = {name for name in _OPTIONAL_READINGS if getattr(readings, name) in (None, {})}
+    return {name: value for name, value in asdict(readings).items() if name not in left_out}
 
 
 def state_after(payload: JsonObject) -> ControlState:
@@ -322,12 +342,13 @@ def readings_of(payload: JsonObject) -> Readings:
         float(document["overrun_rate"]),
         float(document["broken_rate"]),
         document["incident"],
+        document.get("queue_by_kind", {}),
+        *(_optional_float(document.get(name)) for name in _UTILISATIONS),
     )
 
 
 def _parse_state(document: JsonObject) -> ControlState:
     # Canonical JSON writes 12.0 as 12.
-    ceiling_bpm = document["ceiling_bpm"]
     return ControlState(
         float(document["bpm"]),
         float(document["integral"]),
@@ -335,9 +356,13 @@ def _parse_state(document: JsonObject) -> ControlState:
         float(document["overrun_rate"]),
         float(document["broken_rate"]),
         document["changed_ms"],
-        None if ceiling_bpm is None else float(ceiling_bpm),
+        _optional_float(document["ceiling_bpm"]),
         document["ceiling_ms"],
     )
+
+
+def _optional_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 class Divergence(NamedTuple):

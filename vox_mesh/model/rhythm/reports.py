@@ -78,6 +78,17 @@ class MeshStanding:
     """The busy share of the capacity."""
     clock_distance_ms: int | None = None
     """The largest distance of a live node's clock from the database's."""
+    queue_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """Jobs waiting, of the 16 kinds with the most."""
+    cpu_utilisation: float | None = None
+    """The busy share of the processors, as a mean of the machines with live nodes."""
+    gpu_utilisation: float | None = None
+    """The busy share of the GPUs that answer, or `None`."""
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Self:
+        """Return the standing of a stored report; fields of later versions are left out."""
+        return cls(**{name: value for name, value in document.items() if name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,9 @@ class BarReport:
             self.overrun_rate or 0.0,
             self.promise_miss_rate or 0.0,
             incident,
+            standing.queue_by_kind,
+            _in_tenths(standing.cpu_utilisation),
+            _in_tenths(standing.gpu_utilisation),
         )
 
     # --- storage -----------------------------------------------------------------------------------
@@ -238,12 +252,17 @@ class BarReport:
             **document,
             "late": _parse_names(document["late"]),
             "missing": _parse_names(document["missing"]),
-            "standing": MeshStanding(**document["standing"]),
+            "standing": MeshStanding.of_document(document["standing"]),
             "suggestion": Suggestion(**document["suggestion"]),
             "alarms": tuple(Alarm(**alarm) for alarm in document["alarms"]),
             "kpis": Kpis(**document["kpis"]),
         }
         return cls(**made)
+
+
+def _in_tenths(share: float | None) -> float | None:
+    """Return a share for the tempo control, without the noise that would make every bar differ."""
+    return None if share is None else round(share, 1)
 
 
 def _parse_names(document: Mapping[str, Any]) -> Names:
@@ -365,6 +384,11 @@ class BarWatch:
     def begins_ms(self) -> int | None:
         """When the first watched bar began, or `None`."""
         return self._ended[0].start_ms if self._ended else self._since_ms
+
+    def begin(self, timeline: Timeline, now_ms: int) -> None:
+        """Record that this node watches from now on; a bar that has begun before does not count."""
+        self._ended.clear()
+        self._since_ms = self._observed_ms = timeline.window_at(now_ms - 1).end_ms
 
     def observe(self, timeline: Timeline, now_ms: int) -> None:
         """Record that this node watches now. The last bar before a gap was not seen to its end."""

@@ -57,14 +57,14 @@ class Checkpoints:
         window_ms, text = context.beat().window_ms, canonical(value)
         if self._last is not None and (window_ms, text) == self._last[:2]:
             return
-        checkpoint = Checkpoint(window_ms, text, str(context.clock.tick()))
+        checkpoint = Checkpoint(window_ms, text, context.tick())
         script = Script(Statement(_SQL["keep"], (*self._key, *checkpoint)), appendable=True)
         await context.store.write(script, timeout=WRITE_S)
         self._last = checkpoint
 
     def forget(self) -> Statement:
         """Return the statement that removes the checkpoint when its task is done."""
-        return Statement(_SQL["forget"], (*self._key, str(self._context.clock.tick())))
+        return Statement(_SQL["forget"], (*self._key, self._context.tick()))
 
     async def keep_state(self, reporter: StatusReporter) -> None:
         """Save the task's state, if there is a state function. Its failures are logged, not raised."""

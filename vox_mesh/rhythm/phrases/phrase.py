@@ -90,7 +90,6 @@ class Phrase:
         if self.cutoff is not None:
             raise BadValue("phrase was entered before: each runs once", hint="create another phrase")
         context = self._parts.context
-        _ = context.writer.identity  # load the identity first: the clock's timestamps carry it
         await self._read_history()
         if self._spec.start == "downbeat":
             bar = context.timeline.window_at(self.times.now_ms - 1)  # a bar that begins right now counts

@@ -15,6 +15,7 @@ from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry, TempoSource, median
 from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.context import RhythmContext
@@ -66,6 +67,7 @@ class Conductor:
         controller: TempoController,
         help_service: Help,
         nodes: Nodes,
+        host_load: HostLoad,
     ) -> None:
         self._context = context
         self._policies = policies
@@ -75,6 +77,7 @@ class Conductor:
         self._controller = controller
         self._help = help_service
         self._nodes = nodes
+        self._host_load = host_load
         self._pruner = RhythmPruner(context)
         self._joined_ms: int | None = None
         self._begun_ms = self._reported_ms = 0  # the last bar begun here, and the last one reported on
@@ -123,6 +126,7 @@ class Conductor:
         """Return whether this node has seen a complete bar, by the database's clock."""
         if self._joined_ms is None and self._context.clock.is_set:
             self._joined_ms = self._context.times.now_ms
+            self._bar_reporter.begin_watch()
         before = self._context.timeline.window_at(window.start_ms - 1)
         return self._joined_ms is not None and self._joined_ms <= before.start_ms
 
@@ -133,6 +137,7 @@ class Conductor:
             (self._announce_policy, "policy not announced"),
             (self._agree, "policies of other nodes not readable"),
             (self._help.close_due, "overdue promises not closed"),
+            (self._host_load.sample, "load of this machine not known"),
         ):
             await self._run_duty(duty, failure)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -16,9 +17,10 @@ from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.rhythm.context import RhythmContext
+from vox_mesh.rhythm.tempo.incidents import INCIDENT_DECLARED, Incident, Incidents
 from vox_mesh.rhythm.tempo.policies import OVERTAKEN, Policies
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script
+from vox_mesh.store.script import Op, Script, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +42,13 @@ class _LastDecision(NamedTuple):
 class TempoController:
     """Decides once per bar, on the leader. Its state is in the op log, where a new leader continues."""
 
-    def __init__(self, context: RhythmContext, policies: Policies, leadership: Leadership) -> None:
+    def __init__(
+        self, context: RhythmContext, policies: Policies, leadership: Leadership, incidents: Incidents
+    ) -> None:
         self._context = context
         self._policies = policies
         self._leadership = leadership
+        self._incidents = incidents
         self._last: _LastDecision | None = None
         self._token: int | None = None  # the fencing token under which `_last` was read
 
@@ -63,7 +68,10 @@ class TempoController:
         context.clock.refuse_if_off()
         await self._recall()
         head = self._policies.announced.head
-        before, readings = self._state(head), report.readings(_incident(report))
+        before, readings = (
+            self._state(head),
+            report.readings(_reason_to_freeze(report, await self._incidents.current())),
+        )
         entry = self._policies.next(head.policy, head.tempo.bpm, "")
         decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
         decided = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
@@ -75,9 +83,9 @@ class TempoController:
         try:
             await context.store.write(self._script(entry, canonical(payload), is_change=decision.is_change))
         except Refused as refused:
-            if refused.reason not in OVERTAKEN:
+            if refused.reason not in (*OVERTAKEN, INCIDENT_DECLARED):
                 raise
-            _log.info("tempo change dropped, another was announced: bpm=%g", decision.bpm)
+            _log.info("tempo change dropped: bpm=%g reason=%s", decision.bpm, refused.reason)
             return None
         self._last = decided
         if decision.is_change:
@@ -86,7 +94,9 @@ class TempoController:
         return decision
 
     def _script(self, entry: PlanEntry, payload: str, *, is_change: bool) -> Script:
-        announcement = self._policies.announcement(entry) if is_change else ()
+        announcement: Sequence[Statement] = ()
+        if is_change:
+            announcement = (self._incidents.refuse_if_declared(), *self._policies.announcement(entry))
         op = Op(TEMPO_DECISION, payload)
         return Script(self._leadership.guard(), *announcement, key=entry.op_id, op=op)
 
@@ -124,6 +134,8 @@ class TempoController:
         return list(control.replay(reversed(await self._read_decisions(last))))
 
 
-def _incident(report: BarReport) -> str | None:
+def _reason_to_freeze(report: BarReport, declared: Incident | None) -> str | None:
     """Return the incident that freezes the tempo, if any. A missing leader freezes it too."""
+    if declared is not None:
+        return f"declared: {declared.reason}" if declared.reason else "declared"
     return "alarm:" + ",".join(alarm.name for alarm in report.alarms) if report.alarms else None

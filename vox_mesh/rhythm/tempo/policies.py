@@ -112,9 +112,7 @@ class Policies:
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
             anchor_ms = plan.next_anchor_ms(context.times.now_ms, _MARGIN_MS, context.newest_ms + 1)
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
-        return replace(
-            entry, op_id=new_key(), hlc=str(context.clock.tick()), announced_ms=context.times.now_ms
-        )
+        return replace(entry, op_id=new_key(), hlc=context.tick(), announced_ms=context.times.now_ms)
 
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
         """Return the statements that announce an entry; refused if another came first or it is too late."""
@@ -156,7 +154,7 @@ class Policies:
         first = self.announced.entries[0]
         if not self._rows and first.policy != self._first.policy:
             entry = replace(
-                first, reason="of the leader's settings", op_id=new_key(), hlc=str(self._context.clock.tick())
+                first, reason="of the leader's settings", op_id=new_key(), hlc=self._context.tick()
             )
             await self._context.store.write(
                 self._script(entry, (refuse_if_announced(self._context), self._row(entry)))
@@ -185,7 +183,7 @@ class Policies:
         """Write which policy this node follows."""
         context, tempo = self._context, entry.tempo
         policy = (canonical(entry.policy.document()), tempo.bpm, tempo.bar_len, tempo.anchor_ms)
-        values = (*context.mesh, context.node_id, *policy, str(context.clock.tick()))
+        values = (*context.mesh, context.node_id, *policy, context.tick())
         await context.store.write(Script(Statement(_SQL["record_pulse"], values)))
 
     async def read_pulses(self) -> dict[str, PlanEntry]:

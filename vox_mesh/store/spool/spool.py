@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
@@ -29,6 +29,18 @@ CREATE TABLE IF NOT EXISTS refused (
 );
 """
 
+_OPS: Final = """
+WITH texts AS (
+    SELECT 0 AS part, seq, CAST(script AS TEXT) AS script, reason FROM refused
+    UNION ALL
+    SELECT 1, seq, CAST(script AS TEXT), NULL FROM kept
+)
+SELECT script ->> '$.key', script ->> '$.op[1]', reason
+FROM texts WHERE script ->> '$.op[0]' = ? ORDER BY part, seq LIMIT ?
+"""
+
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
@@ -38,6 +50,14 @@ class SpoolStatus:
     bytes: int
     oldest_ms: int | None
     refused: int
+
+
+class SpooledOp(NamedTuple):
+    """A spooled op: its payload as JSON, and why the database refused it, if it did."""
+
+    op_id: str
+    payload: str
+    reason: str | None
 
 
 class Spool:
@@ -111,6 +131,10 @@ class Spool:
         """Return the contents of this spool."""
         return _status(self._connection)
 
+    def ops(self, kind: str, limit: int) -> list[SpooledOp]:
+        """Return the first ops of a kind: refused ones, then those to replay, in order."""
+        return _ops(self._connection, kind, limit)
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
@@ -118,12 +142,21 @@ class Spool:
 
 def status_of(path: Path) -> SpoolStatus:
     """Return the contents of a spool file, which another process may own."""
+    return _read(path, _status, SpoolStatus(0, 0, None, 0))
+
+
+def ops_of(path: Path, kind: str, limit: int) -> list[SpooledOp]:
+    """Return the ops of a kind in a spool file, which another process may own, as `Spool.ops` does."""
+    return _read(path, lambda connection: _ops(connection, kind, limit), [])
+
+
+def _read(path: Path, query: Callable[[sqlite3.Connection], Result], nothing: Result) -> Result:
     address = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'refused'").fetchone():
-                return SpoolStatus(0, 0, None, 0)  # its owner is still creating it
-            return _status(connection)
+                return nothing  # its owner is still creating it
+            return query(connection)
     except sqlite3.Error as error:
         raise DatabaseFault(
             f"the spool {path} can't be read: {error}", hint="if it is damaged, move it away"
@@ -136,6 +169,10 @@ def _status(connection: sqlite3.Connection) -> SpoolStatus:
     ).fetchone()
     refused = connection.execute("SELECT count(*) FROM refused").fetchone()[0]
     return SpoolStatus(depth, size, oldest, refused)
+
+
+def _ops(connection: sqlite3.Connection, kind: str, limit: int) -> list[SpooledOp]:
+    return [SpooledOp(*row) for row in connection.execute(_OPS, (kind, limit))]
 
 
 def encode(script: Script) -> bytes:

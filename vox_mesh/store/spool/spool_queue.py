@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from vox_mesh.errors import MeshError, OutcomeUnknown, ScriptFailed
 from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.script import Script, Verdict
-from vox_mesh.store.spool.spool import Spool, SpoolStatus
+from vox_mesh.store.spool.spool import Spool, SpooledOp, SpoolStatus
 from vox_mesh.store.write.in_flight import PendingWrite
 from vox_mesh.store.write.retry import backoff_s
 
@@ -79,6 +79,10 @@ class SpoolQueue:
         """Return the contents of the spool."""
         return await self._disk.do(self._spool.status)
 
+    async def ops(self, kind: str, limit: int) -> list[SpooledOp]:
+        """Return the first spooled ops of a kind, as `Spool.ops` does."""
+        return await self._disk.do(lambda: self._spool.ops(kind, limit))
+
     def take(self, writes: Sequence[PendingWrite]) -> None:
         """Spool the writes in this order, and answer each caller when its scripts are on disk."""
         if self.is_empty:
@@ -136,13 +140,14 @@ class SpoolQueue:
             if isinstance(verdict, MeshError) and not isinstance(verdict, ScriptFailed):
                 raise verdict  # it was not tried; scripts that were applied return the same answer again
         refused = [
-            (seq, verdict.line)
-            for (seq, _), verdict in zip(kept, verdicts, strict=True)
+            (seq, script.key, verdict.line)
+            for (seq, script), verdict in zip(kept, verdicts, strict=True)
             if isinstance(verdict, MeshError)
         ]
-        for seq, reason in refused:
-            _log.error("spooled script refused: seq=%d reason=%s", seq, reason)
-        await self._disk.do(lambda: self._spool.finish(kept[-1][0], refused))
+        for seq, key, reason in refused:
+            _log.error("spooled script refused: seq=%d key=%s reason=%s", seq, key, reason)
+        reasons = [(seq, reason) for seq, _, reason in refused]
+        await self._disk.do(lambda: self._spool.finish(kept[-1][0], reasons))
         return len(kept)
 
     def _mark_empty_if_idle(self) -> None:

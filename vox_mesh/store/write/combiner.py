@@ -127,7 +127,7 @@ class Combiner:
             if sink is not None and (obstacle or not sink.is_empty) and write.can_spool:
                 sink.take((write,))  # behind the writes already spooled
             elif obstacle is not None:
-                raise obstacle
+                raise self._refusal(obstacle, write)
             else:
                 if self._alarm is None or deadline < self._alarm_at:
                     self._watch_deadline(deadline)
@@ -292,7 +292,14 @@ class Combiner:
         """Spool the appendable writes and fail all others, because the circuit opened."""
         self.divert_to_spool(in_flight.writes)
         for write in (*in_flight.writes, *self._queue):
-            write.fail(_error_for_caller(error, write, in_flight if write in in_flight.writes else None))
+            refusal = self._refusal(error, write)
+            write.fail(_error_for_caller(refusal, write, in_flight if write in in_flight.writes else None))
+
+    def _refusal(self, error: MeshError, write: PendingWrite) -> MeshError:
+        """Return the error of a write that the open circuit refuses: it says why it was not spooled."""
+        if self._spool_sink is None or write.is_replay or not isinstance(error, CircuitOpen):
+            return error
+        return CircuitOpen(f"{error}; this write needs an answer, so it is not spooled", hint=error.hint)
 
     def divert_to_spool(self, under_way: Sequence[PendingWrite] | None = None) -> None:
         """Move all appendable writes to the spool, in order."""
