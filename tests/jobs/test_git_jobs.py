@@ -303,11 +303,19 @@ async def test_a_hostile_repository_runs_nothing(
 
 
 async def test_a_planted_row_does_not_become_a_job_elsewhere(node: MeshNode, repository: Repository) -> None:
-    (genuine, planted) = await scheduled(node, 2, "later")
-    await node.store.write(
-        Script(Statement("UPDATE jobs SET seed = 'x' WHERE job_id = ?1", (planted.job_id,)))
-    )
+    (changed,) = await done(node, 1)
+    genuine, planted, unreadable = await scheduled(node, 3, "later")
+    for change, job_id in (
+        ("seed = 'x'", planted.job_id),
+        ("manifest = replace(manifest, 'double', 'triple')", changed),
+        ("manifest = '{'", unreadable.job_id),
+    ):
+        await node.store.write(Script(Statement(f"UPDATE jobs SET {change} WHERE job_id = ?1", (job_id,))))
     node.jobs.authorship.forget()
     report = await exported(node, repository)
-    assert report.refused == [(planted.job_id, "no op signed by its author schedules it")]
+    assert dict(report.refused) == {
+        planted.job_id: "no op signed by its author schedules it",
+        changed: "its manifest is that of another job",
+        unreadable.job_id: "its manifest is that of another job",
+    }
     assert [*refs(repository)] == [f"{_NAMES}{genuine.job_id}/manifest"]

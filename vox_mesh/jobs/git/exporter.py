@@ -26,11 +26,13 @@ from vox_mesh.model.documents.documents import has_keys
 from vox_mesh.model.jobs.git_refs import JobRef, RefKind
 from vox_mesh.model.jobs.proof import Proof, faults_of
 from vox_mesh.model.jobs.records import HELD, Job
+from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 
 _PAGE: Final = 500
 _MAX_STREAM_BYTES: Final = 64 * 2**20
 _MAX_READS: Final = 64
 _MAX_TRIES: Final = 10
+_RETRY_DELAY_S: Final = 0.02
 
 
 @dataclass
@@ -80,9 +82,6 @@ class JobExporter:
         return self._report
 
     def _is_due(self, job: Job, refs: JobRefs) -> bool:
-        if job.fault is not None:
-            self._refuse(job, job.fault)
-            return False
         if refs.find(job.job_id, RefKind.MANIFEST) is None:
             return True
         if job.has_ended:
@@ -102,7 +101,7 @@ class JobExporter:
                 raise
             middle = len(job_ids) // 2
             return await self._export(job_ids[middle:], await self._export(job_ids[:middle], refs))
-        jobs = await self._genuine([job for job in found.values() if job.fault is None], refs)
+        jobs = await self._genuine([job for job in found.values() if self._is_readable(job)], refs)
         proofs = await self._proofs([job for job, _ in jobs], items)
         exported: list[_Exported] = []
         size = 0
@@ -120,6 +119,16 @@ class JobExporter:
         return await self._write(exported, refs)
 
     # --- what is exported ------------------------------------------------------------------------
+
+    def _is_readable(self, job: Job) -> bool:
+        fault = job.fault or (None if has_own_manifest(job) else "its manifest is that of another job")
+        try:
+            _ = job.core
+        except BadValue as error:
+            fault = fault or str(error)
+        if fault is not None:
+            self._refuse(job, fault)
+        return fault is None
 
     async def _genuine(self, jobs: Sequence[Job], refs: JobRefs) -> list[tuple[Job, int | None]]:
         """Return the jobs that their authors scheduled, with their earliest start if they have one.
@@ -158,7 +167,7 @@ class JobExporter:
                 proofs.append("the op that completed it has no proof that can be read")
             else:
                 proof = Proof(**given)
-                faults = faults_of(proof, job_id=job.job_id)
+                faults = faults_of(proof, job_id=job.job_id, manifest=job.core)
                 if not faults and not await self._keys.has_signed(proof):
                     faults = [f"{proof.envelope['worker_id']} is no key of {proof.envelope['node_id']}"]
                 if not faults and proof.envelope["state"] != job.state:
@@ -199,12 +208,13 @@ class JobExporter:
     async def _write(self, exported: Sequence[_Exported], refs: JobRefs) -> JobRefs:
         exported = await self._with_bodies(exported)
         for attempt in range(1, _MAX_TRIES + 1):
-            updates = await self._updates(exported, refs)
             try:
+                updates = await self._updates(exported, refs)
                 await self._repository.update_refs(updates)
             except RefsChanged:
                 if attempt == _MAX_TRIES:
                     raise
+                await asyncio.sleep(_RETRY_DELAY_S * attempt)
                 refs = JobRefs(await self._repository.refs())
             else:
                 self._report.created += sum(each.new is not None for each in updates)
@@ -230,11 +240,7 @@ class JobExporter:
         job, run_at_ms, claim, proof, bodies = exported
         manifest = refs.find(job.job_id, RefKind.MANIFEST)
         if manifest is None:
-            try:
-                manifest = stream.add(manifest_commit(job, run_at_ms))
-            except BadValue as error:
-                self._refuse(job, str(error))
-                return
+            manifest = stream.add(manifest_commit(job, run_at_ms))
             created[JobRef(job.job_id, RefKind.MANIFEST)] = manifest
         if claim is not None:
             ref = JobRef(job.job_id, RefKind.CLAIM, claim.worker_id)

@@ -23,6 +23,7 @@ _MAX_ERROR_BYTES: Final = 2**16
 _MAX_FLUSHED_REFS: Final = 64
 _PIECE: Final = 2**16
 _MAX_SHOWN: Final = 300
+_SAME_PACK: Final = "keep file"  # packs of the same objects have the same name
 
 _OVERRIDES: Final = (
     *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.logAllRefUpdates=false"),
@@ -147,14 +148,22 @@ class GitRepository:
     # --- writing ---------------------------------------------------------------------------------
 
     async def write_objects(self, stream: bytes) -> dict[int, str]:
-        """Write the objects of a fast-import stream, and return the id of each commit by its mark."""
+        """Write the objects of a fast-import stream, and return the id of each commit by its mark.
+
+        Raises `RefsChanged` if another process is about to write the same objects.
+        """
         with tempfile.TemporaryDirectory(prefix="vox-mesh-git-") as folder:
             marks = Path(folder) / "marks"
-            await self._run(
-                *("fast-import", "--quiet", "--done", "--date-format=raw", f"--export-marks={marks}"),
-                stdin=stream,
-                limit=_MAX_MARKS_BYTES,
-            )
+            try:
+                await self._run(
+                    *("fast-import", "--quiet", "--done", "--date-format=raw", f"--export-marks={marks}"),
+                    stdin=stream,
+                    limit=_MAX_MARKS_BYTES,
+                )
+            except GitFailed as error:
+                if _SAME_PACK not in str(error):
+                    raise
+                raise RefsChanged("another process writes the same jobs", hint="run it again") from None
             lines = (await asyncio.to_thread(marks.read_text)).splitlines()
         pairs = (line.removeprefix(":").split(" ") for line in lines)
         return {int(mark): object_id for mark, object_id in pairs}
