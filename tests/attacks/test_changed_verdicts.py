@@ -145,6 +145,26 @@ async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
     assert other.jobs.authorship.forged == 0
 
 
+async def test_a_job_whose_end_is_not_sealed_yet_is_looked_at_again_without_a_change(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    row = await take(owner, "late")
+    expire_lease(hostile, row)
+    await expire(owner)
+    item = {"job_id": row.job_id, "claim_token": 1, "state": "succeeded", "exit_code": 0}
+    with pytest.raises(Refused, match="stale_claim"):
+        await owner.store.write(owner.jobs.transitions.complete([item]))
+    await other.store.synced()
+    other.worker.handles("build")(lambda _: None)
+    async with other.worker.running(concurrency=1):
+        async with asyncio.timeout(PATIENCE_S):
+            while not other.jobs.authorship.doubted_count:
+                await other.worker._claim_loop.run_once()
+        assert 0 < ((await other.worker._claim_loop.run_once()).delay_s or 0) <= 2
+        await owner.store.write(owner.oplog.seal_script())
+        assert (await other.jobs.wait(row, timeout=PATIENCE_S)).state == "succeeded"
+
+
 async def test_verifying_a_job_reports_a_refused_completion_that_is_marked_as_accepted(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:

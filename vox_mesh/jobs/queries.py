@@ -14,6 +14,7 @@ from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.json_text import COUNTER_LIMIT, read_stored
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
@@ -209,12 +210,22 @@ class JobQueries:
         return await self._read_jobs("ready", (json(kinds), self._clock.now_ms), limit)
 
     async def claimable(
-        self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        at_ms: int,
+        but_of: Sequence[str],
+        policy_roots: PolicyRoots | None = None,
     ) -> ClaimableJobs:
-        """Return jobs claimable at a time, by priority and then by age, without those of some accounts."""
+        """Return jobs claimable at a time, by priority and then by age, without those of some accounts.
+
+        If policy roots are given, only jobs with one of them are returned.
+        """
         values = (json(kinds), at_ms, limit)
-        if but_of:
-            rows = await self._read("claimable_but", *values, json(but_of))
+        if but_of or policy_roots is not None:
+            roots = None if policy_roots is None else json(policy_roots)
+            rows = await self._read("claimable_but", *values, json(but_of), roots)
         else:
             rows = await self._read("claimable", *values)
         jobs = [Claimable._make(row) for row in rows if _is_claimable(*row)]

@@ -46,7 +46,7 @@ class JobContext:
         notebook: Notebook,
         limits: AttemptLimits | None,
         resumed: Any,
-        read_results: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
+        read_results: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
         self.job: Final = job
         self.core: Final = core
@@ -79,9 +79,7 @@ class JobContext:
 
     async def results(self) -> dict[str, Any]:
         """Return the results of the predecessors that have succeeded, by name in a workflow or by id."""
-        after = self.core.get("after", ())
-        names = [each if isinstance(each, str) else each.get("job") for each in after]
-        return await self._read_results([name for name in names if name is not None])
+        return await self._read_results()
 
     # --- reporting -------------------------------------------------------------------------------
 

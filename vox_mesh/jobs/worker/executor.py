@@ -22,7 +22,6 @@ from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import Work, WorkerLimits
-from vox_mesh.jobs.workflows import bind_outputs
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
@@ -177,13 +176,13 @@ class Executor:
 
     async def _prepare(self, job: Job) -> JobContext:
         """Return the context of an attempt, with its limits and the checkpoint of an earlier attempt."""
-        core = await bind_outputs(job.core, self._jobs)
+        core = await self._jobs.predecessor_results.bind(job)
         checkpoints = self._jobs.checkpoints
         notebook = Notebook(self._store, job, checkpoints)
         resumed = await checkpoints.resumed(job) if job.attempts > 1 else None
         limits = await self._limits.of(job, core, notebook)
         store, clock = self._store, self._jobs.clock
-        read_results = self._jobs.results_of
+        read_results = partial(self._jobs.predecessor_results.read, job)
         return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed, read_results)
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
