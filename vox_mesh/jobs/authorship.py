@@ -180,6 +180,13 @@ class JobAuthorship:
         (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
         return is_genuine
 
+    async def scheduled_as(self, jobs: Sequence[Job]) -> list[ScheduledJob | None]:
+        """Return how the author of each job scheduled it; `None` if no op that its author signed does."""
+        placed = [await self._queries.placed(job) for job in jobs]
+        are_genuine = await self._are_scheduled(placed)
+        pairs = zip(jobs, are_genuine, strict=True)
+        return [self._scheduled_as(job) if is_genuine else None for job, is_genuine in pairs]
+
     def doubt(self, job: Job, reason: str) -> None:
         """Leave a job alone for a while, because the table says what no authentic op says."""
         self._set_aside(job, _Doubt(reason))

@@ -212,6 +212,11 @@ class Jobs:
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
+    async def check_clock(self) -> None:
+        """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
+        await self._nodes.now_ms()
+        self.clock.refuse_if_off()
+
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
         known = await self.spooled.job_ids(external_references(manifests))
