@@ -262,6 +262,7 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     clock_distance_ms INTEGER NOT NULL,  -- its own clock minus the database's
     machine_id        TEXT    NOT NULL,
     place             TEXT    NOT NULL,  -- the slot: one live process at a time, by a lock of the OS
+    policy_roots TEXT,  -- JSON array: the policy roots of which it runs jobs; NULL: any
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 

@@ -531,11 +531,13 @@ CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
--- The same without jobs charged to the accounts in ?6.
+-- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     READY AND coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
         NOT IN (SELECT value FROM json_each(?6))
+    AND (?7 IS NULL OR iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.policy_root'
+        IN (SELECT value FROM json_each(?7)))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
@@ -585,6 +587,18 @@ CROSS JOIN PRIORITIES
 
 -- name: standing
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
+-- name: standing_after
+-- Jobs in the order of scheduling, after a position (?3).
+SELECT STANDING FROM jobs WHERE OF_MESH AND id > ?3 ORDER BY id LIMIT ?4
+
+-- name: completions
+-- The items of jobs (?3) in the ops (?4) that completed them. Values of other types are planted.
+SELECT i.value ->> 'job_id' AS job_id, i.value AS item
+FROM agent_oplog CROSS JOIN json_each(payload, '$.jobs') AS i
+WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'CompleteJob' AND accepted = 1
+  AND typeof(payload) = 'text' AND json_valid(payload)
+  AND i.value ->> 'job_id' IN (SELECT value FROM json_each(?3))
 
 -- name: still_open
 -- Of some jobs, the ones that have not ended.

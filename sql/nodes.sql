@@ -100,11 +100,11 @@ iif(typeof(beats) = 'integer' AND beats < 9007199254740991, beats + 1, 1)
 INSERT INTO mesh_heartbeats (
     scope_id, repository_id, node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms,
     progressing_ms, left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
-    load, clock_distance_ms, machine_id, place
+    load, clock_distance_ms, machine_id, place, policy_roots
 )
 SELECT ?1, ?2, ?3, ?4, incarnation, 1, NOW_MS, ?5,
     ?6, NULL, NOW_MS, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
-    ?16, ?17, ?18, ?19
+    ?16, ?17, ?18, ?19, ?20
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 ON CONFLICT DO UPDATE SET
     agent_id = excluded.agent_id,
@@ -116,7 +116,7 @@ ON CONFLICT DO UPDATE SET
     version = excluded.version, control_addr = excluded.control_addr, public_key = excluded.public_key,
     kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
-    place = excluded.place
+    place = excluded.place, policy_roots = excluded.policy_roots
 
 -- name: announce_address
 INSERT INTO node_addresses (scope_id, repository_id, node_id, control_addr, token_id, machine_id, signature)
@@ -203,7 +203,8 @@ AND typeof(activity) = 'text' AND typeof(host) = 'text' AND typeof(version) = 't
 AND typeof(control_addr) IN ('text', 'null') AND typeof(public_key) = 'text'
 AND json_valid(kinds) AND typeof(kinds) = 'text' AND json_type(iif(json_valid(kinds), kinds, '0')) = 'array'
 AND typeof(capacity) = 'integer' AND typeof(load) = 'integer'
-AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text')
+AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text'
+AND typeof(policy_roots) IN ('text', 'null'))
 
 -- part: VITALS
 CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
@@ -212,6 +213,6 @@ iif(json_valid(faults), faults, NULL)
 -- name: nodes
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
     started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place, VITALS
+    clock_distance_ms, machine_id, place, policy_roots, VITALS
 FROM mesh_heartbeats LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3)) AND IS_NODE

@@ -29,6 +29,7 @@ from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
+from vox_mesh.model.jobs.policy_roots import parse_policy_roots
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
@@ -196,9 +197,11 @@ class MeshNode(Mesh):
             reconciler=reconciler,
             leases=leases,
             finisher=finisher,
-            limits=WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
+            limits=WorkerLimits(self.rhythm.parts, self._monotonic),
             policy=open_exec_policy(settings) if settings.worker_exec else None,
+            policy_roots=parse_policy_roots(settings.worker_policy_roots),
             send_heartbeat=self._heartbeat.run_once,
+            chance=self._chance,
         )
 
     def _create_server(self, settings: Settings) -> NodeServer:

@@ -33,6 +33,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_WORKER_EXEC_SANDBOX": ("worker_exec_sandbox", "bwrap", Sandbox.BWRAP),
     "VOX_WORKER_EXEC_LIMITS": ("worker_exec_limits", "as=4G", "as=4G"),
     "VOX_WORKER_EXEC_SECRETS": ("worker_exec_secrets", "API_KEY", "API_KEY"),
+    "VOX_WORKER_POLICY_ROOTS": ("worker_policy_roots", f"sha256:{'ab' * 32}", f"sha256:{'ab' * 32}"),
     "VOX_WORKER_CONCURRENCY": ("worker_concurrency", "3", 3),
     "VOX_MESH_TEMPO_POLICY": ("tempo_policy", "/etc/vox/tempo.yaml", Path("/etc/vox/tempo.yaml")),
     "VOX_MESH_RATES": ("rates", "/etc/vox/rates.yaml", Path("/etc/vox/rates.yaml")),

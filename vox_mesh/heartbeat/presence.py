@@ -59,6 +59,7 @@ class Activity:
     load: int = 0
     consuming_ms: int | None = None
     progressing_ms: int | None = None
+    policy_roots: list[str] | None = None
 
 
 class Presence:
@@ -137,6 +138,7 @@ class Presence:
             self._clock.distance_ms if self._clock.is_set else 0,
             machine_id(),
             self._place,
+            None if activity.policy_roots is None else orjson.dumps(activity.policy_roots).decode(),
         )
         return Statement(_SQL["heartbeat"], values)
 

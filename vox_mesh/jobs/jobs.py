@@ -15,21 +15,19 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
-    JobNotSucceeded,
-    NotAuthentic,
     OutcomeUnknown,
     Refused,
 )
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
-from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
+from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
-from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -40,8 +38,6 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
-from vox_mesh.model.jobs.scheduled_job import has_own_manifest
-from vox_mesh.model.jobs.workflow_run import name_in_workflow
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
@@ -69,7 +65,7 @@ _MAX_NAMED: Final = 10
 
 _REFUSALS: Final = {
     "ulid_taken": ("the ULID is taken by another job", "omit `ulid`, or choose another"),
-    "unknown_predecessor": ("a predecessor does not exist", "schedule it first, or in the same call"),
+    "unknown_predecessor": ("a predecessor does not exist", "schedule it first, or pass `defer`"),
     "predecessor_failed": (
         "a predecessor has failed, was aborted or was refused",
         "retry it and name the new job, or wait for its end with `when: end`",
@@ -118,6 +114,7 @@ class Jobs:
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
+        self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
@@ -145,6 +142,7 @@ class Jobs:
         budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
+        defer: bool = False,
     ) -> Scheduled:
         """Schedule a job for a handler, as `schedule_all` does."""
         fields = {
@@ -162,18 +160,19 @@ class Jobs:
             "payload": payload,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new)
+        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new, defer=defer)
         return scheduled
 
     async def schedule_all(
-        self, manifests: Sequence[Manifest], *, new: bool = True, spool: bool = True
+        self, manifests: Sequence[Manifest], *, new: bool = True, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:
         """Schedule jobs atomically. They may name each other in `after`, by their ULIDs.
 
         The result is in dependency order: predecessors first.
         With `new=False`, a manifest that was scheduled before is the same job. While the database is
         unreachable they are spooled, and scheduled once and in order when it is back; with `spool=False`,
-        `DatabaseUnavailable` is raised.
+        `DatabaseUnavailable` is raised. With `defer`, `after` may name jobs by full ids that are not
+        scheduled yet.
         """
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
@@ -181,10 +180,10 @@ class Jobs:
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
         items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
-        return await self._schedule(await in_slices(items), new=new, spool=spool)
+        return await self._schedule(await in_slices(items), new=new, spool=spool, defer=defer)
 
     async def _schedule(
-        self, items: Sequence[Item], *, new: bool = False, spool: bool = True
+        self, items: Sequence[Item], *, new: bool = False, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:
         if not items:
             return []
@@ -193,7 +192,7 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.transitions.schedule(list(by_id.values()), can_spool=spool)
+        script = self.transitions.schedule(list(by_id.values()), can_spool=spool, defers=defer)
         is_spooled = (await self._write(script)).spooled
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
@@ -214,6 +213,11 @@ class Jobs:
         jobs = [(item, found[item["job_id"]]) for item in items]
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
+
+    async def check_clock(self) -> None:
+        """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
+        await self._nodes.now_ms()
+        self.clock.refuse_if_off()
 
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
@@ -261,8 +265,8 @@ class Jobs:
         """
         manifests = [_retry_manifest(job) for job in jobs]
         retries = {job.job_id: each.content_id for job, each in zip(jobs, manifests, strict=True)}
-        predecessors = [_predecessors(job) for job in jobs]
-        retries |= await self._retries({name for names in predecessors for name in names} - retries.keys())
+        predecessors = [await self.predecessor_results.conditions_named_by(job) for job in jobs]
+        retries |= await self._retries({name for names in predecessors for name in names}, retries)
         items = []
         for manifest, names in zip(manifests, predecessors, strict=True):
             item = self.item(manifest)
@@ -276,17 +280,24 @@ class Jobs:
         tracing.record_jobs("job retry", spans, began)
         return scheduled
 
-    async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Return the existing retries of these jobs, by old id, without retries that failed themselves."""
-        found = await self.queries.find_all(job_ids, fresh=True)
-        unsuccessful = {job_id: job for job_id, job in found.items() if job.state in UNSUCCESSFUL}
-        retries = {job_id: _retry_manifest(job).content_id for job_id, job in unsuccessful.items()}
-        existing = await self.queries.standing(retries.values())
-        return {
-            old: new
-            for old, new in retries.items()
-            if new in existing and existing[new].state not in UNSUCCESSFUL
-        }
+    async def _retries(self, job_ids: Iterable[str], planned: Mapping[str, str]) -> dict[str, str]:
+        """Return the last retries of these jobs, by old id: planned ones, and others that have not failed."""
+        retries: dict[str, str] = {}
+        last = {job_id: job_id for job_id in job_ids}
+        while last:
+            found = await self.queries.find_all(last.values(), fresh=True)
+            retries |= {old: planned[job_id] for old, job_id in last.items() if job_id in planned}
+            later: dict[str, str] = {}
+            for old, job_id in last.items():
+                job = found.get(job_id)
+                if job is None or old in retries:
+                    continue
+                if job.state in UNSUCCESSFUL:
+                    later[old] = _retry_manifest(job).content_id
+                elif job_id != old:
+                    retries[old] = job_id
+            last = later
+        return retries
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -381,41 +392,6 @@ class Jobs:
         """
         return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
 
-    async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id.
-
-        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job.
-        """
-        found = await self.queries.find_all(job_ids, fresh=True)
-        ends = await self.authorship.ends.find(found)
-        results: dict[str, Any] = {}
-        for job_id, job in found.items():
-            end = ends.get(job_id)
-            if (job if end is None else end).state == JobState.SUCCEEDED:
-                result = await self._signed_result(job, end)
-                results[name_in_workflow(job.core) or job_id] = result
-        return results
-
-    async def signed_result(self, reference: str) -> tuple[str, Any]:
-        """Return the id and the result of an ended job, as signed ops have its name and its output.
-
-        Raises `NotAuthentic` if its row says otherwise, and `JobNotSucceeded` if it did not succeed.
-        """
-        job = await self.queries.find(reference, fresh=True)
-        if not await self.authorship.is_scheduled(job):
-            raise NotAuthentic(f"no op signed by its author schedules job {job.job_id} as the table has it")
-        ends = await self.authorship.ends.find([job.job_id])
-        return job.job_id, await self._signed_result(job, ends.get(job.job_id))
-
-    async def _signed_result(self, job: Job, end: JobEnd | None) -> Any:
-        if end is None:
-            raise NotAuthentic(f"no signed op has ended job {job.job_id} as the table has it")
-        if end.state is not JobState.SUCCEEDED:
-            raise JobNotSucceeded(f"job {job.job_id} is {end.state}")
-        if not has_own_manifest(job):
-            raise NotAuthentic(f"the manifest of job {job.job_id} was changed")
-        return await read_signed_result(job.core, end, self._read_artifact)
-
     # --- deprecated ------------------------------------------------------------------------------
 
     @property
@@ -478,12 +454,6 @@ def _retry_manifest(job: Job) -> Manifest:
     if job.lease_ms is not None:
         options["lease"] = timedelta(milliseconds=job.lease_ms)
     return Manifest.of_core(job.core).model_copy(update=options)
-
-
-def _predecessors(job: Job) -> dict[str, str]:
-    """Return the ids of a job's predecessors and the condition of each."""
-    after = Manifest.of_core(job.core).after or ()
-    return {each.job: each.when.value for each in after if each.job is not None}
 
 
 def _name(reference: Reference) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
-from vox_mesh.model.base.json_text import COUNTER_LIMIT
+from vox_mesh.model.base.json_text import COUNTER_LIMIT, read_stored
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
@@ -143,6 +144,20 @@ class JobQueries:
         rows = await self._read("standing", json(job_ids), fresh=True)
         return {row["job_id"]: Job.of_row(row) for row in rows}
 
+    async def standing_after(self, position: int, limit: int) -> list[Job]:
+        """Return the jobs after a position, oldest first and without manifests."""
+        return self._jobs(await self._read("standing_after", position, limit, fresh=True))
+
+    async def completions(self, jobs: Iterable[Job]) -> dict[str, Mapping[str, Any]]:
+        """Return by job the item of the op that completed it; the ones that ended otherwise have none.
+
+        Whether the op is authentic is not checked.
+        """
+        ended = [job for job in jobs if job.ended_ms is not None]
+        ops = json(dict.fromkeys(job.last_op for job in ended))
+        rows = await self._read("completions", json(job.job_id for job in ended), ops, fresh=True)
+        return {row["job_id"]: read_stored(row["item"]) for row in rows}
+
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
         """Return the ids of the jobs that exist and are not terminal."""
         return [row[0] for row in await self._read("still_open", json(job_ids))]
@@ -195,12 +210,22 @@ class JobQueries:
         return await self._read_jobs("ready", (json(kinds), self._clock.now_ms), limit)
 
     async def claimable(
-        self, kinds: Sequence[str], limit: int, *, at_ms: int, but_of: Sequence[str]
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        at_ms: int,
+        but_of: Sequence[str],
+        policy_roots: PolicyRoots | None = None,
     ) -> ClaimableJobs:
-        """Return jobs claimable at a time, by priority and then by age, without those of some accounts."""
+        """Return jobs claimable at a time, by priority and then by age, without those of some accounts.
+
+        If policy roots are given, only jobs with one of them are returned.
+        """
         values = (json(kinds), at_ms, limit)
-        if but_of:
-            rows = await self._read("claimable_but", *values, json(but_of))
+        if but_of or policy_roots is not None:
+            roots = None if policy_roots is None else json(policy_roots)
+            rows = await self._read("claimable_but", *values, json(but_of), roots)
         else:
             rows = await self._read("claimable", *values)
         jobs = [Claimable._make(row) for row in rows if _is_claimable(*row)]

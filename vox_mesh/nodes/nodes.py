@@ -59,6 +59,7 @@ class Node(NamedTuple):
     clock_distance_ms: int
     machine_id: str
     place: str
+    policy_roots: str | None
     written: int | None
     waiting: int | None
     replica_lag_ms: int | None

@@ -12,6 +12,7 @@ from typing import Final
 from vox_mesh.jobs.exec.isolation import choose_isolation
 from vox_mesh.jobs.exec.policy import ExecPolicy, path_of_worker
 from vox_mesh.jobs.exec.secrets import ExecSecrets
+from vox_mesh.model.jobs.policy_roots import parse_policy_roots
 from vox_mesh.settings import Settings
 from vox_mesh.settings.fields import ENV_FILE
 from vox_mesh.settings.secrets import CREDENTIALS, FILE_SUFFIX, SECRET_VARIABLES
@@ -38,11 +39,19 @@ def exec_policy_of(settings: Settings) -> ExecPolicy:
         settings.worker_exec_user, settings.worker_exec_sandbox, settings.worker_exec_limits, hidden
     )
     path = path_of_worker(os.environ.get("PATH"))
-    return replace(policy, isolation=isolation, secrets=secrets, path=path)
+    return replace(policy, isolation=isolation, secrets=secrets, path=path, folder=_own_folder())
+
+
+def _own_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return None
 
 
 def check_exec_settings(settings: Settings) -> None:
     """Report a setting that can't be used before anything starts. Raises `BadSettings`."""
+    parse_policy_roots(settings.worker_policy_roots)
     if settings.worker_exec:
         exec_policy_of(settings)
     else:

@@ -57,6 +57,7 @@ class SettingField(NamedTuple):
 
 
 _BOOLEAN, _NAME, _TEXT, _INTEGER, _SECONDS, _PATH, _KEY, _LOG_FORMAT, _ADDRESS, _SECRET = Kind
+_POLICY_ROOT: Final = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _OWNER: Final = "ed25519:1c5e5c1ee10a63588e5942b2dfd248a6d2178d18e1ae635fc3d650605ebb41b7"
 
 FIELDS: Final = {
@@ -78,6 +79,7 @@ FIELDS: Final = {
     "worker_exec_secrets": SettingField(
         "VOX_WORKER_EXEC_SECRETS", _TEXT, None, "API_KEY,NPM_TOKEN=/run/secrets/npm"
     ),
+    "worker_policy_roots": SettingField("VOX_WORKER_POLICY_ROOTS", _TEXT, None, _POLICY_ROOT, most=32_768),
     "worker_concurrency": SettingField("VOX_WORKER_CONCURRENCY", _INTEGER, 8, "8", 1, 1_000, is_plain=True),
     "tempo_policy": SettingField("VOX_MESH_TEMPO_POLICY", _PATH, None, "tempo.yaml"),
     "rates": SettingField("VOX_MESH_RATES", _PATH, None, "rates.yaml"),

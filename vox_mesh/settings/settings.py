@@ -159,6 +159,7 @@ class Settings(BaseSettings):
     worker_exec_sandbox: Sandbox = _field("worker_exec_sandbox")
     worker_exec_limits: str | None = _field("worker_exec_limits")
     worker_exec_secrets: str | None = _field("worker_exec_secrets")
+    worker_policy_roots: str | None = _field("worker_policy_roots")
     worker_concurrency: int = _field("worker_concurrency")
     tempo_policy: Path | None = _field("tempo_policy")
     rates: Path | None = _field("rates")

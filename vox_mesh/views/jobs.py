@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -16,14 +16,15 @@ from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.json_text import shown
+from vox_mesh.model.jobs.policy_roots import refusal
 from vox_mesh.model.jobs.proof import trailers
-from vox_mesh.model.jobs.records import Job, JobState, matches
+from vox_mesh.model.jobs.records import Job, JobState, covers, matches
 from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
-from vox_mesh.views.nodes import kinds_of
+from vox_mesh.views.nodes import kinds_of, policy_roots_of
 from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
 
@@ -70,6 +71,7 @@ class PredecessorView:
 class WholeJobView(JobView):
     """All that is known of a job: also what it waits for, what waits for it, and what it said last.
 
+    `held_back` says why no worker of its kind claims it, if its policy root is not allowed.
     Each of its outputs has the time at which it was kept, `hlc`, and the bar and the beat of that.
     """
 
@@ -79,6 +81,7 @@ class WholeJobView(JobView):
     message: str | None
     checkpoint: Any
     noted_ms: int | None
+    held_back: str | None = None
 
     @classmethod
     def whole(
@@ -104,7 +107,23 @@ async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
     whole = WholeJobView.whole(job, await queries.predecessors(names), await queries.successors(names), note)
     stamp = await _stamp_of_outputs(mesh, job) if whole.output_artifacts else {}
-    return replace(whole, output_artifacts=[{**each, **stamp} for each in whole.output_artifacts])
+    outputs = [{**each, **stamp} for each in whole.output_artifacts]
+    held_back = None
+    if job.state == JobState.PENDING:
+        held_back = why_held_back(job, await mesh.nodes.all())
+    return replace(whole, output_artifacts=outputs, held_back=held_back)
+
+
+def why_held_back(job: Job, nodes: Iterable[Node]) -> str | None:
+    """Return why no live worker of a job's kind claims it: they do not allow its policy root."""
+    core = shown(job.manifest)
+    root = core.get("policy_root") if isinstance(core, dict) else None
+    workers = {
+        node.node_id: policy_roots_of(node)
+        for node in nodes
+        if node.state not in _GONE and covers(job.kind, kinds_of(node))
+    }
+    return refusal(root, workers)
 
 
 async def _stamp_of_outputs(mesh: MeshServices, job: Job) -> dict[str, Any]:
@@ -181,6 +200,15 @@ async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[Cou
         for kind, of_kind in counts.items()
         if pattern is None or matches(pattern, kind)
     ]
+
+
+async def jobs_held_back(mesh: MeshServices, limit: int) -> dict[str, str]:
+    """Return why no worker claims them, for those of the first jobs that could be claimed otherwise."""
+    nodes = await mesh.nodes.all()
+    if all(node.policy_roots is None for node in nodes):
+        return {}
+    reasons = {job.job_id: why_held_back(job, nodes) for job in await ready_jobs(mesh, None, limit)}
+    return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
 
 
 async def ready_jobs(mesh: MeshServices, pattern: str | None, limit: int) -> list[Job]:

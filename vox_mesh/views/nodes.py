@@ -27,6 +27,7 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
     consuming: bool
     progressing: bool
     kinds: list[str]
+    policy_roots: list[str] | None
     faults: list[str]
 
     @classmethod
@@ -35,6 +36,7 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
         return cls.from_record(
             node,
             kinds=kinds_of(node),
+            policy_roots=policy_roots_of(node),
             faults=faults_of(node),
             state=node.state.value,
             role=role,
@@ -56,6 +58,11 @@ class RemovedNodeView:
 def kinds_of(node: Node) -> list[str]:
     """Return the job kinds a node announces."""
     return _texts(node.kinds)
+
+
+def policy_roots_of(node: Node) -> list[str] | None:
+    """Return the policy roots of which a node runs jobs, or `None` for any."""
+    return None if node.policy_roots is None else _texts(node.policy_roots)
 
 
 def faults_of(node: Node) -> list[str]:

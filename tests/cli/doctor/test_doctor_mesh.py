@@ -157,6 +157,24 @@ def test_jobs_that_no_one_takes_or_that_failed_are_reported(vox: VoxCommand) -> 
     assert _found(vox)["jobs"] == ("warn", "1 pending, 0 running, 1 failed")
 
 
+def test_jobs_whose_policy_root_no_worker_allows_are_reported(vox: VoxCommand) -> None:
+    job_id = vox("job", "schedule", "--kind", "report.write", "--json").document["job_id"]
+    assert vox("up", "--once", "--worker-exec").code == 0
+    _change(
+        vox,
+        "UPDATE mesh_heartbeats SET left_ms = NULL, kinds = '[\"report.*\"]', capacity = 1,"
+        " machine_id = 'of another machine', policy_roots = '[\"sha256:ab\"]'",
+    )
+    state, found = _found(vox, 1)["jobs"]
+    assert state == "warn"
+    assert found.startswith(
+        f"1 held back, such as {job_id[:12]}: it has no policy root: not allowed by VOX_WORKER"
+    )
+    assert "it has no policy root" in vox("job", "show", job_id).out
+    _change(vox, "UPDATE mesh_heartbeats SET policy_roots = NULL")
+    assert _found(vox, 1)["jobs"][0] == "ok"
+
+
 def test_messages_that_are_overdue_or_dead_are_reported(vox: VoxCommand) -> None:
     vox("send", "reviewer", "please look", "--from", "coder")
     assert _found(vox)["messages"] == ("ok", "1 unread")

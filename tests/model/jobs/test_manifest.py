@@ -145,6 +145,30 @@ def test_the_ulid_and_scheduling_options_do_not_change_the_id(options: dict[str,
     assert handler_manifest("demo.task", {"n": 1}, **options).content_id == plain.content_id
 
 
+def test_hex_is_lowercase_in_the_core_of_a_new_manifest_and_as_it_was_in_a_stored_one() -> None:
+    pointers: list[dict[str, Any]] = [
+        {"kind": "blobptr", "algo": "blake3", "hash": JOB, "size": 1},
+        {"hash": f"sha256:{JOB}"},
+        {"algo": "blake3", "hash": "not hex, AB"},
+    ]
+    fields: dict[str, Any] = {"policy_root": f"sha256:{JOB}", "after": [JOB]}
+    plain = handler_manifest("demo.task", JOB, inputs=pointers, **fields)
+    capitals = [{**each, "hash": each["hash"].replace(JOB, JOB.upper())} for each in pointers]
+    written = handler_manifest(
+        "demo.task",
+        JOB,
+        inputs=capitals,
+        policy_root=f"sha256:{JOB.upper()}",
+        after=[JOB.upper()],
+    )
+    assert written.core() == plain.core()
+    opaque = [{"hash": JOB.upper()}, {"name": JOB.upper(), "algo": "blake3"}]
+    kept = handler_manifest("demo.task", JOB.upper(), inputs=opaque).core()
+    assert (kept["payload"], kept["inputs"]) == (JOB.upper(), opaque)
+    stored = {**plain.core(), "inputs": capitals}
+    assert Manifest.of_core(stored).content_id == content_id(stored) != plain.content_id
+
+
 def test_the_kind_exec_may_be_written_and_args_may_be_left_out() -> None:
     plain = Manifest.of(command=["/bin/true"], timeout=1)
     assert Manifest.of(command=["/bin/true"], timeout=1, kind="exec", args=[]).content_id == plain.content_id

@@ -98,6 +98,8 @@ class Stage:
         decision = decide(self.policy, state, readings, self.now_ms, from_ms)
         self.bars.append(Bar(self.policy, self.now_ms, from_ms, self.tempo.bpm, state, decision))
         self.state = decision.state
+        if decision.phases is not None:
+            self.policy = self.policy.with_phases(decision.phases)
 
 
 def played(policy: TempoPolicy, readings: Iterable[Readings]) -> list[Bar]:
@@ -481,3 +483,49 @@ def test_suggested_phases_cover_the_bar_exactly(
     assert sum(suggested.values()) == bar_len_beats
     assert min(suggested.values()) >= 1
     assert sum(abs(beats - policy.phase_beats[name]) for name, beats in suggested.items()) in (0, 2)
+
+
+MOVING = policy_of(adaptation={"enable": True, "phases": True})
+SHORT_PLAN = replace(CALM, overrun_rate=0.1, overruns_by_phase={"plan": 4})
+SHORT_WORK = replace(CALM, overrun_rate=0.1, overruns_by_phase={"work": 4})
+
+
+def moves(policy: TempoPolicy, readings: Iterable[Readings]) -> list[tuple[int, ...]]:
+    """The beats of the phases after each move, in order."""
+    bars = played(policy, readings)
+    assert list(replay(entry_of(bar.payload, place) for place, bar in enumerate(bars, 1))) == []
+    assert all(later.now_ms >= bar.changed_ms + MINUTE_MS for bar, later in pairwise(changes_in(bars)))
+    return [tuple(bar.decision.phases.values()) for bar in bars if bar.decision.phases is not None]
+
+
+def changes_in(bars: Iterable[Bar]) -> list[Bar]:
+    """The bars whose decision changes something."""
+    return [bar for bar in bars if bar.decision.is_change]
+
+
+def test_a_phase_that_is_too_short_for_three_bars_gets_a_beat_and_the_tempo_stays() -> None:
+    bars = played(MOVING, [SHORT_PLAN] * 3)
+    decision = bars[-1].decision
+    assert [bar.decision.is_change for bar in bars] == [False, False, True]
+    assert decision.phases == {"plan": 3, "work": 3, "review": 2}
+    assert (decision.bpm, decision.reason) == (12.0, "phases: plan is too short")
+    assert parse(bars[-1].payload)["phases"] == [{"plan": 3}, {"work": 3}, {"review": 2}]
+    assert state_after(parse(bars[-1].payload)) == decision.state
+
+
+@pytest.mark.parametrize(
+    ("policy", "readings", "expected"),
+    [
+        (policy_of(), [SHORT_PLAN] * 30, []),
+        (MOVING, [SHORT_PLAN, SHORT_PLAN, CALM] * 10, []),
+        (MOVING, [SHORT_PLAN, SHORT_WORK] * 10, []),
+        (MOVING, [replace(SHORT_PLAN, incident="declared")] * 30, []),
+        (MOVING, [SHORT_PLAN] * 60, [(3, 3, 2), (4, 2, 2), (5, 1, 2), (6, 1, 1)]),
+        (MOVING, [SHORT_PLAN] * 3 + [SHORT_WORK] * 30, [(3, 3, 2)]),
+        (MOVING, [SHORT_PLAN] * 3 + [SHORT_WORK] * 120, [(3, 3, 2), (2, 4, 2), (1, 5, 2), (1, 6, 1)]),
+    ],
+)
+def test_a_beat_moves_only_if_it_must_and_is_not_taken_back_within_an_hour(
+    policy: TempoPolicy, readings: list[Readings], expected: list[tuple[int, ...]]
+) -> None:
+    assert moves(policy, readings) == expected

@@ -16,6 +16,7 @@ from vox_mesh.errors import NotKnown, StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.control import TempoDecision, state_after
+from vox_mesh.model.rhythm.plan import LEAD_BARS
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, ReportSource
 from vox_mesh.model.rhythm.tempo import MINUTE_MS
@@ -148,6 +149,30 @@ async def test_a_change_is_decided_and_announced_in_one_op(leader: TempoNode) ->
     assert leader.rhythm.context.entry.tempo.bpm == 12.0
     await leader.bars(CALM, 3)
     assert leader.rhythm.context.entry.tempo.bpm == 13.0
+
+
+async def test_a_beat_moves_between_phases_two_bars_ahead_and_the_next_leader_goes_on(
+    hall: TempoMesh,
+) -> None:
+    moving = policy_of(adaptation={"enable": True, "phases": True})
+    short = (Figures(tasks={"executing": 40}, overruns={"planning": 4}, reporters=2), CALM[1])
+    async with hall.player() as leader, hall.player("b") as other:
+        await leader.rhythm.policies.set(moving)
+        await leader.bars(CALM, 4)
+        decision = await leader.until_change(short)
+        head = leader.rhythm.policies.announced.head
+        assert decision.phases == head.policy.phase_beats == {"plan": 3, "work": 3, "review": 2}
+        assert (head.tempo.bpm, head.reason) == (12.0, "phases: plan is too short")
+        assert head.anchor_ms - leader.rhythm.times.now_ms >= LEAD_BARS * head.tempo.bar_ms
+        assert leader.rhythm.policy == moving, "not before its downbeat"
+        last = (await leader.ops())[-1]
+        await leader.rhythm.leadership.resign()
+        await other.bars(CALM, 4)
+        assert other.rhythm.policy == moving.with_phases({"plan": 3, "work": 3, "review": 2})
+        assert other.rhythm.frame().policy_hash == head.policy_hash
+        first = next(op for op in await other.ops() if op.node_id == "b")
+        assert parse(first.payload)["before"] == parse(last.payload)["after"]
+        assert await other.controller.replayed() == []
 
 
 async def test_the_log_names_the_queues_and_the_load_of_the_machines(leader: TempoNode) -> None:

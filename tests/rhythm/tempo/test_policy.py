@@ -121,7 +121,12 @@ def test_a_whole_policy_is_read_as_it_was_written() -> None:
         "bar_len_beats": 8,
         "phases": ["plan", "work", "review"],
         "limits": {"min_bpm": 6.0, "max_bpm": 24.0},
-        "adaptation": {"enable": True, "hysteresis_pct": 10.0, "change_per_minute": "1_beat"},
+        "adaptation": {
+            "enable": True,
+            "hysteresis_pct": 10.0,
+            "change_per_minute": "1_beat",
+            "phases": False,
+        },
         "observability": {"emit_bar_reports": True},
         "security": {"revoke_after_bars": 2},
     }

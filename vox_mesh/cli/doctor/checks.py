@@ -76,6 +76,9 @@ class CheckContext:
     forged: list[str] = field(init=False)
     """The nodes whose address is not signed by them; set once the database was reached."""
 
+    held_back: dict[str, str] = field(init=False)
+    """Why no worker claims some ready jobs, by their ids; set once the database was reached."""
+
     agreement: AgreementView = field(init=False)
     """The agreement of nodes on the tempo policy; set once the database was reached."""
 

@@ -16,12 +16,14 @@ from vox_mesh.cli.support.session import engine_session, start
 from vox_mesh.errors import DatabaseUnavailable, MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.settings import Settings
+from vox_mesh.views.jobs import jobs_held_back
 from vox_mesh.views.overview import overview
 from vox_mesh.views.rhythm import agreement_of
 
 _LOCAL_CHECKS: Final[tuple[DoctorCheck, ...]] = local_checks.CHECKS
 _DATABASE_CHECKS: Final[tuple[DoctorCheck, ...]] = database_checks.CHECKS
 _MESH_CHECKS: Final[tuple[DoctorCheck, ...]] = mesh_checks.CHECKS
+_MAX_HELD_BACK: Final = 100
 _HOME: Final = local_checks.home.__name__
 _SCHEMA: Final = (database_checks.schema.__name__, database_checks.unexpected_objects.__name__)
 
@@ -68,6 +70,7 @@ async def _run_all(settings: Settings) -> list[CheckResult]:
             return results  # opening the mesh would migrate the schema, and a check must not change anything
         async with Mesh.open_command(settings) as mesh:
             context.overview = await overview(mesh)
+            context.held_back = await jobs_held_back(mesh, _MAX_HELD_BACK)
             context.agreement = await agreement_of(mesh)
             await _read_addresses(context, mesh)
         results += await run_checks(context, _MESH_CHECKS)

@@ -149,6 +149,12 @@ async def jobs(context: CheckContext) -> CheckResult:
     )
     if left:
         return warn(f"no worker for {', '.join(left)}", "start a node with handlers for these kinds")
+    if context.held_back:
+        job_id, reason = next(iter(context.held_back.items()))
+        return warn(
+            f"{len(context.held_back)} held back, such as {job_id[:12]}: {reason}",
+            "add their policy root to VOX_WORKER_POLICY_ROOTS of a worker, or abort them",
+        )
     failed = overview.jobs_in(JobState.FAILED)
     counts = f"{overview.jobs_in(JobState.PENDING)} pending, {overview.jobs_in(JobState.RUNNING)} running"
     if failed:

@@ -115,7 +115,8 @@ def _words(view: PolicyView) -> Record:
     limits, adapting = document["limits"], document["adaptation"]
     bars = document["security"]["revoke_after_bars"]
     step = adapting["change_per_minute"].replace("_", " ")
-    adapts = f"by up to {step} a minute, if it deviates by {adapting['hysteresis_pct']:g} % or more"
+    moves = "; phases by a beat" if adapting["phases"] else ""
+    adapts = f"by up to {step} a minute, if it deviates by {adapting['hysteresis_pct']:g} % or more{moves}"
     return {
         "cluster": document["cluster_id"],
         "tempo": _tempo(view),

@@ -10,6 +10,7 @@ from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import EXEC
 
 DEFAULT_CONCURRENCY: Final = 8
@@ -21,13 +22,20 @@ _MANY_DIVISOR: Final = 2  # "many" is at least one half of the total
 class Capacity:
     """The capacity of one worker, in total and per handler. Heartbeats report it and its load."""
 
-    def __init__(self, activity: Activity, policy: ExecPolicy | None = None) -> None:
+    def __init__(
+        self,
+        activity: Activity,
+        policy: ExecPolicy | None = None,
+        policy_roots: PolicyRoots | None = None,
+    ) -> None:
         self._activity = activity
         self._node_policy = policy
         self._by_handler: dict[str, int] = {}
         self.handlers = HandlerSet()
         self.policy = policy
         """The commands this worker runs, or `None` if it runs no commands."""
+        self.policy_roots = policy_roots
+        """The policy roots that a job must have one of, or `None` if it needs none."""
         self.total = 0
         """The maximum number of concurrent jobs, 0 while the worker is stopped."""
         self.taken = 0
@@ -118,4 +126,6 @@ class Capacity:
     def update_activity(self) -> None:
         """Set the kinds, capacity and load that the next heartbeat reports."""
         self._activity.kinds = self.kinds if self.total else []
+        roots = self.policy_roots
+        self._activity.policy_roots = None if roots is None else sorted(roots)
         self._activity.capacity, self._activity.load = self.total, self.taken

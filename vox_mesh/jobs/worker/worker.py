@@ -27,6 +27,7 @@ from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
 
@@ -55,7 +56,9 @@ class Worker(RenamedAttributes):
         finisher: Finisher,
         limits: WorkerLimits,
         policy: ExecPolicy | None,
+        policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
+        chance: Callable[[], float],
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -69,7 +72,7 @@ class Worker(RenamedAttributes):
         self._send_heartbeat = send_heartbeat
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, verifying
-        self._capacity = capacity = Capacity(presence.activity, policy)
+        self._capacity = capacity = Capacity(presence.activity, policy, policy_roots)
         self._executor = Executor(
             store=store,
             jobs=jobs,
@@ -96,6 +99,7 @@ class Worker(RenamedAttributes):
             authorship=jobs.authorship,
             executor=self._executor,
             wake=self._wake,
+            chance=chance,
         )
         self.handlers: HandlerSet = capacity.handlers
         self.stats: WorkerStats = self._executor.stats
@@ -253,7 +257,8 @@ class Worker(RenamedAttributes):
         self._wake.set()
 
     async def catch_up(self) -> None:
-        """Renew the leases that are due, and stop the jobs whose lease has expired."""
+        """Renew the leases that are due, stop expired jobs, and enter the phases that have begun."""
+        self._executor.advance_phrases()
         await self._leases.renew_due()
 
     async def _listen(self) -> None:

@@ -76,11 +76,11 @@ class Manifest(BaseModel):
     env_from: manifest_fields.Variables | None = Field(
         None, description="a map of names to names of secrets of the worker; not also in env"
     )
-    cwd: manifest_fields.AbsolutePath | None = Field(None, description="an absolute path")
-    inputs: manifest_fields.Inputs | None = Field(None, description="an array of maps, up to 256 KiB")
-    policy_root: manifest_fields.PolicyRoot | None = Field(
-        None, description="sha256: and 64 lowercase hex digits"
+    cwd: manifest_fields.FolderPath | None = Field(
+        None, description="an absolute path, or one below the worker's folder"
     )
+    inputs: manifest_fields.Inputs | None = Field(None, description="an array of maps, up to 256 KiB")
+    policy_root: manifest_fields.PolicyRoot | None = Field(None, description="sha256: and 64 hex digits")
     ulid: manifest_fields.Ulid | None = Field(
         None, description="26 of 0-9 and A-Z but I, L, O and U; the first up to 7"
     )
@@ -128,15 +128,15 @@ class Manifest(BaseModel):
             plain = parse(orjson.dumps(core))  # large numbers become floats again
         except (orjson.JSONEncodeError, BadValue) as error:
             raise BadManifest([f"this core is no JSON: {error}"]) from None
-        manifest = cls._of(plain)
+        manifest = cls._of(plain, manifest_fields.STORED)
         if manifest.core() != plain:
             raise BadManifest(["this is no core of a manifest: there is more or less in it"])
         return manifest
 
     @classmethod
-    def _of(cls, fields: dict[str, Any]) -> Self:
+    def _of(cls, fields: dict[str, Any], context: str | None = None) -> Self:
         try:
-            return cls.model_validate(fields)
+            return cls.model_validate(fields, context=context)
         except ValidationError as error:
             raise BadManifest(in_words(_flaws(error, fields))) from None
 

@@ -15,6 +15,7 @@ from pydantic import (
     PlainValidator,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
 )
 
 from vox_mesh.errors import BadValue
@@ -43,6 +44,9 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 _DAY_MS: Final = 86_400_000
 _JOB_ID: Final = re.compile(r"[0-9a-f]{64}")
 _JOB_ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
+_HEX_HASH: Final = re.compile(r"(?:[a-z0-9-]+:)?(?:[0-9A-Fa-f]{2}){16,64}")
+STORED: Final = "stored"
+"""The validation context of a stored core: its spelling is part of its id, and is kept."""
 _RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -95,9 +99,9 @@ def _variable(name: str) -> str:
     return check_text(name)
 
 
-def _absolute(path: str) -> str:
-    if not path.startswith("/"):
-        raise flaw(f"{shown(path)} is not an absolute path")
+def _folder(path: str) -> str:
+    if not path.startswith("/") and (path.startswith(("~", "-")) or not path or ".." in path.split("/")):
+        raise flaw(f"{shown(path)} is neither an absolute path nor one below the worker's folder")
     return check_text(path)
 
 
@@ -199,9 +203,12 @@ def _after(value: Any) -> After:
 
 
 def _job_name(name: Any, *at: str) -> str:
-    if not isinstance(name, str) or not (_JOB_ID_PREFIX.fullmatch(name) or is_ulid(name)):
-        raise flaw(f"{shown(name)} names no job", *at)
-    return name
+    if isinstance(name, str):
+        if _JOB_ID_PREFIX.fullmatch(name) or is_ulid(name):
+            return name
+        if _JOB_ID_PREFIX.fullmatch(name.lower()):
+            return name.lower()
+    raise flaw(f"{shown(name)} names no job", *at)
 
 
 def _check_unique(after: tuple[After, ...]) -> tuple[After, ...]:
@@ -215,8 +222,17 @@ def _check_unique(after: tuple[After, ...]) -> tuple[After, ...]:
     return after
 
 
-def _inputs(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    return tuple(_json(list(value)))
+def _inputs(value: tuple[dict[str, Any], ...], info: ValidationInfo) -> tuple[dict[str, Any], ...]:
+    copies = _json(list(value))
+    return tuple(copies if info.context == STORED else map(_with_lower_hash, copies))
+
+
+def _with_lower_hash(pointer: dict[str, Any]) -> dict[str, Any]:
+    """Return an input with its hash in lowercase, if it says that it is one: by `algo` or by a prefix."""
+    text = pointer.get("hash")
+    if not isinstance(text, str) or not _HEX_HASH.fullmatch(text) or not ("algo" in pointer or ":" in text):
+        return pointer
+    return {**pointer, "hash": text.lower()}
 
 
 def _score(value: Any) -> dict[str, Any]:
@@ -250,10 +266,10 @@ def _validate_map(model: type[BaseModel], value: Any) -> dict[str, Any]:
 Command = Annotated[Texts, AfterValidator(_program)]
 Timeout = Annotated[int, PlainValidator(_timeout)]
 Variables = dict[Annotated[str, AfterValidator(_variable)], Text]
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+FolderPath = Annotated[str, AfterValidator(_folder)]
 Json = Annotated[Any, AfterValidator(_json)]
 Inputs = Annotated[tuple[dict[str, Any], ...], FROM_LIST, AfterValidator(_inputs)]
-PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
 Ulid = Annotated[str, AfterValidator(_ulid)]
 Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*$", max_length=128)]
 Predecessors = Annotated[

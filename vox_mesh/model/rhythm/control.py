@@ -26,7 +26,7 @@ SMOOTHING: Final = 0.25
 """The weight of one bar against all earlier ones: a few overruns may be chance."""
 
 CEILING_MS: Final = 60 * MINUTE_MS
-"""How long a tempo that was too fast is not tried again."""
+"""How long a tempo that was too fast is not tried again, and a phase keeps the beat that it got."""
 
 # Each reading's weight rises from 0 to 1 between the two numbers.
 WAITING: Final = (0.5, 4.0)
@@ -50,11 +50,14 @@ OCCUPIED: Final = (0.1, 0.4)
 ENOUGH_OVERRUNS: Final = 3
 """The number of overruns needed before phases are rebalanced."""
 
+SHORT_BARS: Final = 3
+"""For how many bars in a row one phase must be too short before it gets a beat."""
+
 _NEUTRAL_TROUBLE: Final = 0.1
 _NEUTRAL_UTILISATION: Final = 0.55
 _DECISIVE_FIELDS: Final = {"cluster_id", "initial_bpm", "bar_len_beats", "phases", "limits", "adaptation"}
-_UTILISATIONS: Final = ("cpu_utilisation", "gpu_utilisation")
-_OPTIONAL_READINGS: Final = {"queue_by_kind", *_UTILISATIONS}
+_OPTIONAL_READINGS: Final = {"queue_by_kind", "cpu_utilisation", "gpu_utilisation", "overruns_by_phase"}
+_PHASE_STATE: Final = ("short_phase", "short_bars", "grown_phase", "grown_ms")
 _WORK: Final = "work"
 _BPM_DIGITS: Final = 4
 """The significant digits of a tempo."""
@@ -75,6 +78,7 @@ class Readings:
     queue_by_kind: Mapping[str, int] = field(default_factory=dict)
     cpu_utilisation: float | None = None
     gpu_utilisation: float | None = None
+    overruns_by_phase: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def trouble(self) -> float:
@@ -122,6 +126,14 @@ class ControlState:
     """A tempo that was too fast."""
     ceiling_ms: int = 0
     """Until when the ceiling applies."""
+    short_phase: str | None = None
+    """The phase that was too short in the last bar."""
+    short_bars: int = 0
+    """In how many bars in a row it was."""
+    grown_phase: str | None = None
+    """The phase that last got a beat."""
+    grown_ms: int = 0
+    """Until when it does not give up a beat."""
 
     @classmethod
     def beginning(cls, policy: TempoPolicy, bpm: float, changed_ms: int | None = None) -> Self:
@@ -140,6 +152,8 @@ class TempoDecision:
     inputs: Readings
     wanted_bpm: float
     """The tempo without hysteresis and step limits."""
+    phases: Mapping[str, int] | None = None
+    """The beats of each phase, if one of them moves."""
 
 
 def decide(
@@ -164,31 +178,39 @@ def decide(
     smoothed = _smooth(state, readings)
     error = _error(policy, state, smoothed)
     limits = _limits(policy, state, smoothed, now_ms)
+    phases, counted = _redistribute(policy, state, readings, now_ms)
     after = replace(
-        state,
+        counted,
         integral=_integrate(policy, state, error, limits),
         utilisation=smoothed.utilisation,
         overrun_rate=smoothed.overrun_rate,
         broken_rate=smoothed.broken_rate,
     )
     wanted = _clamp(_round_bpm(_level(policy, after.integral, error)), limits)
+    is_soon = state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS
+    changed_ms = now_ms if from_ms is None else from_ms
+    if phases is not None and after.short_bars >= SHORT_BARS and not is_soon:
+        return _move_beat(replace(after, changed_ms=changed_ms), phases, readings, wanted, now_ms)
     if abs(wanted - state.bpm) < _hysteresis(policy) * state.bpm or wanted == state.bpm:
         return stay("steady: what is wanted is near enough", after, wanted)
-    if state.changed_ms is not None and now_ms < state.changed_ms + MINUTE_MS:
+    if is_soon:
         return stay("waiting: it changes at most once a minute", after, wanted)
     step = policy.adaptation.max_step_bpm
     bpm = _clamp(wanted, (state.bpm - step, state.bpm + step))
-    after = replace(after, bpm=bpm, changed_ms=now_ms if from_ms is None else from_ms)
+    after = replace(after, bpm=bpm, changed_ms=changed_ms)
     if bpm < state.bpm and smoothed.strain:
         # The smoothed readings belong to the faster tempo: discard them.
-        after = replace(
-            after,
-            overrun_rate=min(smoothed.overrun_rate, _NEUTRAL_TROUBLE),
-            broken_rate=min(smoothed.broken_rate, _NEUTRAL_TROUBLE),
-            ceiling_bpm=state.bpm,
-            ceiling_ms=now_ms + CEILING_MS,
-        )
+        after = replace(_ease(after), ceiling_bpm=state.bpm, ceiling_ms=now_ms + CEILING_MS)
     return TempoDecision(bpm, after, _reason(bpm > state.bpm, smoothed), True, readings, wanted)
+
+
+def _ease(state: ControlState) -> ControlState:
+    """Return the state with neutral rates: the smoothed ones belong to bars unlike the next ones."""
+    return replace(
+        state,
+        overrun_rate=min(state.overrun_rate, _NEUTRAL_TROUBLE),
+        broken_rate=min(state.broken_rate, _NEUTRAL_TROUBLE),
+    )
 
 
 def _smooth(state: ControlState, readings: Readings) -> Readings:
@@ -290,30 +312,77 @@ def suggest_phases(policy: TempoPolicy, overruns_by_phase: Mapping[str, int]) ->
     return beats
 
 
+def _redistribute(
+    policy: TempoPolicy, state: ControlState, readings: Readings, now_ms: int
+) -> tuple[dict[str, int] | None, ControlState]:
+    """Return the phases with one beat moved, if one should be, and the state with the bar counted."""
+    if not policy.adaptation.phases:
+        return None, state
+    beats = suggest_phases(policy, readings.overruns_by_phase)
+    change = {name: count - policy.phase_beats[name] for name, count in beats.items()}
+    short = next((name for name, by in change.items() if by > 0), None)
+    giver = next((name for name, by in change.items() if by < 0), None)
+    if short is None or (giver == state.grown_phase and now_ms < state.grown_ms):
+        return None, replace(state, short_phase=None, short_bars=0)
+    bars = min(state.short_bars + 1, SHORT_BARS) if short == state.short_phase else 1
+    return beats, replace(state, short_phase=short, short_bars=bars)
+
+
+def _move_beat(
+    after: ControlState, phases: Mapping[str, int], readings: Readings, wanted_bpm: float, now_ms: int
+) -> TempoDecision:
+    """Return the decision that moves a beat. The tempo stays: bars in the new phases are judged first."""
+    grown = replace(
+        _ease(after),
+        short_phase=None,
+        short_bars=0,
+        grown_phase=after.short_phase,
+        grown_ms=now_ms + CEILING_MS,
+    )
+    reason = f"phases: {after.short_phase} is too short"
+    return TempoDecision(after.bpm, grown, reason, True, readings, wanted_bpm, phases)
+
+
 # --- recording and replay --------------------------------------------------------------------------
 
 
 def decisive(policy: TempoPolicy) -> dict[str, Any]:
     """Return the parts of a policy that decisions depend on."""
-    return policy.model_dump(mode="json", include=_DECISIVE_FIELDS)
+    document = policy.model_dump(mode="json", include=_DECISIVE_FIELDS)
+    if not policy.adaptation.phases:  # earlier versions did not record it
+        del document["adaptation"]["phases"]
+    return document
 
 
 def record(
     policy: TempoPolicy, before: ControlState, decision: TempoDecision, now_ms: int, from_ms: int
 ) -> dict[str, Any]:
     """Return a decision with all its inputs: the payload of its op."""
+    moved = {} if decision.phases is None else {"phases": _phases_document(decision.phases)}
     return {
         "at_ms": now_ms,
         "from_ms": from_ms,
         "policy": decisive(policy),
         "readings": _readings_document(decision.inputs),
-        "before": asdict(before),
-        "after": asdict(decision.state),
+        "before": _state_document(before),
+        "after": _state_document(decision.state),
         "bpm": decision.bpm,
         "wanted_bpm": decision.wanted_bpm,
         "is_change": decision.is_change,
         "reason": decision.reason,
+        **moved,
     }
+
+
+def _phases_document(beats: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return phases as a policy has them: a map in canonical JSON would lose their order."""
+    return [{name: count} for name, count in beats.items()]
+
+
+def _state_document(state: ControlState) -> dict[str, Any]:
+    """Return the state; unused fields of phases are left out, since earlier versions did not record them."""
+    document = asdict(state)
+    return {name: value for name, value in document.items() if value or name not in _PHASE_STATE}
 
 
 def _readings_document(readings: Readings) -> dict[str, Any]:
@@ -332,6 +401,12 @@ def policy_of(payload: JsonObject) -> TempoPolicy:
     return TempoPolicy.of_document(payload["policy"])
 
 
+def policy_after(payload: JsonObject) -> JsonObject:
+    """Return the decisive parts of the policy after a recorded decision."""
+    moved = payload.get("phases")
+    return payload["policy"] if moved is None else {**payload["policy"], "phases": moved}
+
+
 def readings_of(payload: JsonObject) -> Readings:
     """Return the readings of a recorded decision."""
     document = payload["readings"]
@@ -343,7 +418,9 @@ def readings_of(payload: JsonObject) -> Readings:
         float(document["broken_rate"]),
         document["incident"],
         document.get("queue_by_kind", {}),
-        *(_optional_float(document.get(name)) for name in _UTILISATIONS),
+        _optional_float(document.get("cpu_utilisation")),
+        _optional_float(document.get("gpu_utilisation")),
+        document.get("overruns_by_phase", {}),
     )
 
 
@@ -358,6 +435,7 @@ def _parse_state(document: JsonObject) -> ControlState:
         document["changed_ms"],
         _optional_float(document["ceiling_bpm"]),
         document["ceiling_ms"],
+        **{name: document[name] for name in _PHASE_STATE if name in document},
     )
 
 
@@ -394,6 +472,8 @@ def replay(entries: Iterable[LogEntry]) -> Iterator[Divergence]:
             yield Divergence(entry.op_id, "decision", entry.payload, text)
         start = ControlState.beginning(policy, before.bpm, before.changed_ms)
         if last is not None and before not in (last, start):
-            yield Divergence(entry.op_id, "before", canonical(asdict(before)), canonical(asdict(last)))
+            yield Divergence(
+                entry.op_id, "before", canonical(_state_document(before)), canonical(_state_document(last))
+            )
         if entry.accepted:
             last = again.state

@@ -132,6 +132,10 @@ class Adaptation(BaseModel):
         "1_beat", description="by how much the tempo may change in a minute, such as 1_beat or 2.5_beats"
     )
 
+    phases: bool = Field(
+        False, description="true or false: with enable, whether beats may move from one phase to another"
+    )
+
     @property
     def max_step_bpm(self) -> float:
         """The largest change of the tempo per minute, in beats per minute."""
@@ -179,7 +183,8 @@ class TempoPolicy(BaseModel):
     )
     limits: PolicyLimits = Field(description="min_bpm and max_bpm")
     adaptation: Adaptation = Field(
-        Adaptation.model_construct(), description="a map of enable, hysteresis_pct and change_per_minute"
+        Adaptation.model_construct(),
+        description="a map of enable, hysteresis_pct, change_per_minute and phases",
     )
     observability: Observability = Field(
         Observability.model_construct(), description="a map of emit_bar_reports"
@@ -227,6 +232,12 @@ class TempoPolicy(BaseModel):
     def document(self) -> dict[str, Any]:
         """Return the document to store and hash; defaults are omitted, so a new field changes no hash."""
         return self.model_dump(mode="json", exclude_defaults=True)
+
+    def with_phases(self, beats: Mapping[str, int]) -> Self:
+        """Return this policy with other beats of its phases."""
+        return self.of_document(
+            {**self.document(), "phases": [{name: count} for name, count in beats.items()]}
+        )
 
     @cached_property
     def phase_beats(self) -> dict[str, int]:

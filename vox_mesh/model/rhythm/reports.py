@@ -237,6 +237,7 @@ class BarReport:
             standing.queue_by_kind,
             _in_tenths(standing.cpu_utilisation),
             _in_tenths(standing.gpu_utilisation),
+            self.overruns_by_phase,
         )
 
     # --- storage -----------------------------------------------------------------------------------

@@ -74,10 +74,12 @@ class TempoController:
         )
         entry = self._policies.next(head.policy, head.tempo.bpm, "")
         decision = control.decide(head.policy, before, readings, now_ms, entry.anchor_ms)
-        decided = _LastDecision(control.decisive(head.policy), decision.state, readings, decision.reason)
+        policy = head.policy if decision.phases is None else head.policy.with_phases(decision.phases)
+        decided = _LastDecision(control.decisive(policy), decision.state, readings, decision.reason)
         if decided == self._last:
             return decision
-        entry = replace(entry, tempo=replace(entry.tempo, bpm=decision.bpm), reason=decision.reason)
+        tempo = replace(entry.tempo, bpm=decision.bpm)
+        entry = replace(entry, policy=policy, tempo=tempo, reason=decision.reason)
         payload = control.record(head.policy, before, decision, now_ms, entry.anchor_ms)
         self._last = None  # unknown until the write is confirmed
         try:
@@ -113,7 +115,7 @@ class TempoController:
             payload = parse(entry.payload)
             try:
                 state, readings = control.state_after(payload), control.readings_of(payload)
-                self._last = _LastDecision(payload["policy"], state, readings, payload["reason"])
+                self._last = _LastDecision(control.policy_after(payload), state, readings, payload["reason"])
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("last tempo decision not readable by this version: %s", error)
 
