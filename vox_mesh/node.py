@@ -31,6 +31,7 @@ from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.policy_roots import parse_policy_roots
 from vox_mesh.nodes.clock import Dependencies, MeshClock
+from vox_mesh.nodes.home_token import shared_token
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
     node_identity,
@@ -92,6 +93,7 @@ class MeshNode(Mesh):
             settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            shared_token=lambda: shared_token(settings),
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
