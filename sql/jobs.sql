@@ -588,6 +588,18 @@ CROSS JOIN PRIORITIES
 -- name: standing
 SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: standing_after
+-- Jobs in the order of scheduling, after a position (?3).
+SELECT STANDING FROM jobs WHERE OF_MESH AND id > ?3 ORDER BY id LIMIT ?4
+
+-- name: completions
+-- The items of jobs (?3) in the ops (?4) that completed them. Values of other types are planted.
+SELECT i.value ->> 'job_id' AS job_id, i.value AS item
+FROM agent_oplog CROSS JOIN json_each(payload, '$.jobs') AS i
+WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'CompleteJob' AND accepted = 1
+  AND typeof(payload) = 'text' AND json_valid(payload)
+  AND i.value ->> 'job_id' IN (SELECT value FROM json_each(?3))
+
 -- name: still_open
 -- Of some jobs, the ones that have not ended.
 SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL

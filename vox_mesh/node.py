@@ -199,7 +199,7 @@ class MeshNode(Mesh):
             reconciler=reconciler,
             leases=leases,
             finisher=finisher,
-            limits=WorkerLimits(self.rhythm.context, self.rhythm.budgets, self._monotonic),
+            limits=WorkerLimits(self.rhythm.parts, self._monotonic),
             policy=open_exec_policy(settings) if settings.worker_exec else None,
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
             send_heartbeat=self._heartbeat.run_once,

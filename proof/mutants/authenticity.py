@@ -181,9 +181,10 @@ AUTHENTICITY_PLANTS: Final = (
         "a successor is given the outputs that the row of its predecessor names",
         (
             Code(
-                "vox_mesh.jobs.jobs:Jobs._signed_result",
+                "vox_mesh.jobs.predecessor_results:PredecessorResults._signed_result",
                 "return await read_signed_result(job.core, end, self._read_artifact)",
-                "return await read_result(job, self._read_artifact)",
+                "end = end._replace(hashes={each['name']: each['hash'] for each in job.outputs})\n"
+                "        return await read_signed_result(job.core, end, self._read_artifact)",
             ),
         ),
         ("test_a_successor_is_given_what_its_predecessor_signed",),

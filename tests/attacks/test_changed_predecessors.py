@@ -108,6 +108,24 @@ async def test_no_predecessor_stands_in_for_another(
     assert (await other.jobs.find(run["ship"].job_id)).failures == 0
 
 
+async def test_a_retry_is_given_the_results_that_its_original_was_to_get(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    jobs = [await owner.jobs.schedule("build", name) for name in ("built", "foreign")]
+    await build(owner, *jobs)
+    retries = []
+    for name in ("genuine", "changed"):
+        original = await owner.jobs.schedule("ship", name, after=[jobs[0]], priority=3)
+        await owner.jobs.abort(original)
+        retries.append(await owner.jobs.retry(original))
+    manifest = "replace(manifest, ?4, ?5)"
+    names = (original.job_id, *(each.job_id for each in jobs))
+    hostile.run(f"UPDATE jobs SET manifest = {manifest} {OF_JOB}", *names)
+    await other.store.synced()
+    assert await Shipping(other).run() == [("genuine", "built")]
+    assert (await other.jobs.find(retries[1])).state != JobState.SUCCEEDED
+
+
 async def _not_begun(owner: MeshNode, hostile: HostileWriter) -> dict[str, Any]:
     return {"job": (await owner.jobs.schedule("slow")).job_id}
 
@@ -283,4 +301,4 @@ async def test_a_retried_successor_waits_for_the_retry_of_its_predecessor(
     await build(owner, retried[0])
     other.jobs.authorship._doubted_until.clear()
     await other.store.synced()
-    assert await shipping.run() == [("again",)]
+    assert await shipping.run() == [("again", "built")]

@@ -145,6 +145,26 @@ async def test_a_job_whose_completion_came_too_late_is_run_by_another_node(
     assert other.jobs.authorship.forged == 0
 
 
+async def test_a_job_whose_end_is_not_sealed_yet_is_looked_at_again_without_a_change(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    row = await take(owner, "late")
+    expire_lease(hostile, row)
+    await expire(owner)
+    item = {"job_id": row.job_id, "claim_token": 1, "state": "succeeded", "exit_code": 0}
+    with pytest.raises(Refused, match="stale_claim"):
+        await owner.store.write(owner.jobs.transitions.complete([item]))
+    await other.store.synced()
+    other.worker.handles("build")(lambda _: None)
+    async with other.worker.running(concurrency=1):
+        async with asyncio.timeout(PATIENCE_S):
+            while not other.jobs.authorship.doubted_count:
+                await other.worker._claim_loop.run_once()
+        assert 0 < ((await other.worker._claim_loop.run_once()).delay_s or 0) <= 2
+        await owner.store.write(owner.oplog.seal_script())
+        assert (await other.jobs.wait(row, timeout=PATIENCE_S)).state == "succeeded"
+
+
 async def test_verifying_a_job_reports_a_refused_completion_that_is_marked_as_accepted(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
@@ -159,6 +179,27 @@ async def test_verifying_a_job_reports_a_refused_completion_that_is_marked_as_ac
     (job,) = await other.jobs.queries.listed(kind="build")
     (fault,) = [each for each in (await verify_proof(other, job.job_id)).faults if "verdict" in each]
     assert fault.startswith(f"the verdict on op {refused.op_id}, or on one near it, was changed")
+
+
+async def test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    refused = await complete_too_late(owner, other, hostile)
+    (late,) = await other.jobs.queries.listed(kind="build")
+    await owner.jobs.schedule("build", "successor", after=[late], priority=3)
+    hostile.run(
+        "UPDATE agent_oplog SET accepted = 1, reason = NULL "
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND op_id = ?3",
+        refused.op_id,
+    )
+    hostile.run(
+        "UPDATE jobs SET state = 'succeeded', ended_ms = 1, exit_code = 0, claimer = 'owner', last_op = ?3 "
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?4",
+        *(refused.op_id, late.job_id),
+    )
+    hostile.run("UPDATE jobs SET waits = 0 WHERE scope_id = ?1 AND repository_id = ?2")
+    assert await runs(owner, other) == ["genuine"]
+    assert not await other.jobs.authorship.ends.find([late.job_id])
 
 
 async def test_a_job_whose_claim_was_refused_is_run_by_another_node(owner: MeshNode, other: MeshNode) -> None:

@@ -24,6 +24,7 @@ _GOES_ON_OR_NEEDS_MORE = (
     "watch",
     "--watch",
     "--follow",
+    "git",
     "guard",
     "restore",
     "recover",

@@ -454,6 +454,7 @@ async def test_what_can_not_be_run_is_reported_on_a_line(tmp_path: Path) -> None
         (command_of("true", cwd=str(tmp_path / "none")), "does not exist"),
         (command_of("true", cwd=str(plain)), "is not a folder"),
         (command_of("true", cwd="a\0b"), "cwd"),
+        (command_of("true", cwd="here"), "this worker has no folder for relative paths"),
     ]
     for command, words in cases:
         result, heard = await run(command)
@@ -462,6 +463,19 @@ async def test_what_can_not_be_run_is_reported_on_a_line(tmp_path: Path) -> None
         assert words in result.problem
         assert "\n" not in result.line
     await assert_nothing_left(before)
+
+
+async def test_a_relative_folder_is_below_that_of_the_worker_and_never_outside(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "a" / "b").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (own / "link").symlink_to(tmp_path / "outside")
+    policy = ExecPolicy(folder=own)
+    result, heard = await run(command_of("pwd", cwd="a/b"), policy)
+    assert (result.exit_code, heard.text.strip()) == (0, str(own / "a" / "b"))
+    for cwd in ("../outside", "a/../../outside", "link"):
+        result, _ = await run(command_of("pwd", cwd=cwd), policy)
+        assert "it leads out of the worker's folder" in str(result.problem)
 
 
 # --- what may not be run -------------------------------------------------------------------------

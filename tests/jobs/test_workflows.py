@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.jobs.job_scene import on_node
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.errors import BadValue, BadWorkflow
+from vox_mesh.jobs.worker.attempt import GiveUp
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
 from vox_mesh.model.jobs.workflow_run import new_run_id
@@ -49,6 +51,38 @@ async def test_each_run_has_jobs_of_its_own_and_passes_outputs_on(node: MeshNode
     await node.store.synced()
     listed = [(each.run_id, each.workflow, each.jobs) for each in await node.workflows.listed()]
     assert sorted(listed) == sorted((run.summary.run_id, "release", 2) for run in runs)
+
+
+_SHIP = """
+jobs:
+  build: { kind: work, payload: built }
+  ship: { after: [build], kind: work, payload: "${{ jobs.build.output }}" }
+"""
+
+
+@pytest.mark.parametrize("failing", ["ship", "build"])
+async def test_a_retried_job_has_the_outputs_of_its_predecessors(node: MeshNode, failing: str) -> None:
+    failures = 2
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        nonlocal failures
+        results = await context.results()
+        if failures and failing == ("ship" if results else "build"):
+            failures -= 1
+            raise GiveUp("not yet")
+        return [context.payload, results]
+
+    run = (await node.workflows.run_text(_SHIP, "ship.yaml", {})).named()
+    async with asyncio.timeout(PATIENCE_S), node.worker.running():
+        build, ship = run["build"], await node.jobs.wait(run["ship"])
+        for _ in range(2):  # the second time, a retry is retried
+            if failing == "build":
+                build = await node.jobs.wait(await node.jobs.retry(build))
+            if failing == "ship" or build.state == "succeeded":
+                ship = await node.jobs.wait(await node.jobs.retry(ship))
+        built = ["built", {}]
+        assert await node.jobs.result(ship) == [built, {"build": built}]
 
 
 def test_an_output_is_one_argument_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,9 @@ async def test_a_reply_goes_to_the_sender_in_its_thread(node: MeshNode) -> None:
     (last,) = await node.messages.inbox("z")
     assert (last.thread_id, last.reply_to) == (asked.message_uuid, answer.message_uuid)
     assert bodies(await node.messages.queries.listed(thread=asked.message_uuid)) == ["!!", "!", "?"]
+    address = f"hmmm://thread/{asked.message_uuid}"
+    assert (await node.messages.send("z", "more", sender="a", thread=address)).thread_id == asked.message_uuid
+    assert len(await node.messages.queries.listed(thread=address)) == 4
 
 
 async def test_a_reply_to_what_was_for_a_role_is_by_anyone_who_answers(local: MeshNode) -> None:

@@ -100,7 +100,7 @@ class JobAuthorship:
         self._earlier: dict[ScheduleKey, ScheduledJob] = {}
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
         self._log_throttled = ThrottledLogger(_log, monotonic)
-        self.ends = JobEnds(store, queries, trusted_keys, roles, self._conditions_of)
+        self.ends = JobEnds(store, queries, trusted_keys, roles, self.conditions_of)
         """The ends of predecessors."""
         self.history = ClaimHistory()
         """The claims in the log: read before the rows of jobs, which are never behind it."""
@@ -136,9 +136,9 @@ class JobAuthorship:
             self._doubted_until.popitem(last=False)
         return len(self._doubted_until)
 
-    def is_doubted(self, job_id: str, claim_token: int) -> bool:
-        """Return whether a row was found not to be authentic just now."""
-        return self._doubted_until.get((job_id, claim_token), 0.0) > self._monotonic()
+    def doubted_s(self, job_id: str, claim_token: int) -> float:
+        """Return for how many seconds a row is left alone that was not authentic just now; 0: it is not."""
+        return max(0.0, self._doubted_until.get((job_id, claim_token), 0.0) - self._monotonic())
 
     async def still_claimable(self, chosen: Sequence[Claimable], rekeyed: str | None) -> list[PlacedJob]:
         """Read the chosen jobs that are still claimable, with all that is needed to verify them.
@@ -179,6 +179,13 @@ class JobAuthorship:
             return has_own_manifest(job)
         (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
         return is_genuine
+
+    async def scheduled_as(self, jobs: Sequence[Job]) -> list[ScheduledJob | None]:
+        """Return how the author of each job scheduled it; `None` if no op that its author signed does."""
+        placed = [await self._queries.placed(job) for job in jobs]
+        are_genuine = await self._are_scheduled(placed)
+        pairs = zip(jobs, are_genuine, strict=True)
+        return [self._scheduled_as(job) if is_genuine else None for job, is_genuine in pairs]
 
     def doubt(self, job: Job, reason: str) -> None:
         """Leave a job alone for a while, because the table says what no authentic op says."""
@@ -259,7 +266,7 @@ class JobAuthorship:
         waiting = [job for job in jobs if (known := self._scheduled_as(job)) and known.item.get("after")]
         if not waiting:
             return jobs
-        conditions = await self._conditions_of(waiting)
+        conditions = await self.conditions_of(waiting)
         unmet = await self.ends.unmet(conditions)
         doubted: set[str] = set()
         for job in waiting:
@@ -272,7 +279,7 @@ class JobAuthorship:
             doubted.add(job.job_id)
         return [job for job in jobs if job.job_id not in doubted]
 
-    async def _conditions_of(self, jobs: Sequence[Job]) -> dict[str, Sequence[Condition]]:
+    async def conditions_of(self, jobs: Sequence[Job]) -> dict[str, Sequence[Condition]]:
         """Return by id what jobs wait for, as their authors signed it; unreadable ones are left out."""
         unknown = [await self._queries.placed(job) for job in jobs if self._scheduled_as(job) is None]
         if unknown:

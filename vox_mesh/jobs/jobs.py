@@ -15,21 +15,19 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
-    JobNotSucceeded,
-    NotAuthentic,
     OutcomeUnknown,
     Refused,
 )
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
-from vox_mesh.jobs.results import ReadArtifact, read_result, read_signed_result
+from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
-from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
@@ -40,8 +38,6 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
-from vox_mesh.model.jobs.scheduled_job import has_own_manifest
-from vox_mesh.model.jobs.workflow_run import name_in_workflow
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
@@ -118,6 +114,7 @@ class Jobs:
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
+        self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
@@ -215,6 +212,11 @@ class Jobs:
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
+    async def check_clock(self) -> None:
+        """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
+        await self._nodes.now_ms()
+        self.clock.refuse_if_off()
+
     async def _resolve_after(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Replace references in `after` by job ids, and return the manifests in dependency order."""
         known = await self.spooled.job_ids(external_references(manifests))
@@ -261,8 +263,8 @@ class Jobs:
         """
         manifests = [_retry_manifest(job) for job in jobs]
         retries = {job.job_id: each.content_id for job, each in zip(jobs, manifests, strict=True)}
-        predecessors = [_predecessors(job) for job in jobs]
-        retries |= await self._retries({name for names in predecessors for name in names} - retries.keys())
+        predecessors = [await self.predecessor_results.conditions_named_by(job) for job in jobs]
+        retries |= await self._retries({name for names in predecessors for name in names}, retries)
         items = []
         for manifest, names in zip(manifests, predecessors, strict=True):
             item = self.item(manifest)
@@ -276,17 +278,24 @@ class Jobs:
         tracing.record_jobs("job retry", spans, began)
         return scheduled
 
-    async def _retries(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Return the existing retries of these jobs, by old id, without retries that failed themselves."""
-        found = await self.queries.find_all(job_ids, fresh=True)
-        unsuccessful = {job_id: job for job_id, job in found.items() if job.state in UNSUCCESSFUL}
-        retries = {job_id: _retry_manifest(job).content_id for job_id, job in unsuccessful.items()}
-        existing = await self.queries.standing(retries.values())
-        return {
-            old: new
-            for old, new in retries.items()
-            if new in existing and existing[new].state not in UNSUCCESSFUL
-        }
+    async def _retries(self, job_ids: Iterable[str], planned: Mapping[str, str]) -> dict[str, str]:
+        """Return the last retries of these jobs, by old id: planned ones, and others that have not failed."""
+        retries: dict[str, str] = {}
+        last = {job_id: job_id for job_id in job_ids}
+        while last:
+            found = await self.queries.find_all(last.values(), fresh=True)
+            retries |= {old: planned[job_id] for old, job_id in last.items() if job_id in planned}
+            later: dict[str, str] = {}
+            for old, job_id in last.items():
+                job = found.get(job_id)
+                if job is None or old in retries:
+                    continue
+                if job.state in UNSUCCESSFUL:
+                    later[old] = _retry_manifest(job).content_id
+                elif job_id != old:
+                    retries[old] = job_id
+            last = later
+        return retries
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -381,41 +390,6 @@ class Jobs:
         """
         return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
 
-    async def results_of(self, job_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the results of the jobs among these that have succeeded, by name in a workflow or by id.
-
-        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job.
-        """
-        found = await self.queries.find_all(job_ids, fresh=True)
-        ends = await self.authorship.ends.find(found)
-        results: dict[str, Any] = {}
-        for job_id, job in found.items():
-            end = ends.get(job_id)
-            if (job if end is None else end).state == JobState.SUCCEEDED:
-                result = await self._signed_result(job, end)
-                results[name_in_workflow(job.core) or job_id] = result
-        return results
-
-    async def signed_result(self, reference: str) -> tuple[str, Any]:
-        """Return the id and the result of an ended job, as signed ops have its name and its output.
-
-        Raises `NotAuthentic` if its row says otherwise, and `JobNotSucceeded` if it did not succeed.
-        """
-        job = await self.queries.find(reference, fresh=True)
-        if not await self.authorship.is_scheduled(job):
-            raise NotAuthentic(f"no op signed by its author schedules job {job.job_id} as the table has it")
-        ends = await self.authorship.ends.find([job.job_id])
-        return job.job_id, await self._signed_result(job, ends.get(job.job_id))
-
-    async def _signed_result(self, job: Job, end: JobEnd | None) -> Any:
-        if end is None:
-            raise NotAuthentic(f"no signed op has ended job {job.job_id} as the table has it")
-        if end.state is not JobState.SUCCEEDED:
-            raise JobNotSucceeded(f"job {job.job_id} is {end.state}")
-        if not has_own_manifest(job):
-            raise NotAuthentic(f"the manifest of job {job.job_id} was changed")
-        return await read_signed_result(job.core, end, self._read_artifact)
-
     # --- deprecated ------------------------------------------------------------------------------
 
     @property
@@ -478,12 +452,6 @@ def _retry_manifest(job: Job) -> Manifest:
     if job.lease_ms is not None:
         options["lease"] = timedelta(milliseconds=job.lease_ms)
     return Manifest.of_core(job.core).model_copy(update=options)
-
-
-def _predecessors(job: Job) -> dict[str, str]:
-    """Return the ids of a job's predecessors and the condition of each."""
-    after = Manifest.of_core(job.core).after or ()
-    return {each.job: each.when.value for each in after if each.job is not None}
 
 
 def _name(reference: Reference) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
 from vox_mesh.jobs.transitions import SQL
-from vox_mesh.model.base.json_text import COUNTER_LIMIT
+from vox_mesh.model.base.json_text import COUNTER_LIMIT, read_stored
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
@@ -143,6 +143,20 @@ class JobQueries:
         """Return the jobs that exist, by id, read from the database and without manifests."""
         rows = await self._read("standing", json(job_ids), fresh=True)
         return {row["job_id"]: Job.of_row(row) for row in rows}
+
+    async def standing_after(self, position: int, limit: int) -> list[Job]:
+        """Return the jobs after a position, oldest first and without manifests."""
+        return self._jobs(await self._read("standing_after", position, limit, fresh=True))
+
+    async def completions(self, jobs: Iterable[Job]) -> dict[str, Mapping[str, Any]]:
+        """Return by job the item of the op that completed it; the ones that ended otherwise have none.
+
+        Whether the op is authentic is not checked.
+        """
+        ended = [job for job in jobs if job.ended_ms is not None]
+        ops = json(dict.fromkeys(job.last_op for job in ended))
+        rows = await self._read("completions", json(job.job_id for job in ended), ops, fresh=True)
+        return {row["job_id"]: read_stored(row["item"]) for row in rows}
 
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
         """Return the ids of the jobs that exist and are not terminal."""

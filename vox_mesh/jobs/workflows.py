@@ -12,8 +12,6 @@ from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
 from vox_mesh.model.jobs.workflow_run import (
     NewRun,
-    bind,
-    bindings_of,
     name_in_workflow,
     new_run_id,
     ulids_of_run,
@@ -115,22 +113,3 @@ def _state(jobs: int, succeeded: int, unsuccessful: int) -> str:
     if succeeded + unsuccessful < jobs:
         return "running"
     return "failed" if unsuccessful else "succeeded"
-
-
-async def bind_outputs(core: Mapping[str, Any], jobs: Jobs) -> Mapping[str, Any]:
-    """Return the core of a job with the outputs of its predecessors where its bindings say.
-
-    Raises `BadValue` if a binding names a job that is no predecessor, and `NotAuthentic` if the table of jobs
-    says more about one than signed ops do.
-    """
-    bindings = bindings_of(core)
-    if not bindings:
-        return core
-    after = core.get("after", ())
-    predecessors = {each if isinstance(each, str) else each.get("job") for each in after}
-    outputs: dict[str, Any] = {}
-    for ulid in dict.fromkeys(name for each in bindings for name in each.jobs):
-        job_id, outputs[ulid] = await jobs.signed_result(ulid)
-        if job_id not in predecessors:
-            raise BadValue(f"the output of job {ulid} can't be used: it is no predecessor")
-    return bind(core, {each.path: each.value(outputs) for each in bindings})

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.scripts import json, sql
-from vox_mesh.model.messages.records import Message
+from vox_mesh.model.messages.records import Message, checked_thread
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import ask_time
 from vox_mesh.store.script import Script, Statement
@@ -77,6 +77,7 @@ class MessageQueries:
         `before` and `down_to` bound their positions, and so how many messages are looked at.
         """
         before = _MAX_POSITION if before is None else before
+        thread = None if thread is None else checked_thread(thread)
         return await self._read("list", state, sender, receiver, thread, before, down_to, limit)
 
     async def newest_position(self) -> int:

@@ -39,7 +39,14 @@ def exec_policy_of(settings: Settings) -> ExecPolicy:
         settings.worker_exec_user, settings.worker_exec_sandbox, settings.worker_exec_limits, hidden
     )
     path = path_of_worker(os.environ.get("PATH"))
-    return replace(policy, isolation=isolation, secrets=secrets, path=path)
+    return replace(policy, isolation=isolation, secrets=secrets, path=path, folder=_own_folder())
+
+
+def _own_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return None
 
 
 def check_exec_settings(settings: Settings) -> None:

@@ -17,6 +17,10 @@ from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
     from vox_mesh.jobs.crons import Crons
+    from vox_mesh.jobs.git.exporter import JobExporter
+    from vox_mesh.jobs.git.importer import JobImporter
+    from vox_mesh.jobs.git.repository import GitRepository
+    from vox_mesh.jobs.git.worker_keys import WorkerKeys
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
@@ -287,6 +291,28 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.jobs.proof.artifacts import Artifacts
 
         return Artifacts(self.store, self._artifacts_folder, self._artifacts_node, source)
+
+    def job_exporter(self, repository: GitRepository) -> JobExporter:
+        """Return what writes the jobs to a git repository."""
+        from vox_mesh.jobs.git.exporter import JobExporter
+
+        return JobExporter(self.jobs, self.artifacts, self._worker_keys(), repository)
+
+    def job_importer(self, repository: GitRepository) -> JobImporter:
+        """Return what takes jobs and results from a git repository."""
+        from vox_mesh.jobs.git.importer import JobImporter
+        from vox_mesh.jobs.git.result_writer import ResultWriter
+        from vox_mesh.jobs.proof.artifacts import Artifacts
+
+        # Unlike a command that only reads, it keeps files, under the name of its node.
+        artifacts = Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id)
+        writer = ResultWriter(self.store, self.jobs, artifacts, self.roles)
+        return JobImporter(self.jobs, writer, self._worker_keys(), repository)
+
+    def _worker_keys(self) -> WorkerKeys:
+        from vox_mesh.jobs.git.worker_keys import WorkerKeys
+
+        return WorkerKeys(self.trusted_keys, self.nodes)
 
     def _artifact_source(self) -> ArtifactSource | None:
         """Return where files of other nodes are read; a command has no connection to them."""

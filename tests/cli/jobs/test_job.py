@@ -47,7 +47,7 @@ def listed(vox: VoxCommand, *arguments: str) -> list[str]:
 def test_a_job_is_new_each_time(vox: VoxCommand) -> None:
     asked = ("--kind", "test.work", "--payload", '{"n": 1}')
     jobs = [scheduled(vox, *asked) for _ in range(3)]
-    assert [{*each} for each in jobs] == 3 * [{"job_id", "ulid", "kind", "is_new"}]
+    assert [{*each} for each in jobs] == 3 * [{"job_id", "ulid", "kind", "is_new", "spooled"}]
     assert [each["is_new"] for each in jobs] == 3 * [True]
     assert len({each["job_id"] for each in jobs}) == 3
 
@@ -70,8 +70,8 @@ def test_once_schedules_a_job_once_and_says_so(vox: VoxCommand) -> None:
         assert (ended.code, bool(re.fullmatch(line, ended.err))) == (4, True)
     assert vox("job", "schedule", *asked).out == f"found job {job_id[:12]} (test.work)\n"
     heading, line = vox("job", "schedule", "-v", *asked).out.splitlines()
-    assert heading.split() == ["job_id", "ulid", "kind", "is_new"]
-    assert line.split() == [job_id[:12], first["ulid"], "test.work", "no"]
+    assert heading.split() == ["job_id", "ulid", "kind", "is_new", "spooled"]
+    assert line.split() == [job_id[:12], first["ulid"], "test.work", "no", "no"]
     failed = scheduled(vox, "--once", "--kind", "test.fail")["job_id"]
     done(failed)
     ended = vox("job", "schedule", "--once", "--wait", "--kind", "test.fail")
@@ -191,7 +191,7 @@ def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_sc
     [
         ("", "pass exactly one of"),
         ("--kind a -- true", "pass exactly one of"),
-        ("make test", "unexpected extra arguments"),
+        ("make test", "the command must follow `--`"),
         ("--payload 1 -- true", "--payload needs --kind"),
         ("--kind a --payload {", "--payload"),
         ("-f x --priority 1", "--priority can't be combined with --file"),

@@ -92,7 +92,7 @@ def test_a_job_that_has_ended_is_retried_once_as_a_new_one(vox: VoxCommand) -> N
     failed, good, pending = kind(vox, "test.fail", "--priority", "2"), kind(vox), kind(vox, "other")
     done(failed, good)
     (again,) = vox("job", "retry", failed, "--json").document
-    assert {*again} == {"job_id", "ulid", "kind", "is_new", "retry_of"}
+    assert {*again} == {"job_id", "ulid", "kind", "is_new", "spooled", "retry_of"}
     assert (again["retry_of"], again["is_new"], again["kind"]) == (failed, True, "test.fail")
     shown = vox("job", "show", again["job_id"], "--json").document
     assert (shown["state"], shown["retry_of"], shown["priority"]) == ("pending", failed, 2)

@@ -16,9 +16,10 @@ from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Statement
 from vox_mesh.errors import BadValue, MessageTaken, NotHelper, NotKnown, ThreadClosed
+from vox_mesh.model.messages.records import THREAD
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
-from vox_mesh.model.rhythm.promises import THREAD, HelpPromise, HelpState, HelpThread, thread_of, verdict
+from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread, thread_of, verdict
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.rhythm import help as helping

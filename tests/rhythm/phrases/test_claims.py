@@ -47,6 +47,11 @@ def test_the_beat_of_an_old_claim_is_its_index_and_its_bar_is_dropped() -> None:
     assert StatusClaim.of_document(document(bar=1, beat=5)).beat_index == 3, "the new field counts"
 
 
+@pytest.mark.parametrize("text", ["2025-09-03T02:12:27.183Z+1287:3+17", "2025-09-03T02:12:27.183Z+17"])
+def test_the_time_of_a_beat_frame_is_taken_for_one_of_the_agent(text: str) -> None:
+    assert StatusClaim.of_document(document(hlc=text)).hlc == "1756865547183-00017-a"
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -67,6 +72,10 @@ def test_the_beat_of_an_old_claim_is_its_index_and_its_bar_is_dropped() -> None:
         ({"notes": "a\0b"}, "notes"),
         ({"notes": "\ud800"}, "notes"),
         ({"hlc": "yesterday"}, "hlc"),
+        ({"hlc": "2025-02-30T02:12:27.183Z+17"}, "hlc"),
+        ({"hlc": "1969-09-03T02:12:27.183Z+17"}, "hlc"),
+        ({"hlc": "2025-09-03T02:12:27.183Z+123456"}, "hlc"),
+        ({"hlc": "2025-09-03T02:12:27.183+02:00+17"}, "hlc"),
         ({"mood": "good"}, "mood"),
     ],
 )

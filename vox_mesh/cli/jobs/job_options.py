@@ -50,6 +50,8 @@ class JobSource(NamedTuple):
             raise click.UsageError("--isolated needs a command after --")
         if self.isolated and "cwd" in fields:
             raise click.UsageError("--isolated and --cwd can't be combined")
+        if not str(fields.get("cwd", "/")).startswith("/"):
+            raise click.UsageError(f"--cwd: {fields['cwd']!r} is not an absolute path")
         if self.file is not None:
             if self.timeout is not None:
                 raise click.UsageError("--timeout can't be combined with --file: set it in the file")

@@ -212,7 +212,7 @@ class LogsQuery(PageQuery):
         return self.wait
 
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+@JOBS.get("/v1/jobs/{job}/logs", scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)

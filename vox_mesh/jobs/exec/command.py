@@ -248,7 +248,7 @@ class _WorkingFolder:
                 os.chown(self._temporary.name, user.uid, user.gid)
             return Path(self._temporary.name)
         try:
-            folder = Path(self._command.cwd).absolute()
+            folder = self._named_folder(self._command.cwd)
             if folder.is_dir():
                 return folder
         except (OSError, ValueError) as error:
@@ -257,6 +257,18 @@ class _WorkingFolder:
         raise _CommandNotRunnable(
             f"cwd: {self._command.cwd!r} {fault}; route the job to a node that has it, or pass --isolated"
         )
+
+    def _named_folder(self, cwd: str) -> Path:
+        """Return the folder that a job names; a relative one is below the worker's, also behind links."""
+        if Path(cwd).is_absolute():
+            return Path(cwd)
+        if self._policy.folder is None:
+            raise ValueError("this worker has no folder for relative paths")
+        own = self._policy.folder.resolve()
+        folder = (own / cwd).resolve()
+        if not folder.is_relative_to(own):
+            raise ValueError("it leads out of the worker's folder")
+        return folder
 
     def _home(self) -> str:
         """Return the home of the command's user, or its own empty folder.

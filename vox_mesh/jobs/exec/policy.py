@@ -63,6 +63,8 @@ class ExecPolicy:
     path: str = SEARCH_PATH
     """Where a program is searched unless there is a list, or the job sets PATH."""
     executables: ExecutableHashes = field(default_factory=ExecutableHashes, compare=False)
+    folder: Path | None = None
+    """The worker's folder, below which relative folders of jobs are; `None` refuses these."""
 
     @classmethod
     def parsed(cls, text: str | None) -> Self:

@@ -12,7 +12,7 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
-from vox_mesh.model.jobs.proof import Output, Proof, attestation_remarks, bundle, faults_of
+from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remarks, bundle, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at
@@ -96,12 +96,27 @@ class Verifier:
     async def _proof_faults(
         self, job: Job, entry: LogEntry, item: Mapping[str, Any], proof: Proof
     ) -> list[str]:
+        if item.get(IMPORTED) is True:
+            return await self._imported_faults(job, item, proof)
         key = key_at(entry.seq, await self._oplog.trusted_keys(entry.node_id))
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
         faults += faults_of(proof, job_id=job.job_id, worker_key=key, manifest=_core_of(job))
         if not faults:
             faults += _contradictions("the op", proof.envelope, {**item, "node_id": entry.node_id})
             faults += _contradictions("the table of jobs", proof.envelope, _row_of(job))
+        return faults
+
+    async def _imported_faults(self, job: Job, item: Mapping[str, Any], proof: Proof) -> list[str]:
+        """Return the faults of a proof from another mesh, where the job had another claim."""
+        faults = faults_of(proof, job_id=job.job_id, manifest=_core_of(job))
+        if faults:
+            return faults
+        node_id, worker_id = proof.envelope["node_id"], proof.envelope["worker_id"]
+        keys = await self._oplog.trusted_keys(node_id)
+        if worker_id not in {key.public_key for key in keys}:
+            faults.append(f"{worker_id} is no key of the worker {short(node_id)}")
+        for source, values in (("the op", item), ("the table of jobs", _row_of(job))):
+            faults += _contradictions(source, proof.envelope, values, _IMPORTED_COLUMNS)
         return faults
 
     # --- outputs ---------------------------------------------------------------------------------
@@ -191,10 +206,21 @@ _ENVELOPE_COLUMNS: Final = {
 """The fields of an envelope and their names in ops and rows."""
 
 
-def _contradictions(source: str, envelope: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+_IMPORTED_COLUMNS: Final = {
+    name: column for name, column in _ENVELOPE_COLUMNS.items() if name not in ("node_id", "attempt")
+}
+"""Without the claim, which is that of the process that imported the result."""
+
+
+def _contradictions(
+    source: str,
+    envelope: Mapping[str, Any],
+    values: Mapping[str, Any],
+    columns: Mapping[str, str] = _ENVELOPE_COLUMNS,
+) -> list[str]:
     return [
         f"{source} says {column} {short(values.get(column))}, and the proof {short(envelope[name])}"
-        for name, column in _ENVELOPE_COLUMNS.items()
+        for name, column in columns.items()
         if not _is_same(envelope[name], values.get(column))
     ]
 

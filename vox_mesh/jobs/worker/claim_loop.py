@@ -67,6 +67,8 @@ class Survey(NamedTuple):
     """Whether more jobs are ready than were read."""
     has_skipped: bool
     """Whether jobs were left out for a moment because a claim has just failed."""
+    doubted_s: float | None
+    """In how many seconds the first job is looked at again that was not authentic just now."""
     blocked: ClaimBlock
 
 
@@ -207,12 +209,15 @@ class ClaimLoop:
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:
             await self._jobs.quarantine(unreadable)
+        doubted_s = None
         if self._authorship.doubted_count:
-            ready = [job for job in ready if not self._authorship.is_doubted(job.job_id, job.claim_token)]
+            left_s = {job: self._authorship.doubted_s(job.job_id, job.claim_token) for job in ready}
+            ready = [job for job in ready if not left_s[job]]
+            doubted_s = min(filter(None, left_s.values()), default=None)
         running = self._executor.running
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
         has_skipped = len(jobs) < len(ready) or bool(unreadable) or len(unthrottled) < len(kinds)
-        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, blocked)
+        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked)
 
     def _select(self, survey: Survey, free: int) -> ClaimChoice:
         """Choose the jobs that are this node's turn and fit into the free capacity of their handlers."""
@@ -263,5 +268,6 @@ class ClaimLoop:
             moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms)
             retry_at_ms = min((each for each in moments if each is not None), default=None)
         if retry_at_ms is None:
-            return AFTER_CHANGE
-        return NextLook(max(0.0, (retry_at_ms - self._clock.now_ms) / 1_000))
+            return NextLook(survey.doubted_s)
+        delay_s = max(0.0, (retry_at_ms - self._clock.now_ms) / 1_000)
+        return NextLook(delay_s if survey.doubted_s is None else min(delay_s, survey.doubted_s))

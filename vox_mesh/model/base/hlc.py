@@ -7,6 +7,7 @@ A time is a wall part in milliseconds, a counter for events within one, and its 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -22,6 +23,14 @@ _AUTHOR_OFFSET: Final = _WALL_DIGITS + _LOGICAL_DIGITS + 2
 
 
 _CLOCK_PATTERN: Final = re.compile(r"[0-9]{13}-[0-9]{5}-")
+
+
+_DATED_PATTERN: Final = re.compile(
+    r"(?P<moment>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z)"
+    r"(\+[0-9]{1,15}:[0-9]{1,15})?\+(?P<logical>[0-9]{1,5})"
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def clock_part(text: str, author: str) -> str | None:
@@ -46,6 +55,20 @@ class Hlc(NamedTuple):
         if not _CLOCK_PATTERN.match(text) or len(text) == _AUTHOR_OFFSET:
             raise BadValue(f"{text!r} is no time of a hybrid clock", hint="<13 digits>-<5 digits>-<author>")
         return cls(int(text[:13]), int(text[14:19]), text[_AUTHOR_OFFSET:])
+
+    @classmethod
+    def read(cls, text: str, author: str) -> Hlc:
+        """Return the time that `text` represents, also in the form of a beat frame: with a date, and without
+        an author, such as `2025-09-03T02:12:27.183Z+17`, or `…Z+1287:3+17` with a bar and a beat before it.
+        """
+        found = _DATED_PATTERN.fullmatch(text)
+        if found is None:
+            return cls.parse(text)
+        try:
+            moment = datetime.fromisoformat(found["moment"])
+        except ValueError:
+            raise BadValue(f"{text!r} is no time of a hybrid clock: there is no such date") from None
+        return cls((moment - _EPOCH) // _MILLISECOND, int(found["logical"]), author)
 
 
 class HybridClock:

@@ -76,7 +76,9 @@ class Manifest(BaseModel):
     env_from: manifest_fields.Variables | None = Field(
         None, description="a map of names to names of secrets of the worker; not also in env"
     )
-    cwd: manifest_fields.AbsolutePath | None = Field(None, description="an absolute path")
+    cwd: manifest_fields.FolderPath | None = Field(
+        None, description="an absolute path, or one below the worker's folder"
+    )
     inputs: manifest_fields.Inputs | None = Field(None, description="an array of maps, up to 256 KiB")
     policy_root: manifest_fields.PolicyRoot | None = Field(None, description="sha256: and 64 hex digits")
     ulid: manifest_fields.Ulid | None = Field(

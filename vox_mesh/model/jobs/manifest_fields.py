@@ -99,9 +99,9 @@ def _variable(name: str) -> str:
     return check_text(name)
 
 
-def _absolute(path: str) -> str:
-    if not path.startswith("/"):
-        raise flaw(f"{shown(path)} is not an absolute path")
+def _folder(path: str) -> str:
+    if not path.startswith("/") and (path.startswith(("~", "-")) or not path or ".." in path.split("/")):
+        raise flaw(f"{shown(path)} is neither an absolute path nor one below the worker's folder")
     return check_text(path)
 
 
@@ -266,7 +266,7 @@ def _validate_map(model: type[BaseModel], value: Any) -> dict[str, Any]:
 Command = Annotated[Texts, AfterValidator(_program)]
 Timeout = Annotated[int, PlainValidator(_timeout)]
 Variables = dict[Annotated[str, AfterValidator(_variable)], Text]
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+FolderPath = Annotated[str, AfterValidator(_folder)]
 Json = Annotated[Any, AfterValidator(_json)]
 Inputs = Annotated[tuple[dict[str, Any], ...], FROM_LIST, AfterValidator(_inputs)]
 PolicyRoot = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]

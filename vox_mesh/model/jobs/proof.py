@@ -35,6 +35,9 @@ from vox_mesh.model.documents.documents import (
 BLAKE3: Final = "blake3:"
 """The prefix of a content id in fields that may have other kinds of hash."""
 
+IMPORTED: Final = "imported"
+"""The field that an op has for a job whose worker ran it outside of this mesh."""
+
 MAX_OUTPUTS: Final = 256
 MAX_ERROR: Final = 4_096
 

@@ -25,6 +25,9 @@ ROLE: Final = "role:"
 UNKNOWN: Final = ""
 """Used as `after` if the sender's process does not know the previous message."""
 
+THREAD: Final = "hmmm://thread/"
+"""The prefix of a thread's address."""
+
 MESH_AGENT: Final = "mesh"
 """The sender of messages from the mesh itself."""
 
@@ -216,6 +219,11 @@ def checked_word(name: str, text: str) -> str:
     if not 0 < len(text) <= MAX_NAME or not text.isprintable():
         raise BadValue(f"{name} must be 1 to {MAX_NAME} printable characters, got {text!r}")
     return text
+
+
+def checked_thread(text: str) -> str:
+    """Return the id of a thread, given as an id or as an address; raise `BadValue` if it is neither."""
+    return checked_word("thread", text.removeprefix(THREAD))
 
 
 def checked_id(message_uuid: str) -> str:

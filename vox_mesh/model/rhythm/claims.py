@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -86,7 +87,7 @@ _FIELDS: Final[Fields] = {
     "beats_left": (lambda value: value is None or is_count(value), "an integer that is not negative"),
     "progress": (_is_fraction, "a number from 0 to 1"),
     "notes": (_are_notes, f"a text of at most {MAX_NOTES} characters"),
-    "hlc": (_is_hlc, "a time such as 1800000000000-00000-NODE"),
+    "hlc": (_is_hlc, "a time such as 1800000000000-00000-NODE or 2025-09-03T02:12:27.183Z+17"),
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {"wait_for": (), "beats_left": None, "progress": None, "notes": ""}
 _OLD_BAR: Final = "bar"
@@ -116,7 +117,10 @@ class StatusClaim:
 
     @classmethod
     def of_document(cls, document: Any) -> Self:
-        """Return the claim of a JSON object. The old form's `beat` is `beat_index`; its `bar` is dropped."""
+        """Return the claim of a JSON object. The old form's `beat` is `beat_index`; its `bar` is dropped.
+
+        A time in the form of a beat frame is taken for one of the agent.
+        """
         if not isinstance(document, Mapping):
             raise BadValue(f"status claim must be an object, got {short(document)}")
         fields = {**_DEFAULTS, **document}
@@ -124,6 +128,8 @@ class StatusClaim:
         old_beat = fields.pop(_OLD_BEAT, None)
         if "beat_index" not in fields and old_beat is not None:
             fields["beat_index"] = old_beat
+        with suppress(BadValue, KeyError, TypeError):
+            fields["hlc"] = str(Hlc.read(fields["hlc"], fields["agent_id"]))
         if faults := shape_faults("a status claim", fields, _FIELDS):
             raise BadValue("; ".join(faults))
         return cls(**fields)

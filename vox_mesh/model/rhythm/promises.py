@@ -10,9 +10,7 @@ from typing import Any, Final, Self
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.documents.documents import short
-
-THREAD: Final = "hmmm://thread/"
-"""The prefix of a thread's address."""
+from vox_mesh.model.messages.records import THREAD
 
 MAX_HELP_BEATS: Final = 100_000
 MAX_ON_FAIL: Final = 1_024

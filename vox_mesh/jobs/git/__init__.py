@@ -1,0 +1,1 @@
+"""Jobs in git: manifests, claims and results as refs and commits of a repository."""
