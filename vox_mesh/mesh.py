@@ -131,7 +131,7 @@ def _found_settings() -> Settings:
 
 
 def _shared_token(settings: Settings) -> str | None:
-    from vox_mesh.nodes.home_token import shared_token  # imported late: few commands need a key
+    from vox_mesh.runtime.shared_token import shared_token  # imported late: few commands need a key
 
     return shared_token(settings)
 

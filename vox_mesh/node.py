@@ -31,7 +31,6 @@ from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.policy_roots import parse_policy_roots
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.home_token import shared_token
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
     node_identity,
@@ -45,6 +44,7 @@ from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings

@@ -10,7 +10,6 @@ from typing import Final
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
-from vox_mesh.settings import Settings
 from vox_mesh.store.files import load_or_create, make_private
 
 FILE: Final = "token"
@@ -39,11 +38,6 @@ def load_or_create_token(home: Path) -> str:
         ) from None
     assert token is not None
     return token
-
-
-def shared_token(settings: Settings) -> str | None:
-    """Return the token that nodes share: VOX_MESH_TOKEN, or that of the home; `None` if there is neither."""
-    return find_token(settings.home_dir) if settings.token is None else settings.token.get_secret_value()
 
 
 def find_token(home: Path) -> str | None:
