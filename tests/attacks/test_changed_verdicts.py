@@ -181,6 +181,27 @@ async def test_verifying_a_job_reports_a_refused_completion_that_is_marked_as_ac
     assert fault.startswith(f"the verdict on op {refused.op_id}, or on one near it, was changed")
 
 
+async def test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    refused = await complete_too_late(owner, other, hostile)
+    (late,) = await other.jobs.queries.listed(kind="build")
+    await owner.jobs.schedule("build", "successor", after=[late], priority=3)
+    hostile.run(
+        "UPDATE agent_oplog SET accepted = 1, reason = NULL "
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND op_id = ?3",
+        refused.op_id,
+    )
+    hostile.run(
+        "UPDATE jobs SET state = 'succeeded', ended_ms = 1, exit_code = 0, claimer = 'owner', last_op = ?3 "
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?4",
+        *(refused.op_id, late.job_id),
+    )
+    hostile.run("UPDATE jobs SET waits = 0 WHERE scope_id = ?1 AND repository_id = ?2")
+    assert await runs(owner, other) == ["genuine"]
+    assert not await other.jobs.authorship.ends.find([late.job_id])
+
+
 async def test_a_job_whose_claim_was_refused_is_run_by_another_node(owner: MeshNode, other: MeshNode) -> None:
     await owner.job_kinds.pause("build")
     job = await owner.jobs.schedule("build", "paused")

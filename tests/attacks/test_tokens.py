@@ -105,7 +105,7 @@ async def test_a_read_only_token_shows_no_mail_no_variables_and_nothing_to_act_w
     assert full[0]["fence_token"] == lock.fence_token
 
 
-@pytest.mark.parametrize("path", ["/v1/oplog/export", "/v1/jobs/abcdef/bundle"])
+@pytest.mark.parametrize("path", ["/v1/oplog/export", "/v1/jobs/abcdef/bundle", "/v1/jobs/abcdef/logs"])
 async def test_what_cannot_be_redacted_is_not_for_a_read_only_token(node: MeshNode, path: str) -> None:
     assert_problem(await _ask(node, _READ, "GET", path), HTTPStatus.FORBIDDEN, "read_only")
 

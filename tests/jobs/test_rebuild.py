@@ -15,6 +15,7 @@ from vox_mesh import MeshError
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs import rebuild as of_rebuild
 from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay
 from vox_mesh.model.jobs.routes import RouteHistory
@@ -62,6 +63,24 @@ async def counted(node: MeshNode) -> bool:
         found.setdefault(str(kind), {})[str(state)] = int(str(jobs))
     await node.store.synced()
     return found == await node.jobs.queries.counts()
+
+
+async def test_a_deferred_job_waits_until_its_predecessor_is_scheduled_and_has_succeeded(
+    node: MeshNode,
+) -> None:
+    first = Manifest.of(kind="work", payload=1)
+    later = await node.jobs.schedule("work", 2, after=[first.content_id], defer=True)
+    with pytest.raises(BadValue, match="a predecessor does not exist"):
+        await node.jobs.schedule("work", 3, after=[first.content_id])
+    await node.store.synced()
+    rebuild = Rebuild(node.store)
+    assert (await rebuild.check(), rebuild.findings) == ([], [])
+    (scheduled,) = await node.jobs.schedule_all([first], new=False)
+    assert (await node.jobs.find(later)).waits == 1
+    await end(node, scheduled.job_id, JobState.SUCCEEDED)
+    assert (await node.jobs.find(later)).waits == 0
+    await node.store.synced()
+    assert await Rebuild(node.store).check() == []
 
 
 async def test_a_roster_that_no_one_touched_is_what_the_log_says(node: MeshNode) -> None:

@@ -98,8 +98,11 @@ class JobCheckpoints:
 
 
 def _starts(entry: LogEntry, job_id: str) -> bool:
-    """Return whether an accepted entry has started an attempt at a job."""
-    if entry.kind != START or entry.accepted != 1:
+    """Return whether an entry starts an attempt at a job.
+
+    Its verdict does not matter: a worker signs a checkpoint only after its start was accepted.
+    """
+    if entry.kind != START:
         return False
     try:
         return any(item["job_id"] == job_id for item in orjson.loads(entry.payload)["jobs"])

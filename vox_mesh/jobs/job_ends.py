@@ -112,7 +112,8 @@ class JobEnds:
         known = {op_id for op_id in op_ids if op_id in self._ops}
         for part in _parts([each for each in op_ids if each not in known]):
             authentic, _ = await self._authentic((), part)
-            accepted = {each.op_id for each in authentic if each.accepted == 1} & set(part)
+            asked = [each for each in authentic if each.op_id in part]
+            accepted = {each.op_id for each in asked if await self._is_accepted(each)}
             self._ops.update(dict.fromkeys(accepted))
             known |= accepted
         return known
@@ -126,9 +127,17 @@ class JobEnds:
             stated = await asyncio.to_thread(_stated_by, authentic, wanted)
         if has_routes:
             stated = await self._by_allowed_nodes(stated)
+        stated = {job_id: each for job_id, each in stated.items() if await self._is_accepted(each.entry)}
         ends = {job_id: each.end._replace(op_id=each.entry.op_id) for job_id, each in stated.items()}
         self._ends.update(ends)
         return ends
+
+    async def _is_accepted(self, entry: LogEntry) -> bool:
+        """Return whether an op was accepted. A mark that says so counts unless its author's seal differs.
+
+        A worker seals at once that its completion was refused, and everything else within a minute.
+        """
+        return entry.accepted == 1 and not await self._trusted_keys.has_changed_verdict(entry)
 
     # --- reading the log -------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ _MAX_NAMED: Final = 10
 
 _REFUSALS: Final = {
     "ulid_taken": ("the ULID is taken by another job", "omit `ulid`, or choose another"),
-    "unknown_predecessor": ("a predecessor does not exist", "schedule it first, or in the same call"),
+    "unknown_predecessor": ("a predecessor does not exist", "schedule it first, or pass `defer`"),
     "predecessor_failed": (
         "a predecessor has failed, was aborted or was refused",
         "retry it and name the new job, or wait for its end with `when: end`",
@@ -142,6 +142,7 @@ class Jobs:
         budget: Mapping[str, Any] | None = None,
         ulid: str | None = None,
         new: bool = True,
+        defer: bool = False,
     ) -> Scheduled:
         """Schedule a job for a handler, as `schedule_all` does."""
         fields = {
@@ -159,18 +160,19 @@ class Jobs:
             "payload": payload,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new)
+        (scheduled,) = await self.schedule_all([Manifest.of(kind=kind, **given)], new=new, defer=defer)
         return scheduled
 
     async def schedule_all(
-        self, manifests: Sequence[Manifest], *, new: bool = True, spool: bool = True
+        self, manifests: Sequence[Manifest], *, new: bool = True, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:
         """Schedule jobs atomically. They may name each other in `after`, by their ULIDs.
 
         The result is in dependency order: predecessors first.
         With `new=False`, a manifest that was scheduled before is the same job. While the database is
         unreachable they are spooled, and scheduled once and in order when it is back; with `spool=False`,
-        `DatabaseUnavailable` is raised.
+        `DatabaseUnavailable` is raised. With `defer`, `after` may name jobs by full ids that are not
+        scheduled yet.
         """
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
@@ -178,10 +180,10 @@ class Jobs:
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
         items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
-        return await self._schedule(await in_slices(items), new=new, spool=spool)
+        return await self._schedule(await in_slices(items), new=new, spool=spool, defer=defer)
 
     async def _schedule(
-        self, items: Sequence[Item], *, new: bool = False, spool: bool = True
+        self, items: Sequence[Item], *, new: bool = False, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:
         if not items:
             return []
@@ -190,7 +192,7 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.transitions.schedule(list(by_id.values()), can_spool=spool)
+        script = self.transitions.schedule(list(by_id.values()), can_spool=spool, defers=defer)
         is_spooled = (await self._write(script)).spooled
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())

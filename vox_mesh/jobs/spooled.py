@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,8 +21,6 @@ REFUSED: Final = "refused"
 
 _MAX_OPS: Final = 100_000
 """How many spooled ops are searched for a predecessor: more than a spool holds."""
-
-_ID: Final = re.compile("[0-9a-f]{64}")
 
 
 class SpooledJob(NamedTuple):
@@ -57,23 +54,28 @@ class SpooledJobs:
         return self._store.is_spooling or (can_spool and self._store.is_unreachable)
 
     async def job_ids(self, references: Sequence[str]) -> dict[str, str]:
-        """Return the ids of the jobs with these references, in the spool or in the database.
+        """Return the ids of the jobs with these prefixes or ULIDs, in the spool or in the database.
 
-        While the database is unreachable, a job that is not in the spool must be given by its full id.
+        Raises `Unreachable` for one that is not in the spool while the database is unreachable.
         """
         waiting = await self._waiting() if references and self._store.is_spooling else {}
         found: dict[str, str] = {}
         fault: DatabaseUnavailable | None = None
         for name in references:
             job_id = waiting.get(name) or waiting.get(name.upper())
-            if job_id is None and fault is None and not self._store.is_unreachable:
+            if job_id is None and not self._store.is_unreachable:
                 try:
                     job_id = (await self._queries.find(name, fresh=True)).job_id
                 except DatabaseUnavailable as error:
                     if self._store.spool_queue is None:
                         raise
                     fault = error
-            found[name] = job_id or _offline_id(name, fault)
+            if job_id is None:
+                raise Unreachable(
+                    f"predecessor {name} can't be looked up: {fault or 'the database is unreachable'}",
+                    hint="give the full id of the job, or wait until the database is back",
+                )
+            found[name] = job_id
         return found
 
     async def _waiting(self) -> dict[str, str]:
@@ -106,12 +108,3 @@ def _jobs_of(op: SpooledOp) -> list[SpooledJob]:
         )
         for item in payload["jobs"]
     ]
-
-
-def _offline_id(reference: str, fault: DatabaseUnavailable | None) -> str:
-    if _ID.fullmatch(reference):
-        return reference
-    raise Unreachable(
-        f"predecessor {reference} can't be looked up: {fault or 'the database is unreachable'}",
-        hint="give the full id of the job, or wait until the database is back",
-    )

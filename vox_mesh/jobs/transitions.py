@@ -49,15 +49,24 @@ class JobTransitions:
         self._clock = clock
 
     def schedule(
-        self, items: Sequence[Item], *effects: Statement, key: str | None = None, can_spool: bool = False
+        self,
+        items: Sequence[Item],
+        *effects: Statement,
+        key: str | None = None,
+        can_spool: bool = False,
+        defers: bool = False,
     ) -> Script:
-        """Schedule the jobs that do not exist yet, atomically and together with `effects`."""
-        op = self._op(SCHEDULE, {"jobs": items}, self._writer.identity.chain, key)
+        """Schedule the jobs that do not exist yet, atomically and together with `effects`.
+
+        `defers`: a predecessor that does not exist is waited for.
+        """
+        payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
+        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
-                op.guarded("refuse_unknown_predecessor", "unknown_predecessor"),
+                *(() if defers else (op.guarded("refuse_unknown_predecessor", "unknown_predecessor"),)),
                 op.guarded("refuse_failed_predecessor", "predecessor_failed"),
                 op.step("wait"),
             ]

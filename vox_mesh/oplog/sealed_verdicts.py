@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic
 from vox_mesh.model.oplog.chain import SEAL, LogEntry, Sealing
 from vox_mesh.model.oplog.verification import READ_ERRORS, Key
@@ -20,6 +21,7 @@ from vox_mesh.store.store import Store
 _SQL: Final = named("oplog")
 _RUN: Final = 64
 _PAGE: Final = 1_000
+_MAX_SEALS: Final = 8
 
 
 def seal_script() -> Script:
@@ -33,6 +35,7 @@ class SealedVerdicts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pages = Pages(store)
+        self._sealed = Recent[str, frozenset[Any]](_MAX_SEALS)
 
     async def is_sealed(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
         """Return whether the author, who has these keys, signed the entry and a seal that has its verdict."""
@@ -57,19 +60,29 @@ class SealedVerdicts:
         return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
     async def _has_verdict(self, seal: LogEntry, entry: LogEntry) -> bool:
-        """Return whether the verdicts in the log are the ones that a seal has, with that of the entry."""
+        """Return whether a seal has the verdict of the entry, and the log the ones that the seal has."""
+        sealed = self._sealed.get(seal.hash)
+        if sealed is None:
+            sealed = await self._read_sealed(seal)
+            if sealed is None:
+                return False
+            self._sealed[seal.hash] = sealed
+        return entry.verdict in sealed
+
+    async def _read_sealed(self, seal: LogEntry) -> frozenset[Any] | None:
+        """Return the verdicts that an authentic seal has; `None` if the log has others."""
         stated = parse(seal.payload)
-        sealing, has_verdict = Sealing(), False
+        sealing, verdicts = Sealing(), set[Any]()
         seq = stated["from"]
         while seq < seal.seq:
-            values = (*self._store.mesh_id, entry.node_id, seq, seal.seq - 1, _PAGE)
+            values = (*self._store.mesh_id, seal.node_id, seq, seal.seq - 1, _PAGE)
             rows = await self._store.read(_SQL["verdicts_between"], values)
             if not rows:
-                return False
+                return None
             each: Any  # hostile values have another digest
             for each in rows:
                 kind, *verdict = each
                 sealing.add(kind, tuple(verdict))
-                has_verdict = has_verdict or tuple(verdict) == entry.verdict
+                verdicts.add(tuple(verdict))
             seq = each["seq"] + 1
-        return has_verdict and sealing.claim(seal.seq) == stated
+        return frozenset(verdicts) if sealing.claim(seal.seq) == stated else None

@@ -149,6 +149,9 @@ def _scheduling_options(function: Function) -> Function:
 @click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
 @click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(
+    "--defer", is_flag=True, help="Wait for jobs that are not scheduled yet; --after takes whole ids."
+)
+@click.option(
     "--wait", "waits", is_flag=True, help="Wait until it has ended; end with 1 unless it succeeded."
 )
 @details_option
@@ -162,6 +165,7 @@ def schedule(
     isolated: bool,
     once: bool,
     new: bool,
+    defer: bool,
     waits: bool,
     verbose: bool,
     as_json: bool,
@@ -197,7 +201,9 @@ def schedule(
         is_new = new or (file is None and not once)
         scheduled, known, ended = run_command(
             "job schedule",
-            lambda mesh: _schedule(mesh, manifests, awaited if waits else None, announce, new=is_new),
+            lambda mesh: _schedule(
+                mesh, manifests, awaited if waits else None, announce, new=is_new, defer=defer
+            ),
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*_going_on(awaited)) from None
@@ -277,12 +283,13 @@ async def _schedule(
     announce: Callable[[Sequence[Scheduled]], None],
     *,
     new: bool,
+    defer: bool,
 ) -> tuple[list[Scheduled], list[Job], list[Job]]:
     """Schedule jobs; unless `awaited` is `None`, announce them, put their ids there, and wait for their end.
 
     Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
-    scheduled = await mesh.jobs.schedule_all(manifests, new=new)
+    scheduled = await mesh.jobs.schedule_all(manifests, new=new, defer=defer)
     known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
     for each in known:
         click.echo(f"vox-mesh: {known_job(each, mesh.clock.now_ms)}", err=True)

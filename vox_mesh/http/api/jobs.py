@@ -61,10 +61,14 @@ State = Literal["pending", "claimed", "running", "succeeded", "failed", "aborted
 
 
 class ScheduleRequest(RequestModel):
-    """The jobs to schedule; with `new`, also if jobs with the same manifests exist."""
+    """The jobs to schedule; with `new`, also if jobs with the same manifests exist.
+
+    With `defer`, `after` may name jobs by full ids that are not scheduled yet.
+    """
 
     manifests: GivenManifests
     new: bool = False
+    defer: bool = False
 
     @property
     def item_count(self) -> int:
@@ -75,9 +79,8 @@ class ScheduleRequest(RequestModel):
 @JOBS.post("/v1/jobs", opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
-    return [
-        ScheduledView.from_record(each) for each in await mesh.jobs.schedule_all(body.manifests, new=body.new)
-    ]
+    scheduled = await mesh.jobs.schedule_all(body.manifests, new=body.new, defer=body.defer)
+    return [ScheduledView.from_record(each) for each in scheduled]
 
 
 # --- many jobs -----------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ class LogsQuery(PageQuery):
         return self.wait
 
 
-@JOBS.get("/v1/jobs/{job}/logs", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+@JOBS.get("/v1/jobs/{job}/logs", scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)

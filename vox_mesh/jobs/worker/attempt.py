@@ -126,19 +126,27 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
-    if handler.is_async:
-        result = await handler.function(context)
+    if (phrase := context.phrase) is None:
+        result = await _call_handler(context, handler)
     else:
-        thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
-        call = partial(copy_context().run, _call_in_thread, handler.function, context)
-        if context.limits is not None:
-            call = partial(context.limits.meter.timed, call)
-        context.thread = thread.do(call)
-        thread.finish()
-        result = await asyncio.shield(context.thread)
+        async with phrase:  # a fallback sets the result in place of the handler
+            phrase.result = await _call_handler(context, handler)
+        result = phrase.result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
     return AttemptResult(context.job, JobState.SUCCEEDED)
+
+
+async def _call_handler(context: JobContext, handler: Handler) -> Any:
+    if handler.is_async:
+        return await handler.function(context)
+    thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
+    call = partial(copy_context().run, _call_in_thread, handler.function, context)
+    if context.limits is not None:
+        call = partial(context.limits.meter.timed, call)
+    context.thread = thread.do(call)
+    thread.finish()
+    return await asyncio.shield(context.thread)
 
 
 def _call_in_thread(function: Function, context: JobContext) -> Any:

@@ -13,6 +13,7 @@ from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.worker.limits import AttemptLimits
+from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
@@ -88,6 +89,8 @@ class JobContext:
         if fraction is not None and not 0 <= fraction <= 1:
             raise BadValue(f"progress must be between 0 and 1, got {fraction}")
         self._call_in_loop(self._notebook.progress, fraction, message)
+        if self.phrase is not None:
+            self._call_in_loop(self.phrase.report_progress, fraction, message)
 
     def log(self, text: str) -> None:
         """Add a line to the job's log, for `vox-mesh job logs`."""
@@ -102,6 +105,11 @@ class JobContext:
         await self._notebook.checkpoint(value)
 
     # --- limits ----------------------------------------------------------------------------------
+
+    @property
+    def phrase(self) -> JobPhrase | None:
+        """Return the phrase of this attempt, whose phases a handler may enter, or `None` without a score."""
+        return None if self.limits is None else self.limits.phrase
 
     @property
     def phrase_beats(self) -> float | None:

@@ -15,12 +15,14 @@ from vox_mesh.jobs.exec.process_group import ProcessGroup
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
+from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, capped, verdict
+from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
 from vox_mesh.model.rhythm.score import DEFER, Score
-from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
-from vox_mesh.rhythm.context import RhythmContext
+from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
+from vox_mesh.rhythm.phrases.reporting import end_op
+from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script, new_key
 
@@ -48,11 +50,13 @@ class ClaimBlock(NamedTuple):
 class WorkerLimits:
     """The scores and budgets that limit the jobs of one worker."""
 
-    def __init__(self, rhythm: RhythmContext, budgets: Budgets, monotonic: Callable[[], float]) -> None:
-        self.rhythm = rhythm
-        self.budgets = budgets
+    def __init__(self, parts: PhraseParts, monotonic: Callable[[], float]) -> None:
+        self.parts = parts
+        self.rhythm = parts.context
+        self.budgets = parts.budgets
         self.monotonic = monotonic
         self.shares = Shares()
+        self._charged_ms = -1  # the beat in which lost attempts were last charged
 
     @property
     def agent(self) -> str:
@@ -76,10 +80,17 @@ class WorkerLimits:
         budget = Budget.of_document(core.get("budget", {}))
         spent: tuple[float, int | None] = (0.0, None)
         is_repeated = job.attempts > 1
-        await self.budgets.charge_lost(job.job_id, fresh=is_repeated)
+        await self._charge_lost(job, is_repeated=is_repeated)
         if is_repeated:
             spent = await self.budgets.spent_on_job(job.job_id)
         return AttemptLimits(self, job, notebook, score, budget, standings, *spent)
+
+    async def _charge_lost(self, job: Job, *, is_repeated: bool) -> None:
+        """Charge lost attempts: of this job if it was tried before, and others once per beat."""
+        epoch_ms = self.rhythm.beat().epoch_ms
+        if is_repeated or epoch_ms != self._charged_ms:
+            self._charged_ms = epoch_ms
+            await self.budgets.charge_lost(job.job_id, fresh=is_repeated)
 
 
 class AttemptLimits:
@@ -110,7 +121,8 @@ class AttemptLimits:
         if budget.charge_to is not None:
             self._subjects.append(account_of(budget.charge_to))
         self._budgets = {subject: standing.budget for subject, standing in self._budgets_in_force(standings)}
-        self._phases = _phases_of(score, self._budgets.values(), self._number)
+        self.phrase = None if score is None else self._create_phrase(score)
+        self._phases = _phases_of(self.phrase, self._budgets.values())
         self._warned: set[str] = set()
         self._pause_ms = _CHECK_PAUSES_MS[0]
         self._stop_error: MeshError | None = None
@@ -119,6 +131,13 @@ class AttemptLimits:
         self.meter = Meter(worker_limits.monotonic)
         epoch_ms = self._rhythm.beat(self._began_ms).epoch_ms
         self._share = Share(self.meter, self._subjects, epoch_ms, self._stop)
+
+    def _create_phrase(self, score: Score) -> JobPhrase:
+        job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
+        standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
+        allowance = Allowance(_caps_of(own), agent, standings=standings)
+        spec = PhraseSpec(score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind)
+        return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
     # --- for handlers ----------------------------------------------------------------------------
 
@@ -139,8 +158,12 @@ class AttemptLimits:
         """Run an attempt within its limits, record its usage, and return its result."""
         if (why := self._exhausted_reason()) is not None:
             attempting.close()
+            if self.phrase is not None:
+                self.phrase.outcome = PhraseOutcome.FAILED  # it does not begin, and claims nothing
             failed = AttemptResult(self._job, JobState.FAILED, why, finished_ms=self._began_ms)
             return failed._replace(may_retry=False)
+        if self.phrase is not None:
+            self.phrase.advance(self._began_ms)
         self._worker_limits.shares.join(self._share)
         try:
             return await self._run_recorded(attempting)
@@ -182,6 +205,10 @@ class AttemptLimits:
                 if self._stop_error is not None:
                     raise self._stop_error
                 return await work()
+        except PhaseOverrun as error:
+            self._timeout = None  # it has ended, and the work with it
+            self._stop(error)
+            raise
         except TimeoutError:
             if self._stop_error is None or not limit.expired():
                 raise
@@ -226,11 +253,16 @@ class AttemptLimits:
         timeline = self._rhythm.timeline
         beat = timeline.beat_at(now_ms)
         moments = [beat.ends_ms]
-        if self._phases:
+        if self.phrase is not None:
+            next_ms = self.phrase.advance(now_ms)
+            moments += [self.phrase.ends_ms] if next_ms is None else [next_ms, self.phrase.ends_ms]
+            if self.phrase.is_due:
+                self._stop(self.phrase.overrun_error())
+        elif self._phases:
             end_ms = timeline.after(self._began_ms, sum(self._phases.values()))
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._stop(self._overrun_error())
+                self._stop(self._cap_error())
         # The first check in a beat covers the previous beat, or several if none was checked in between.
         beats = max(1.0, timeline.beats_between(self._share.epoch_ms, beat.epoch_ms))
         for subject, standing in self._budgets_in_force(standings):
@@ -276,14 +308,12 @@ class AttemptLimits:
             _log.warning("job budget nearly used: job_id=%s: %s", self._job.job_id, line)
             self._notebook.log("log", f"{line}\n")
 
-    def _overrun_error(self) -> MeshError:
-        phase, beats = list(self._phases)[-1], sum(self._phases.values())
-        if self._score is None:
-            subject = next(
-                subject for subject, each in self._budgets.items() if each.phase_caps.get(phase) == beats
-            )
-            return OverBudget(f"the {beats:g} beats that the budget of {subject} has for {phase} are used")
-        return PhaseOverrun(f"its phrase of {beats:g} beats is over", phase=phase)
+    def _cap_error(self) -> MeshError:
+        ((phase, beats),) = self._phases.items()
+        subject = next(
+            subject for subject, each in self._budgets.items() if each.phase_caps.get(phase) == beats
+        )
+        return OverBudget(f"the {beats:g} beats that the budget of {subject} has for {phase} are used")
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -320,54 +350,65 @@ class AttemptLimits:
 
     async def _record(self, result: AttemptResult | None) -> None:
         """Record the usage; `result` is `None` if the job was released or its claim lost."""
-        await asyncio.to_thread(self.meter.sample)
+        if self.meter.is_sampling:
+            await asyncio.to_thread(self.meter.sample)
         rhythm, job = self._rhythm, self._job
         now_ms = max(self._began_ms, rhythm.times.now_ms)
-        is_done = result is not None and result.state is JobState.SUCCEEDED
+        outcome, reason = _outcome_of(result), "it was stopped" if result is None else result.reason or ""
+        if self.phrase is not None:
+            outcome = await self.phrase.finish(outcome, reason, now_ms)
         end = PhraseEnd(
             phrase_id=self._phrase_id,
             agent_id=self._worker_limits.agent,
             task_id=job.job_id,
             job_id=job.job_id,
-            outcome=_outcome_of(result),
+            outcome=outcome,
             began_ms=self._began_ms,
             ended_ms=now_ms,
-            beats=_by_phase(self._phases, rhythm.timeline.beats_between(self._began_ms, now_ms)),
             attempt=self._number,
-            overruns=int(isinstance(self._stop_error, PhaseOverrun)),
-            first_useful_ms=now_ms if is_done else None,
             resources=self.meter.used,
             account=self._budget.charge_to or "",
             role=job.kind,
-            note="it was stopped" if result is None else result.reason or "",
+            **self._measured(outcome, now_ms, reason),
         )
-        script = Script(self._worker_limits.budgets.record(end), appendable=True)
+        record = self._worker_limits.budgets.record(end)
+        op = None if self.phrase is None else end_op(end, self._worker_limits.budgets.cost_of(end))
+        script = Script(record, op=op, key=end.phrase_id, appendable=True)
         try:
             await rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S if result is None else None)
         except MeshError as error:
             _log.error("job usage not recorded: job_id=%s: %s", job.job_id, error.line)
 
+    def _measured(self, outcome: PhraseOutcome, now_ms: int, reason: str) -> dict[str, Any]:
+        """Return the measured part of the recorded end."""
+        if (phrase := self.phrase) is None:
+            beats = self._rhythm.timeline.beats_between(self._began_ms, now_ms)
+            useful_ms = now_ms if outcome is PhraseOutcome.DONE else None
+            return {"beats": {_WORK: beats}, "first_useful_ms": useful_ms, "note": reason}
+        return {
+            "beats": phrase.used,
+            "waited": phrase.waited,
+            "overruns": phrase.overruns,
+            "first_useful_ms": phrase.first_useful_ms,
+            "note": phrase.note,
+        }
 
-def _phases_of(score: Score | None, budgets: Collection[Budget], number: int) -> dict[str, float]:
+
+def _caps_of(budget: Budget) -> Budget:
+    """Return the caps of a budget: its total is checked by the worker."""
+    return budget.model_copy(update={"max_bu": None, "hard_end": None})
+
+
+def _phases_of(phrase: JobPhrase | None, budgets: Collection[Budget]) -> Mapping[str, float]:
     """Return the beats of each phase, empty if neither a score nor a cap limits them."""
-    if score is not None:
-        return capped(score.attempt(number), budgets)
+    if phrase is not None:
+        return phrase.beats
     caps = [each.phase_caps[_WORK] for each in budgets if _WORK in each.phase_caps]
     return {_WORK: min(caps)} if caps else {}
 
 
 def _hard_end_reason(subject: str, budget: Budget) -> str:
     return f"the budget of {subject} has its hard end: {budget.hard_end}"
-
-
-def _by_phase(phases: Mapping[str, float], beats: float) -> dict[str, float]:
-    """Distribute used beats over the phases in order; the last one gets the excess."""
-    used: dict[str, float] = {}
-    for phase, limit in phases.items():
-        used[phase] = min(limit, beats)
-        beats -= used[phase]
-    last = next(reversed(used), _WORK)
-    return used | {last: used.get(last, 0.0) + beats}
 
 
 def _outcome_of(result: AttemptResult | None) -> PhraseOutcome:

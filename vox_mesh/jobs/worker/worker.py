@@ -257,7 +257,8 @@ class Worker(RenamedAttributes):
         self._wake.set()
 
     async def catch_up(self) -> None:
-        """Renew the leases that are due, and stop the jobs whose lease has expired."""
+        """Renew the leases that are due, stop expired jobs, and enter the phases that have begun."""
+        self._executor.advance_phrases()
         await self._leases.renew_due()
 
     async def _listen(self) -> None:

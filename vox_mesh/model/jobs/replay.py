@@ -162,7 +162,8 @@ class JobReplay:
             return  # an op refused in the same request can't be seen here
         row = self.jobs.get(predecessor)
         if row is None:
-            self._report(op, job_id, f"it waits for {predecessor}, which is not there")
+            if not op.payload.get("defers"):
+                self._report(op, job_id, f"it waits for {predecessor}, which is not there")
         elif awaited == "success" and row["state"] in UNSUCCESSFUL:
             self._report(op, job_id, f"it waits for the success of {predecessor}, which is {row['state']}")
 

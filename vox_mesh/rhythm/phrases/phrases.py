@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vox_mesh.errors import BadValue
 from vox_mesh.messages.messages import Messages
@@ -37,7 +37,7 @@ class Phrases:
         budgets: Budgets,
         help_service: Help,
     ) -> None:
-        self._parts = PhraseParts(context, status, messages, budgets, help_service)
+        self.parts: Final = PhraseParts(context, status, messages, budgets, help_service)
 
     def phrase(
         self,
@@ -59,7 +59,7 @@ class Phrases:
         bar.
         """
         spec = self._make_spec(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        return Phrase(self._parts, spec, Checkpoints(self._parts.context, spec))
+        return Phrase(self.parts, spec, Checkpoints(self.parts.context, spec))
 
     async def phrases(
         self,
@@ -79,10 +79,10 @@ class Phrases:
         The last one raises `PhaseOverrun` instead of being deferred. All share one budget.
         """
         spec = self._make_spec(score, task, agent, fallbacks, budget, state, start, job_id, role)
-        checkpoints, max_phrases = Checkpoints(self._parts.context, spec), spec.score.retry.max_phrases
+        checkpoints, max_phrases = Checkpoints(self.parts.context, spec), spec.score.retry.max_phrases
         for attempt in range(1, max_phrases + 1):
             position = RetryPosition.FOLLOWED if attempt < max_phrases else RetryPosition.LAST
-            phrase = Phrase(self._parts, spec, checkpoints, attempt, position)
+            phrase = Phrase(self.parts, spec, checkpoints, attempt, position)
             yield phrase
             if phrase.outcome is not PhraseOutcome.DEFERRED:
                 return
@@ -104,7 +104,7 @@ class Phrases:
         if start not in ("now", "downbeat"):
             raise BadValue(f"start must be now or downbeat, got {start!r}")
         known, written = _load_score(score)
-        agent = self._parts.messages.agent_or_default(agent)
+        agent = self.parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
         return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)

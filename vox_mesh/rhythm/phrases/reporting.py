@@ -33,6 +33,7 @@ class StatusReporter:
         self._progress: float | None = None
         self._notes = ""
         self._has_ended = False
+        self._open_waits = 0
         self._remarks: dict[str, None] = {}
 
     def add_remark(self, remark: str) -> None:
@@ -45,9 +46,10 @@ class StatusReporter:
         return list(self._remarks)
 
     def begin_phase(self, name: str, beats_left: float) -> None:
-        """Claim the state of a phase that has begun."""
+        """Claim the state of a phase that has begun, unless the task waits."""
         self._state = _STATES[name]
-        self._claim(self._state, beats_left)
+        if not self._open_waits:
+            self._claim(self._state, beats_left)
 
     def progress(self, done: float, notes: str, beats_left: float) -> None:
         """Claim the progress of the task."""
@@ -59,9 +61,11 @@ class StatusReporter:
     def begin_wait(self, wait_for: Sequence[str], beats_left: float) -> None:
         """Claim that the task waits, for at most these beats."""
         self._claim(ClaimState.WAITING, beats_left, wait_for=wait_for)
+        self._open_waits += 1
 
     def end_wait(self, beats_left: float) -> None:
         """Claim that the wait is over."""
+        self._open_waits -= 1
         self._claim(self._state, beats_left)
 
     def report_overrun(self, phase: str) -> None:
@@ -112,6 +116,20 @@ async def write_end(parts: PhraseParts, end: PhraseEnd, *statements: Statement) 
     A failure to write is logged and does not replace the phrase's own outcome.
     """
     cost = parts.budgets.cost_of(end)
+    try:
+        script = Script(
+            parts.budgets.record(end), *statements, op=end_op(end, cost), key=end.phrase_id, appendable=True
+        )
+        await parts.context.store.write(script, timeout=WRITE_S)
+    except Exception as error:  # no failure to write may hide the phrase's outcome
+        _log.error(
+            "phrase end not recorded: phrase_id=%s outcome=%s error=%s", end.phrase_id, end.outcome, error
+        )
+    return cost
+
+
+def end_op(end: PhraseEnd, cost: float) -> Op:
+    """Return the op that records the end of a phrase."""
     payload = {
         "phrase": end.phrase_id,
         "agent": end.agent_id,
@@ -128,15 +146,7 @@ async def write_end(parts: PhraseParts, end: PhraseEnd, *statements: Statement) 
         **({"job": end.job_id} if end.job_id else {}),
         **({"account": end.account} if end.account else {}),
     }
-    try:
-        op = Op(END_PHRASE, canonical(payload))
-        script = Script(parts.budgets.record(end), *statements, op=op, key=end.phrase_id, appendable=True)
-        await parts.context.store.write(script, timeout=WRITE_S)
-    except Exception as error:  # no failure to write may hide the phrase's outcome
-        _log.error(
-            "phrase end not recorded: phrase_id=%s outcome=%s error=%s", end.phrase_id, end.outcome, error
-        )
-    return cost
+    return Op(END_PHRASE, canonical(payload))
 
 
 def describe_error(error: BaseException) -> str:

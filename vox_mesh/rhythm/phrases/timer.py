@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final
 
 from vox_mesh.errors import BadValue, OverBudget
+from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
@@ -36,18 +37,20 @@ class PhraseTimer:
         self._counting: Stopwatch | None = None
         self.began_ms = 0
         self._spent_ms: int | None = None
+        self._spans_of: Timeline | None = None
+        self._spans: list[tuple[str, int, int]] = []
         self.ended_ms = 0
         self.is_over = False
 
-    def begin(self) -> Cutoff:
-        """Start the timer and return the deadline of the whole phrase."""
+    def begin(self, at_ms: int | None = None) -> Cutoff:
+        """Start the timer, now or at a time, and return the deadline of the whole phrase."""
         context = self._context
         self._apply_caps()  # the budgets of agent and account are known only now
-        self.began_ms = context.times.now_ms
+        self.began_ms = context.times.now_ms if at_ms is None else at_ms
         spent_ms = self._allowance.ends_ms(context.timeline, self.began_ms)
         if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
-        self._count()
+        self._count(self.began_ms)
         return Cutoff(context.times, self.ends_ms)
 
     def _apply_caps(self) -> None:
@@ -94,12 +97,26 @@ class PhraseTimer:
     def _after(self, beats: float) -> int:
         return self._context.timeline.after(self.began_ms, beats)
 
+    def spans(self) -> list[tuple[str, int, int]]:
+        """Return each phase, and when it begins and ends at the latest."""
+        if self._spans_of is not self._context.timeline:
+            self._spans_of, begins_ms, self._spans = self._context.timeline, self.began_ms, []
+            for phase, ends in self._ends.items():
+                self._spans.append((phase, begins_ms, self._after(ends)))
+                begins_ms = self._spans[-1][2]
+        return self._spans
+
     # --- usage -----------------------------------------------------------------------------------
 
-    def count_as(self, name: str) -> None:
-        """Count beats under this name from now on."""
+    @property
+    def position(self) -> str:
+        """The name under which beats are counted."""
+        return self._position
+
+    def count_as(self, name: str, at_ms: int | None = None) -> None:
+        """Count beats under this name from now on, or from a time since the last count."""
         self._position = name
-        self._count()
+        self._count(at_ms)
 
     @contextmanager
     def count_fallback(self) -> Iterator[None]:
@@ -112,18 +129,18 @@ class PhraseTimer:
             self._is_falling_back = False
             self._count()
 
-    def stop(self) -> None:
-        """Stop counting: the phrase has ended."""
-        self.ended_ms, self.is_over = self._context.times.now_ms, True
-        self._count()
+    def stop(self, at_ms: int | None = None) -> None:
+        """Stop counting: the phrase has ended, now or at a time since the last count."""
+        self.ended_ms, self.is_over = self._context.times.now_ms if at_ms is None else at_ms, True
+        self._count(at_ms)
 
-    def _count(self) -> None:
+    def _count(self, at_ms: int | None = None) -> None:
         if self._counting is not None:
-            self._counting.stop()
+            self._counting.stop(at_ms)
         self._counting = None
         if not self.is_over:
             self._counting = self._used[FALLBACK if self._is_falling_back else self._position]
-            self._counting.start()
+            self._counting.start(at_ms)
 
     @property
     def late_beats(self) -> float:
@@ -160,24 +177,24 @@ class Stopwatch:
         self._starts = 0
         self._since_ms = 0
 
-    def start(self) -> None:
-        """Start counting."""
+    def start(self, at_ms: int | None = None) -> None:
+        """Start counting, now or at a time."""
         if not self._starts:
-            self._since_ms = self._context.times.now_ms
+            self._since_ms = self._context.times.now_ms if at_ms is None else at_ms
         self._starts += 1
 
-    def stop(self) -> None:
-        """Stop counting."""
+    def stop(self, at_ms: int | None = None) -> None:
+        """Stop counting, now or at a time."""
         self._starts -= 1
         if not self._starts:
-            self._counted += self._running
+            self._counted += self._count_until(at_ms)
 
     @property
     def beats(self) -> float:
         """The beats counted, as a fraction."""
-        return self._counted + (self._running if self._starts else 0.0)
+        return self._counted + (self._count_until(None) if self._starts else 0.0)
 
-    @property
-    def _running(self) -> float:
+    def _count_until(self, at_ms: int | None) -> float:
+        until_ms = self._context.times.now_ms if at_ms is None else at_ms
         # The database's clock may have been set back; that does not reduce the count.
-        return max(0.0, self._context.timeline.beats_between(self._since_ms, self._context.times.now_ms))
+        return max(0.0, self._context.timeline.beats_between(self._since_ms, until_ms))

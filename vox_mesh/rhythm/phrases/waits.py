@@ -54,6 +54,7 @@ class Waits:
         self._fallback: asyncio.Future[bool] | None = None
         self._covered: list[WaitExhausted] = []
         self.has_exhausted = False
+        self.fallbacks = spec.fallbacks
         self.result: Any = None
         """The result of the phrase: its fallback's, unless the caller sets another."""
 
@@ -120,7 +121,7 @@ class Waits:
             return self._timer.over_budget_error()
         escalation = self._spec.score.escalation
         fallbacks = [name for name in (on_fail, escalation.fallback) if name]
-        given = [name for name in fallbacks if name in self._spec.fallbacks]
+        given = [name for name in fallbacks if name in self.fallbacks]
         fallback = next(iter(given or fallbacks), None)
         error = WaitExhausted(
             f"wait budget {budget} of {self._spec.task} exhausted: {self._timer.waited[budget]:.3g} beats",
@@ -193,7 +194,7 @@ class Waits:
         within = _falling_back.set(self._phrase_id)
         try:
             with self._timer.count_fallback():
-                self.result = await call_until(self._spec.fallbacks[name], self._parts.context, ends_ms)
+                self.result = await call_until(self.fallbacks[name], self._parts.context, ends_ms)
         except Exception as error:  # the error to raise is the exhausted wait, not this one
             _log.warning("fallback failed: fallback=%s task=%s error=%r", name, self._spec.task, error)
             self._reporter.add_remark(f"fallback {name} failed")
