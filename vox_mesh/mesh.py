@@ -77,6 +77,7 @@ class Mesh(MeshServices):
             settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            shared_token=lambda: _shared_token(settings),
             owner_key=settings.owner_key,
             remembered=lambda: _remembered(settings),
             step_memory=lambda: _step_memory(settings),
@@ -127,6 +128,12 @@ def _found_settings() -> Settings:
     if settings.backend is Backend.MEMORY and "enabled" not in settings.model_fields_set:
         raise no_mesh("Mesh.open()")
     return settings
+
+
+def _shared_token(settings: Settings) -> str | None:
+    from vox_mesh.runtime.shared_token import shared_token  # imported late: few commands need a key
+
+    return shared_token(settings)
 
 
 def _remembered(settings: Settings) -> Sequence[RememberedStore]:

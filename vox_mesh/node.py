@@ -44,6 +44,7 @@ from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
 from vox_mesh.runtime.supervisor import Supervisor
 from vox_mesh.settings import Settings
@@ -92,6 +93,7 @@ class MeshNode(Mesh):
             settings.home_dir / ARTIFACTS,
             policy_file=settings.tempo_policy,
             rates_file=settings.rates,
+            shared_token=lambda: shared_token(settings),
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),

@@ -10,10 +10,12 @@ import pytest
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.oplog.owners import recovery_named
 from tests.support.oplog.recovering import found_mesh, recover
-from vox_mesh import Mesh
+from vox_mesh import Mesh, Op, Script
 from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.model.oplog.succession import Transfer
 from vox_mesh.model.oplog.verification import TRANSFER
 from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.oplog.op_kinds import OFFER
 
 
 async def test_another_node_takes_the_lost_owner_s_place(shared_mesh: SharedMesh, tmp_path: Path) -> None:
@@ -145,3 +147,19 @@ async def test_a_new_recovery_key_withdraws_an_offer(shared_mesh: SharedMesh) ->
         await old.recovery.replace_key(recovery_named("other"))
         with pytest.raises(NotKnown, match="has not offered"):
             await heir.recovery.accept()
+
+
+async def test_an_offer_that_the_owner_did_not_sign_makes_no_owner(shared_mesh: SharedMesh) -> None:
+    key = await found_mesh(shared_mesh)
+    async with Mesh.open(shared_mesh.settings("thief")) as thief:
+        owners = await thief.ownership.succession()
+        assert owners is not None
+        own = thief.identity
+        since = {"thief": 1, "thief/cli": 1}
+        transfer = Transfer(owners.links[-1], "thief", own.key.public, None, since, [])
+        payload = transfer.payload(own.key.sign(transfer.signed_text(thief.store.writer_id.scope_id)))
+        for kind in (OFFER, TRANSFER):
+            await thief.store.write(Script(op=Op(kind, payload, signed=True)))
+        with pytest.raises(NotKnown, match="has not offered"):
+            await thief.recovery.accept()
+        assert await thief.ownership.key() == key

@@ -47,6 +47,9 @@ def test_it_carries_the_statements_and_the_type_mark_and_no_tests(wheel: Path) -
     assert "vox_mesh/sql/migrations/0008_baseline.sql" in statements
     assert statements <= set(names)
     assert "vox_mesh/py.typed" in names
+    schemas = {str(path.relative_to(ROOT)) for path in (ROOT / "vox_mesh" / "schemas").glob("*.json")}
+    assert "vox_mesh/schemas/job_manifest.schema.json" in schemas
+    assert schemas <= set(names)
     server = {
         f"vox_mesh/contrib/sqld/{name}" for name in ("start.sh", "build_extension.sh", "no_file_access.c")
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -17,6 +17,7 @@ from vox_mesh.model.rhythm.tempo import Timeline, window_id
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.rhythm.bar_keys import BarKeys
 from vox_mesh.rhythm.bar_reporter import BarReporter
 from vox_mesh.rhythm.beat_locks import BeatLocks
 from vox_mesh.rhythm.budgets import Budgets, read_rates
@@ -51,6 +52,7 @@ class Rhythm(Phrases, RenamedAttributes):
         *,
         policy_file: Path | None = None,
         rates_file: Path | None = None,
+        shared_token: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.writer_id.repository_id)
@@ -59,6 +61,7 @@ class Rhythm(Phrases, RenamedAttributes):
         self.budgets = Budgets(self.context, read_rates(rates_file))
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
+        self._keys = BarKeys(self.context, shared_token)
         self.beat_locks = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.context)
@@ -105,6 +108,16 @@ class Rhythm(Phrases, RenamedAttributes):
         return Stamp(
             window_id(self.context.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
         )
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    def key(self, purpose: str) -> str:
+        """Return the key of this bar for a purpose, to show to another agent. Do not store or log it."""
+        return self._keys.key(purpose)
+
+    def accepts(self, purpose: str, key: str) -> bool:
+        """Return whether another agent's key is valid for a purpose: of this bar, or of one just before."""
+        return self._keys.fault(purpose, key) is None
 
     # --- leadership ------------------------------------------------------------------------------
 

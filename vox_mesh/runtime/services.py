@@ -64,6 +64,7 @@ class MeshServices(RenamedAttributes):
         *,
         policy_file: Path | None = None,
         rates_file: Path | None = None,
+        shared_token: Callable[[], str | None] = lambda: None,
         owner_key: str | None = None,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
@@ -84,6 +85,7 @@ class MeshServices(RenamedAttributes):
         self._step_memory = step_memory
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
+        self._shared_token = shared_token
 
     @property
     def identity(self) -> Identity:
@@ -334,6 +336,7 @@ class MeshServices(RenamedAttributes):
             locks=self.locks,
             messages=self.messages,
             **self._rhythm_files,
+            shared_token=self._shared_token,
         )
 
     @property

@@ -11,6 +11,7 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes
 from tests.support.rhythm.bar_reports import assert_tiled, bars, every, phrase, start, thread
 from tests.support.rhythm.grounds import BAR_MS, BEAT_MS, ClockedReporter, MovableClock, player
+from tests.support.running.schemas import assert_fits
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.reports import BarReport, Names
 from vox_mesh.model.rhythm.tempo import window_id
@@ -47,6 +48,7 @@ async def test_a_bar_is_reported_with_all_that_was_in_it(crowd: NodeGroup, hand:
     assert await one.bar_reporter.roll_up_due() == [], "what was said last is on its way"
     hand.to(1, 2)
     (report,) = await one.bar_reporter.roll_up_due()
+    assert_fits("bar_report", report.document())
     assert report.window_id == window_id("default", start(0))
     assert (report.start_ms, report.end_ms, report.revision, report.bars) == (start(0), start(1), 1, 1)
     assert report.tasks == {"done": 2, "failed": 1}
