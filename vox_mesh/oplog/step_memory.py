@@ -12,11 +12,11 @@ from typing import Final
 import orjson
 
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.store.files import replace_private
 
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 64 * 2**20
-_DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StepMemory:
@@ -51,12 +51,4 @@ class StepMemory:
             _log.warning("memory of the owners not written: path=%s error=%s", self._path, error.strerror)
 
     def _replace(self, text: bytes) -> None:
-        draft = self._path.with_suffix(f".{os.getpid()}.new")
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, _DRAFT, 0o600)
-        try:
-            os.write(descriptor, text)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        draft.replace(self._path)
+        replace_private(self._path, text, self._path.with_suffix(f".{os.getpid()}.new"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from vox_mesh.model.nodes.store_memory import Epoch, StoreMemory
 from vox_mesh.model.oplog.verification import RecordedHead
+from vox_mesh.store.files import replace_private
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,6 @@ class MemoryKeeper(Protocol):
 
     async def set_aside(self, memory: StoreMemory) -> None:
         """Keep the memory of a database that was replaced by another one."""
-
-
-_DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class MemoryFile:
@@ -83,14 +80,7 @@ class MemoryFile:
             await MemoryFile(path).keep(memory)
 
     def _replace(self, text: bytes) -> None:
-        draft = self._path.with_suffix(".new")
-        descriptor = os.open(draft, _DRAFT, 0o600)
-        try:
-            os.write(descriptor, text)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        draft.replace(self._path)
+        replace_private(self._path, text, self._path.with_suffix(".new"))
 
 
 def replaced_path(path: Path) -> Path:

@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def make_private(folder: Path) -> None:
@@ -31,6 +34,18 @@ def load_or_create(path: Path, make: Callable[[], bytes]) -> bytes:
             os.close(descriptor)
             Path(draft).unlink()
     return path.read_bytes()
+
+
+def replace_private(path: Path, content: bytes, draft: Path) -> None:
+    """Replace a file by one that only this user can read; `draft`, in the same folder, is written first."""
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, _NEW_FILE, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    draft.replace(path)
 
 
 def publish(draft: Path, path: Path) -> int:
