@@ -30,6 +30,9 @@ _LOADED: Final = [
 _RARE: Final = ("contrib", "testing", "top")
 """Parts of the package that few programs use; the screen alone takes longer to load than most of them run."""
 
+_OPTIONAL: Final = "spans.py"
+"""The module that needs an extra, and is loaded only where it is used."""
+
 
 def load_first(*modules: str) -> None:
     """Preload these modules, too; to be called before the first program."""
@@ -39,7 +42,8 @@ def load_first(*modules: str) -> None:
 def _own_modules() -> list[str]:
     """Return the modules of the package that most programs use, each of which loads only some of them."""
     paths = (path.relative_to(_ROOT) for path in sorted((_ROOT / "vox_mesh").rglob("[a-z]*.py")))
-    return [".".join(path.with_suffix("").parts) for path in paths if path.parts[1] not in _RARE]
+    common = (path for path in paths if path.parts[1] not in _RARE and path.name != _OPTIONAL)
+    return [".".join(path.with_suffix("").parts) for path in common]
 
 
 @cache

@@ -132,7 +132,7 @@ async def test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule(
 async def test_crons_from_before_there_were_ops_are_adopted_once_by_the_owner(
     shared_mesh: SharedMesh, hostile: HostileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = lambda node_id, key: canonical({"key": key, "node": node_id})  # noqa: E731
+    earlier = lambda node_id, key, _: canonical({"key": key, "node": node_id})  # noqa: E731
     monkeypatch.setattr(roles, "initialisation", earlier)
     async with (
         Mesh.open(shared_mesh.settings("owner")) as owner,

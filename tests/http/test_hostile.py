@@ -243,7 +243,7 @@ async def test_strangers_make_the_database_work_once_a_second_for_each_name(
             with pytest.raises(SenderRefused, match=r"no key is known|not signed"):
                 await reception.take([message], stored=False)
     seconds = 1 + int(asyncio.get_running_loop().time() - began)
-    assert asked <= 2 * 2 * seconds
+    assert asked <= (2 * 2 + 1) * seconds  # and once a second whether keys were replaced
 
 
 async def test_a_message_that_is_brought_again_costs_no_one_anything(

@@ -28,7 +28,7 @@ from vox_mesh.store.script import new_key
 
 def names_in(folder: Path) -> list[str]:
     """What lies there next to the database."""
-    return sorted(path.name for path in folder.iterdir() if path.name != "vox")
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("vox", ".config"))
 
 
 @pytest.mark.parametrize("case", EVERY_HOME, ids=str)

@@ -164,7 +164,7 @@ class SenderVerifier:
             return
         self._recheck_at = now + _RECHECK_S
         try:
-            mark = await self._trusted_keys.read_mark(timeout=_RECHECK_TIMEOUT_S)
+            mark = await self._trusted_keys.read_mark(timeout_s=_RECHECK_TIMEOUT_S)
         except DatabaseUnavailable:
             self._recheck_at = now + _RECHECK_FAILED_S
             return

@@ -78,10 +78,10 @@ class TrustedKeys:
         changes = self._changes.get(node_id, ())
         return NodeKeys(frozenset(found).difference(change.public_key for change in changes), changes)
 
-    async def read_mark(self, *, timeout: float | None = None) -> str | None:
+    async def read_mark(self, *, timeout_s: float | None = None) -> str | None:
         """Return the mark of the ops by which keys were accepted, as our copy of the database has it."""
         mark: str | None = (
-            await self._store.read(_SQL["rekeyed"], self._store.mesh_id, timeout=timeout)
+            await self._store.read(_SQL["rekeyed"], self._store.mesh_id, timeout=timeout_s)
         ).value
         return mark
 

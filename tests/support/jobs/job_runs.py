@@ -33,7 +33,6 @@ from vox_mesh.model.jobs.records import (
 )
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.pages import MAX_POSITION
 
 PATIENCE_S: Final = 120.0
 
@@ -266,7 +265,7 @@ async def _committed(mesh: Mesh) -> AsyncIterator[list[LogEntry]]:
     """The whole log in the order of the commits, in pages."""
     last, newest = 0, await mesh.oplog.last_id()
     while last < newest:
-        page = await mesh.oplog._pages.read("after", last, MAX_POSITION, None, None)
+        page = await mesh.oplog._pages.after(last)
         last = page[-1].id if page else newest
         yield page
 
