@@ -153,8 +153,6 @@ def _duration_ms(value: Any, low: int, high: int) -> int:
 def _timeout(value: Any) -> int:
     seconds, rest = divmod(_duration_ms(value, 0, 30 * _DAY_MS), 1_000)
     if rest or (isinstance(value, float) and value != seconds):  # a tiny one must not become 0, no limit
-        isinstance(value, float) and value != seconds
-    ):  # tiny ones must not become 0, which is no limit
         raise flaw(f"{shown(value)} is not whole seconds")
     return seconds
 
