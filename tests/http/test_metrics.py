@@ -358,6 +358,11 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     after = await scraped(metrics)
     assert after.get("vox_kpi", name="eta") == 1
     assert after.get("vox_kpi", name="pmr") is None
+    assert (
+        after.get("vox_bar_tasks", state="executing") == after.get("vox_bar_claims", state="executing") == 2
+    )
+    assert after.get("vox_bar_tasks", state="done") == after.get("vox_bar_queue_depth") == 0
+    assert after.get("vox_bar_utilisation_ratio", resource="gpu") is None
     assert {name for (name,), value in after.all("vox_rhythm_alarm").items() if value} == {"overrun_rate"}
     assert after.get("vox_budget_spent_ratio", subject="agent:ada") == 0.75
     assert after.get("vox_status_claims_live") == 1

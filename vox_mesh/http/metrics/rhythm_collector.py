@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vox_mesh.http.metrics.instruments import counter, counters, gauge, histogram
+from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.census import Census
@@ -56,11 +57,12 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     yield counter("vox_overruns", "Phase overruns, as reported by this node.", tally.overruns)
     kpis = GaugeMetricFamily("vox_kpi", "KPIs of the last bar.", labels=("name",))
     alarms = GaugeMetricFamily("vox_rhythm_alarm", "Alarms of the last bar.", labels=("name",))
+    report = None if census is None else _last_bar(rhythm, census)
+    yield from _bar_gauges(report)
     spent = GaugeMetricFamily("vox_budget_spent_ratio", "Spent part of each budget.", labels=("subject",))
     if census is not None:
         for subject, part in census.budgets.items():
             spent.add_metric((subject,), part)
-        report = _last_bar(rhythm, census)
         for name, value in asdict(report.kpis).items() if report is not None else ():
             if value is not None:
                 kpis.add_metric((name,), value)
@@ -70,6 +72,33 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     yield kpis
     yield alarms
     yield spent
+
+
+def _bar_gauges(report: BarReport | None) -> Iterator[Metric]:
+    """Yield the counts of the last bar; without a report, empty families."""
+    tasks = GaugeMetricFamily(
+        "vox_bar_tasks", "Tasks of the last bar by their last state.", labels=("state",)
+    )
+    claims = GaugeMetricFamily("vox_bar_claims", "Status claims in the last bar.", labels=("state",))
+    queue = GaugeMetricFamily("vox_bar_queue_depth", "Jobs that waited at the end of the last bar.")
+    busy = GaugeMetricFamily(
+        "vox_bar_utilisation_ratio", "Busy share at the end of the last bar.", labels=("resource",)
+    )
+    if report is not None:
+        for family, counts in ((tasks, report.tasks), (claims, report.beats)):
+            for state in ClaimState:
+                family.add_metric((state,), counts.get(state, 0))
+        standing = report.standing
+        if standing.queue_depth is not None:
+            queue.add_metric((), standing.queue_depth)
+        for resource, share in (
+            ("capacity", standing.utilisation),
+            ("cpu", standing.cpu_utilisation),
+            ("gpu", standing.gpu_utilisation),
+        ):
+            if share is not None:
+                busy.add_metric((resource,), share)
+    yield from (tasks, claims, queue, busy)
 
 
 def _last_bar(rhythm: Rhythm, census: Census) -> BarReport | None:
