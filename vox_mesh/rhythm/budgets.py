@@ -87,6 +87,8 @@ class Spending:
     budget: Budget | None
     since_ms: int | None
     verdict: Verdict
+    ecu: float | None = None
+    """An estimate in effective compute units; without a normaliser in the rates, there is none."""
 
 
 @dataclass(slots=True)
@@ -202,11 +204,13 @@ class Budgets:
         self, subject: str, spent: Row | None, used: dict[str, Any], standing: BudgetStanding | None
     ) -> Spending:
         phrases, bu, cost = (0, 0.0, 0.0) if spent is None else (spent["phrases"], spent["bu"], spent["cost"])
-        totals = (subject, phrases, bu, cost, Resources.of(used))
+        resources, units = Resources.of(used), self.rates.ecu
+        totals = (subject, phrases, bu, cost, resources)
+        ecu = None if units is None else units.of(resources)
         if standing is None:
-            return Spending(*totals, None, None, Verdict.OK)
+            return Spending(*totals, None, None, Verdict.OK, ecu)
         current = standing.verdict(self._context.timeline, self._context.times.now_ms)
-        return Spending(*totals, standing.budget, standing.since_ms, current)
+        return Spending(*totals, standing.budget, standing.since_ms, current, ecu)
 
     async def spent_on_job(self, job_id: str) -> tuple[float, int | None]:
         """Return the beats used by earlier attempts at a job, and when the first of them began."""

@@ -257,6 +257,7 @@ class SpendingView:
     max_bu: float | None
     since_ms: int | None
     verdict: str
+    ecu: float | None
 
     @classmethod
     def of(cls, found: Spending) -> SpendingView:
@@ -270,4 +271,5 @@ class SpendingView:
             None if found.budget is None else found.budget.max_bu,
             found.since_ms,
             found.verdict.value,
+            found.ecu,
         )

@@ -52,6 +52,10 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: VoxCommand) -> N
     heading, line = (each.split() for each in vox("budget", "report", "agent:ann").out.splitlines())
     assert heading == ["subject", "phrases", "beats", "of", "cost", "verdict", "used"]
     assert (line[0], line[1], line[3], line[5]) == ("agent:ann", "1", "-", "ok")
+    (vox.folder / "rates.yaml").write_text("ecu: {cpu_sec: 1000}\n")
+    (found,) = worker("budget", "report", "agent:ann", "--json").document
+    assert found["ecu"] == pytest.approx(1000 * found["resources"]["cpu_sec"])
+    assert "ecu" in worker("budget", "report", "agent:ann").out.splitlines()[0]
 
 
 def test_the_faults_of_a_file_are_reported_line_by_line(vox: VoxCommand) -> None:

@@ -139,3 +139,20 @@ def test_the_faults_of_a_file_are_reported_with_their_lines() -> None:
 def test_what_is_no_resource_is_refused(amounts: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadValue, match=fault):
         Resources.of(amounts)
+
+
+@given(resources())
+def test_effective_compute_units_are_estimated_apart_from_the_cost(used: Resources) -> None:
+    text = "ecu: {cpu_sec: 2, gpu_sec: {A100: 40, default: 10}, accel_sec: 5}"
+    rates = parse_rates(text)
+    assert rates.ecu is not None
+    gpu = sum(amount * (40 if device == "A100" else 10) for device, amount in used.gpu_sec.items())
+    expected = 2 * (used.cpu_sec or 0) + gpu + 5 * sum(used.accel_sec.values())
+    assert rates.ecu.of(used) == pytest.approx(expected)
+    assert rates.total({"": 3}, used) == Rates().total({"": 3}, used)
+
+
+def test_without_a_normaliser_there_are_no_effective_compute_units() -> None:
+    assert Rates().ecu is None
+    with pytest.raises(BadBudget, match="ecu"):
+        parse_rates("ecu: {cpu_sec: -1}")

@@ -141,6 +141,7 @@ def _spent_record(found: Spending, *, as_json: bool) -> Record:
         "of": _number(view.max_bu),
         "cost": _number(view.cost),
         "verdict": view.verdict,
+        **({} if view.ecu is None else {"ecu": _number(view.ecu)}),
         "used": ", ".join(f"{name} {_words(value)}" for name, value in view.resources.items()),
     }
 

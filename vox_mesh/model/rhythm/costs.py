@@ -141,6 +141,21 @@ _RateMap = Annotated[dict[str, Amount], BeforeValidator(_expand_single_rate)]
 _CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"
 
 
+class ComputeUnits(BaseModel):
+    """How many effective compute units (ECU) a second of each device is worth: an estimate, for planning."""
+
+    model_config = STRICT
+
+    cpu_sec: Amount = Field(0.0, description="a number from 0")
+    gpu_sec: _RateMap = Field(default={}, description=_CLASSES)
+    accel_sec: _RateMap = Field(default={}, description=_CLASSES)
+
+    def of(self, used: Resources) -> float:
+        """Return the units of used resources. Unreported ones count for nothing."""
+        by_class = _cost_by_class(used.gpu_sec, self.gpu_sec) + _cost_by_class(used.accel_sec, self.accel_sec)
+        return (used.cpu_sec or 0.0) * self.cpu_sec + by_class
+
+
 class Rates(BaseModel):
     """The price of each unit, in any currency. By default a beat costs 1 and everything else nothing."""
 
@@ -157,6 +172,9 @@ class Rates(BaseModel):
     storage_gbh: Amount = Field(0.0, description="a number from 0")
     gpu_sec: _RateMap = Field(default={}, description=_CLASSES)
     accel_sec: _RateMap = Field(default={}, description=_CLASSES)
+    ecu: ComputeUnits | None = Field(
+        None, description="a map of cpu_sec, gpu_sec and accel_sec to effective compute units per second"
+    )
 
     def of_role(self, role: str) -> float:
         """Return the price of a beat of a role, 1 by default."""
