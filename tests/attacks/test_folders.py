@@ -19,7 +19,7 @@ from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.runtime import home_check
 from vox_mesh.settings.discovery import locate_mesh
-from vox_mesh.settings.env_writer import set_variables
+from vox_mesh.settings.env_writer import with_variables
 from vox_mesh.settings.trust import read_env_file
 
 _TOKEN: Final = "eyJ-the-token-of-the-user"
@@ -169,7 +169,7 @@ def test_joining_a_mesh_approves_no_setting_that_the_folder_brought(hidden: str)
     file = Path(".env")
     file.write_text(hidden)
     with pytest.raises(BadSettings, match=r"not approved|can't be kept"):
-        set_variables(file, {"VOX_DB_URL": 'https://db.example.com/"'}, removed=("VOX_DB_TOKEN",))
+        with_variables(file, {"VOX_DB_URL": 'https://db.example.com/"'}, removed=("VOX_DB_TOKEN",))
     assert file.read_text() == hidden
     found = read_env_file(file)
     assert found is not None

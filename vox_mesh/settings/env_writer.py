@@ -14,8 +14,8 @@ from vox_mesh.settings.fields import PREFIX
 from vox_mesh.settings.trust import read_env_file, trust
 
 
-def set_variables(path: Path, values: Mapping[str, str], *, removed: Collection[str] = ()) -> None:
-    """Set variables in a `.env` file, remove others, and approve the file.
+def with_variables(path: Path, values: Mapping[str, str], *, removed: Collection[str] = ()) -> str:
+    """Return the text of a `.env` file with variables set, and others removed.
 
     Raises `BadSettings` if the file holds settings of the mesh that this user has not approved, or would hold
     them afterwards: they would be approved with the new ones, unread.
@@ -34,6 +34,11 @@ def set_variables(path: Path, values: Mapping[str, str], *, removed: Collection[
             f"{path} has a line that can't be kept next to the new settings",
             hint="close its quotes, and remove lines of VOX_ variables from quoted texts",
         )
+    return text
+
+
+def write_approved(path: Path, text: str) -> None:
+    """Write a `.env` file, and approve it."""
     try:
         write_private(path, text)
     except OSError as error:

@@ -96,6 +96,16 @@ def test_settings_that_were_not_approved_are_not_approved_unread(memory: VoxComm
     ended = _join(memory, server)
     assert (ended.code, "vox-mesh trust" in ended.error) == (2, True)
     assert (memory.folder / ".env").read_text() == "VOX_WORKER_EXEC=1\n"
+    assert not (memory.folder / ".vox" / "db-token").exists()
+
+
+def test_a_home_that_is_a_link_gets_no_token(memory: VoxCommand, server: Server) -> None:
+    elsewhere = memory.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (memory.folder / ".vox").symlink_to(elsewhere)
+    ended = _join(memory, server)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert not [*elsewhere.iterdir()]
 
 
 def test_lines_of_others_stay_as_they_are() -> None:

@@ -17,7 +17,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.runtime.home_check import make_home
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.settings.discovery import FOLDER
-from vox_mesh.settings.env_writer import set_variables, write_private
+from vox_mesh.settings.env_writer import with_variables, write_approved, write_private
 from vox_mesh.settings.fields import ENV_FILE
 from vox_mesh.settings.secrets import read_secret
 from vox_mesh.settings.trust import read_env_file
@@ -53,6 +53,7 @@ def join(url: str, token_file: Path | None, replace: bool, allow_plaintext: bool
     """
     folder = _folder(start())
     env_file = folder / ENV_FILE
+    _refuse_link(folder / FOLDER)
     _refuse_another(env_file, url, replace=replace)
     token = _token(token_file)
     given = {"enabled": True, "db_url": url, "db_token": token, "home_dir": folder / FOLDER}
@@ -72,6 +73,12 @@ def _folder(settings: Settings) -> Path:
     """Return the folder whose settings are written: that of the mesh, or the current one."""
     home = settings.home_dir
     return home.absolute().parent if home.name == FOLDER else Path.cwd()
+
+
+def _refuse_link(home: Path) -> None:
+    """Refuse a home that may be anywhere: the token is written there."""
+    if home.is_symlink():
+        raise BadSettings(f"{home} is a link, which may lead anywhere", hint="remove it, and join again")
 
 
 def _refuse_another(env_file: Path, url: str, *, replace: bool) -> None:
@@ -104,10 +111,7 @@ async def _count_nodes(mesh: Mesh) -> int:
 
 
 def _write(folder: Path, url: str, token: str, *, allow_plaintext: bool) -> Path:
-    home = folder / FOLDER
-    make_home(home)
-    path = home / _TOKEN_NAME
-    write_private(path, f"{token}\n")
+    home, env_file = folder / FOLDER, folder / ENV_FILE
     values: dict[str, Any] = {
         "VOX_MESH_ENABLED": "1",
         _URL: url,
@@ -115,7 +119,11 @@ def _write(folder: Path, url: str, token: str, *, allow_plaintext: bool) -> Path
     }
     if allow_plaintext:
         values[_PLAINTEXT] = "1"
-    set_variables(folder / ENV_FILE, values, removed=(_SECRET, _PLAINTEXT))
+    text = with_variables(env_file, values, removed=(_SECRET, _PLAINTEXT))
+    make_home(home)
+    path = home / _TOKEN_NAME
+    write_private(path, f"{token}\n")
+    write_approved(env_file, text)
     return path
 
 
