@@ -302,11 +302,14 @@ def test_a_node_runs_no_job_of_a_mesh_that_its_folder_brought(vox: VoxCommand, t
     (vox.folder / database.parent).mkdir(parents=True)
     for name in (database, Path(".vox/mesh.json")):
         shutil.copyfile(theirs.folder / name, vox.folder / name)
-    assert vox("init", "--json").document["done"] == "checked"
+    checked = vox("init", "--json")
+    assert (checked.document["done"], "was not made by you" in checked.err) == ("checked", True)
+    assert "was not made by you" in vox("doctor").out
     refused = vox(*run)
     assert (refused.code, f"{database} was not made by you" in refused.error) == (2, True)
     shutil.rmtree(vox.folder / ".vox")
-    assert vox("init", "--json").document["done"] == "created"
+    created = vox("init", "--json")
+    assert (created.document["done"], created.err) == ("created", "")
     assert vox(*run).code == 0
     shutil.copyfile(theirs.folder / database, vox.folder / "pulled")
     (vox.folder / "pulled").replace(vox.folder / database)

@@ -17,6 +17,7 @@ from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import BadSettings
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.oplog.recovery_key import RecoveryKey
+from vox_mesh.runtime.foreign_home import foreign_home_fault
 from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.settings.discovery import FOLDER, HERE, MARKER, PLACES, USER, has_marker, locate_mesh, user_mesh
@@ -62,6 +63,8 @@ def init(here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, as
     if origin not in (None, "vox-mesh init") and not given.enabled:
         click.echo(f"warning: VOX_MESH_ENABLED is 0 in {origin}: commands will not use the mesh", err=True)
     warn_of_other_meshes(settings)
+    if (fault := foreign_home_fault(settings)) is not None:
+        click.echo(f"warning: {fault.line}", err=True)
 
 
 def _choose(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None, str]:

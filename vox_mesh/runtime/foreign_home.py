@@ -43,27 +43,42 @@ def make_database(database: Path, home: Path) -> None:
 def refuse_foreign_home(settings: Settings) -> None:
     """Raise `BadSettings` if the mesh was found in a folder, and was not made by this user on this machine.
 
-    On a server, the home counts: unsent writes in it would be sent with the user's token.
+    On a server, a new home is noted as this user's own.
     """
+    if (fault := foreign_home_fault(settings)) is not None:
+        raise fault
     from vox_mesh.settings.own_files import is_own, note_as_own  # imported late: commands do without
 
+    home = settings.home_dir
+    if settings.backend is Backend.SERVER and home.is_dir() and not is_own(home):
+        _, is_there = _what_was_made(settings)
+        if not is_there:
+            note_as_own(home)
+
+
+def foreign_home_fault(settings: Settings) -> BadSettings | None:
+    """Return why a mesh that was found in a folder can't be trusted; `None` if this user made or chose it."""
+    from vox_mesh.settings.own_files import is_own  # imported late: commands do without
+
+    made, is_there = _what_was_made(settings)
+    if not is_there or is_own(made) or not _is_found(settings):
+        return None
+    return BadSettings(
+        f"{made.absolute()} was not made by you on this machine: its jobs may be another person's",
+        hint=f"remove {settings.home_dir}, or approve it with `vox-mesh trust --mesh`",
+    )
+
+
+def _what_was_made(settings: Settings) -> tuple[Path, bool]:
+    """Return the database, and whether it exists; on a server the home, and whether writes are kept there.
+
+    Unsent writes in a home would be sent with the user's token.
+    """
     home, database = settings.home_dir, settings.file_path
     if settings.backend is Backend.FILE:
-        made, is_there = database, database.exists()
-    else:
-        copies = database.parent.glob(f"{database.name}.replica-*")
-        made, is_there = home, any(spools(home)) or any(copies)
-    if is_own(made):
-        return
-    if not is_there:
-        if settings.backend is Backend.SERVER and home.is_dir():
-            note_as_own(home)
-        return
-    if _is_found(settings):
-        raise BadSettings(
-            f"{made.absolute()} was not made by you on this machine: its jobs may be another person's",
-            hint=f"remove {home}, or approve it with `vox-mesh trust --mesh`",
-        )
+        return database, database.exists()
+    copies = database.parent.glob(f"{database.name}.replica-*")
+    return home, any(spools(home)) or any(copies)
 
 
 def approve_home(settings: Settings) -> Path:

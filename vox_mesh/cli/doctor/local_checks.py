@@ -17,6 +17,7 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.identity import find_identity
 from vox_mesh.runtime.exec_policy import ADVICE, exec_policy_of
+from vox_mesh.runtime.foreign_home import foreign_home_fault
 from vox_mesh.settings import EXAMPLES
 from vox_mesh.settings.fields import FIELDS
 from vox_mesh.settings.origins import mesh_origin, setting_origins
@@ -75,9 +76,11 @@ async def home(context: CheckContext) -> CheckResult:
 
 
 async def mesh(context: CheckContext) -> CheckResult:
-    """Check which mesh is used, and that it is the only one of the repository."""
+    """Check which mesh is used, that you made it, and that it is the only one of the repository."""
     used = context.settings.home_dir.absolute()
     found = f"{used}, from {mesh_origin(context.settings)}"
+    if (fault := foreign_home_fault(context.settings)) is not None:
+        return warn(str(fault), fault.hint)
     others = other_meshes(context.settings)
     if others:
         return warn(f"{found}; {SECOND_MESH}: {', '.join(map(str, others))}", SECOND_MESH_ADVICE)
