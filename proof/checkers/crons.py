@@ -21,7 +21,7 @@ def crons_once(history: History) -> Iterator[str | int]:
     for name, moves in grouped(final_rows(history, "proof_cron_moves"), "name").items():
         fired: set[int] = set()
         for before, now in pairwise(moves):
-            if now["deed"] == "update":
+            if now["deed"] == "update" and now["last_ms"] is not None:  # otherwise only its time was set
                 yield 1
                 for fault in _faults(before, now, jobs, fired):
                     yield f"cron {name}: {fault}"

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, DatabaseUnavailable, MeshError
+from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
@@ -109,7 +109,7 @@ class OpLog:
         """Append an op, and apply it or defer it until its dependencies are applied.
 
         The op's id is the outcome's key. A refused op is appended too, as refused, and raises `Refused`.
-        While the database is unreachable, it is spooled if its kind allows it, and deferred if it has `deps`.
+        While the database is unreachable, it is spooled if its kind allows it and it has no `deps`.
         """
         timeout_s = seconds_or_none("timeout", timeout)
         known = self._kinds.find_authorable(kind)
@@ -123,7 +123,7 @@ class OpLog:
         statements = await self._statements(known, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
         op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
-        script = Script(*statements, key=op_id, op=op, appendable=known.can_spool)
+        script = Script(*statements, key=op_id, op=op, appendable=known.can_spool and not deps)
         script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout_s)
         if standing is DependencyState.DEFERRED and not outcome.spooled:
@@ -156,12 +156,7 @@ class OpLog:
             )
         if op_id in deps:
             return DependencyState.DEFERRED  # refused later as a cycle
-        try:
-            return await self._pending.state_after(deps)
-        except DatabaseUnavailable:
-            if not kind.can_spool:
-                raise
-            return DependencyState.DEFERRED  # a node applies or drops it after its replay
+        return await self._pending.state_after(deps)
 
     async def anchor(self) -> Outcome:
         """Record where all other chains end, so that truncating one can be detected."""

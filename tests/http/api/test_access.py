@@ -86,8 +86,8 @@ async def test_the_token_for_reading_is_good_for_that_only(served: ServedNode, o
     assert status == await status_of(served, operation, TOKEN)
 
 
-_EXACT: Final = {"export_log", "bundle_job", "read_job_result", "read_job_artifact"}
-"""What can't be redacted: every byte of it is signed."""
+_EXACT: Final = {"export_log", "bundle_job", "read_job_result", "read_job_artifact", "read_job_logs"}
+"""What can't be redacted: every byte of it is signed, or is what a job printed."""
 
 
 async def test_what_is_asked_by_get_is_for_readers_and_all_else_is_not_unless_it_says_so() -> None:

@@ -129,7 +129,7 @@ async def test_after_an_op_of_unknown_fate_a_write_without_one_is_given_the_trut
         settings = MESH.settings(tmp_path, server, db_url=proxy.url, tick="1h")
         table = await _table(settings)
         async with Mesh.open(settings) as mesh:
-            kind = OpKind("test.unspooled")
+            kind = OpKind("test.unspooled", appendable=False)
             mesh.oplog.register(kind)
             await mesh.oplog.append(kind.name, {})
             proxy.spoil(Fault.HOLD_ANSWER)
