@@ -72,8 +72,9 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
             await client.get("/metrics")
             now = Scrape((await client.get("/metrics")).text)
     empty = {family.name for family in now.families if not family.samples}
-    assert empty == {"vox_wal_bytes", "vox_wal_held_bytes"}, "these are of the file home"
-    assert document(now) == described()
+    of_others = {"vox_wal_bytes", "vox_wal_held_bytes", "vox_bar_utilisation_ratio"}
+    assert empty == of_others, "these are of the file home, and of nodes with workers"
+    assert document(now) == {**described(), "vox_bar_utilisation_ratio": ("gauge", set())}
     assert now.get("vox_replica_state", state="in_touch") == 1
     assert now.get("vox_replica_lag_seconds") == 0
     assert now.get("vox_replica_start_overs_total") == 0

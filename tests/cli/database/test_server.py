@@ -43,7 +43,11 @@ def token(installed: VoxCommand) -> str:
 
 
 def _wait_for(url: str, process: Process) -> None:
-    wait_for_start(lambda: is_healthy(url), lambda: process.poll() is None)
+    try:
+        wait_for_start(lambda: is_healthy(url), lambda: process.poll() is None)
+    except RuntimeError:
+        process.kill()
+        raise AssertionError(process.communicate(_PATIENCE_S)) from None
 
 
 def _ask(url: str, token: str, sql: str) -> httpx.Response:
@@ -81,6 +85,8 @@ def test_it_asks_for_a_token_keeps_its_files_private_and_stops_cleanly(
         assert (taken.code, "can't listen" in taken.error) == (1, True)
         process.send_signal(signal.SIGTERM)
         assert process.wait(_PATIENCE_S) == 0
+    address = f"127.0.0.1:{free_port()}"  # the other one may be taken meanwhile
+    url = f"http://{address}"
     with installed.running("server", "start", "--listen", address) as process:
         _wait_for(url, process)
         assert _type_of(_ask(url, token, "SELECT x FROM kept")) == "ok"
