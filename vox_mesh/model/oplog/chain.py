@@ -79,35 +79,21 @@ def hash_of(
     """Return the hash of an entry, given the canonical texts of its dependencies and payload."""
     # This is the canonical form: the keys are sorted, and the fast encoder writes text and small numbers
     # as the standard requires.
-    deps_value, payload_value = orjson.Fragment(deps), orjson.Fragment(payload)
-    if agent is None and grant is None:
-        contents = {
-            "deps": deps_value,
-            "hlc": hlc,
-            "kind": kind,
-            "node": node,
-            "op_id": op_id,
-            "payload": payload_value,
-            "prev": prev,
-            "repository": repository,
-            "seq": seq,
-            "v": _VERSION,
-        }
-    else:
-        contents = {
-            "agent": agent,
-            "deps": deps_value,
-            "grant": grant,
-            "hlc": hlc,
-            "kind": kind,
-            "node": node,
-            "op_id": op_id,
-            "payload": payload_value,
-            "prev": prev,
-            "repository": repository,
-            "seq": seq,
-            "v": _VERSION_WITH_AGENT,
-        }
+    is_named = agent is not None or grant is not None
+    contents = {
+        **({"agent": agent} if is_named else {}),
+        "deps": orjson.Fragment(deps),
+        **({"grant": grant} if is_named else {}),
+        "hlc": hlc,
+        "kind": kind,
+        "node": node,
+        "op_id": op_id,
+        "payload": orjson.Fragment(payload),
+        "prev": prev,
+        "repository": repository,
+        "seq": seq,
+        "v": _VERSION_WITH_AGENT if is_named else _VERSION,
+    }
     return hashlib.sha3_256(orjson.dumps(contents)).hexdigest()
 
 
