@@ -67,8 +67,10 @@ is_listening() {
     fi
     printf -v wanted '%04X' "$admin_port"
     while read -r _ local_address _ state _ _ _ owner _; do
+        # Those that listen (0A) come first. Reading on would take a minute where 10,000 connections are open.
+        [[ $state == st || $state == 0A ]] || return 1
         # 127.0.0.1, in the order of either kind of processor.
-        if [[ $state == 0A && $local_address =~ ^(0100007F|7F000001):$wanted$ ]]; then
+        if [[ $local_address =~ ^(0100007F|7F000001):$wanted$ ]]; then
             [ "$owner" = "$EUID" ]
             return
         fi
@@ -117,8 +119,9 @@ configure_or_end() {
     kill "$1"
 }
 
-# Twice in the background: this process becomes the server, which would not reap a child.
-(configure_or_end $$ &)
+# Twice in the background: this process becomes the server, which would not reap a child. Descriptor 50 is the lock
+# that `vox-mesh server start` holds on the data; it ends with the server.
+(configure_or_end $$ 50>&- &)
 
 # --checkpoint-interval-s: by default the server checkpoints on commit, and many short-lived writing
 #   streams can wedge it for good.
