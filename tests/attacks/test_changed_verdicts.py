@@ -13,6 +13,7 @@ from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.oplog.tampering import stranger
 from vox_mesh import JobContext, Mesh
 from vox_mesh.errors import Refused
+from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import REKEY, Key
@@ -114,7 +115,7 @@ async def test_no_refused_release_that_is_marked_as_accepted_has_a_job_run_again
 
 
 async def complete_too_late(owner: MeshNode, other: MeshNode, hostile: HostileWriter) -> LogEntry:
-    """Have the owner run a job for longer than its lease; return its refused completion."""
+    """Have the owner run a job for longer than its lease, without noticing; return its refused completion."""
     has_begun, may_end = asyncio.Event(), asyncio.Event()
 
     @owner.worker.handles("build")
@@ -123,14 +124,16 @@ async def complete_too_late(owner: MeshNode, other: MeshNode, hostile: HostileWr
         await may_end.wait()
 
     await owner.jobs.schedule("build", "late")
-    async with asyncio.timeout(PATIENCE_S), owner.worker.running(concurrency=1):
-        await has_begun.wait()
-        await owner.job_kinds.drain("owner")  # it must not take the job again
-        hostile.run(  # the time passes
-            "UPDATE jobs SET lease_until_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2"
-        )
-        await expire(other)
-        may_end.set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Leases, "verify_soon", lambda _: None)
+        async with asyncio.timeout(PATIENCE_S), owner.worker.running(concurrency=1):
+            await has_begun.wait()
+            await owner.job_kinds.drain("owner")  # it must not take the job again
+            hostile.run(  # the time passes
+                "UPDATE jobs SET lease_until_ms = 1 WHERE scope_id = ?1 AND repository_id = ?2"
+            )
+            await expire(other)
+            may_end.set()
     (refused,) = await owner.oplog.tail(1, node_id="owner", kind="CompleteJob")
     assert (refused.accepted, refused.reason) == (0, "stale_claim")
     return refused
