@@ -67,7 +67,7 @@ is_listening() {
     fi
     printf -v wanted '%04X' "$admin_port"
     while read -r _ local_address _ state _ _ _ owner _; do
-        # Those that listen (0A) come first. Reading on would take a minute where 10,000 connections are open.
+        # Listening sockets (0A) come first. Reading the rest would take a minute if 10,000 connections are open.
         [[ $state == st || $state == 0A ]] || return 1
         # 127.0.0.1, in the order of either kind of processor.
         if [[ $local_address =~ ^(0100007F|7F000001):$wanted$ ]]; then
