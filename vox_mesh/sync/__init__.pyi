@@ -21,7 +21,6 @@ from typing import Any
 
 from vox_mesh.base_errors import MeshError
 from vox_mesh.heartbeat.presence import Activity
-from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
 from vox_mesh.jobs.git.repository import GitRepository
@@ -32,6 +31,7 @@ from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.worker.executor import WorkerStats
