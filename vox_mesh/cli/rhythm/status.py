@@ -23,7 +23,9 @@ _MAX_LIMIT: Final = 10_000
 @click.option("--scope", metavar="NAME", help="Scope to read.", show_default="VOX_MESH_SCOPE_ID")
 @click.option("--score", metavar="NAME", help="Only tasks with this score: its address, or a kind of job.")
 @click.option("--agent", metavar="NAME", help="Only tasks of this agent.")
-@click.option("--state", type=click.Choice([state.value for state in ClaimState]), help="Only tasks in this state.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in ClaimState]), help="Only tasks in this state."
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, _MAX_LIMIT),
