@@ -56,7 +56,7 @@ async def test_the_last_claim_of_each_task_is_shown_with_its_phase_and_since_whe
     read, write = await statuses(one)
     assert (read.since_ms, write.state) == (hand.now_ms, "done")
     hand.to(3)
-    assert [each.task_id for each in await statuses(one)] == []  # nobody has claimed anything for two bars
+    assert [each.task_id for each in await statuses(one)] == []  # there are no claims of the last two bars
 
 
 async def test_filters_and_pages_select_from_the_tasks(
