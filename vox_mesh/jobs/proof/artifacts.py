@@ -16,7 +16,8 @@ from blake3 import blake3
 
 from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, BadValue
 from vox_mesh.jobs.proof.blob_files import PIECE, BlobStore, PendingBlob
-from vox_mesh.model.jobs.proof import BLAKE3, Output, base64_content, base64_of, hash_of, output_faults
+from vox_mesh.model.jobs.bundle import base64_content, base64_of
+from vox_mesh.model.jobs.proof import BLAKE3, Output, hash_of, output_faults
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
