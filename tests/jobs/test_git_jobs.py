@@ -290,7 +290,7 @@ async def test_a_job_that_has_another_end_here_keeps_it(
 
 
 async def test_concurrent_writers_lose_no_ref(node: MeshNode, repository: Repository) -> None:
-    ids = await done(node, 20)
+    ids = await done(node, 30)  # whose refs are packed
     target = await GitRepository.open(repository.folder)
     commit = repository.git("commit-tree", repository.git("write-tree").strip(), "-m", "x").strip()
     others = [f"{_NAMES}{number:064x}/manifest" for number in range(20)]
