@@ -87,7 +87,7 @@ class Act(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """At most so many times within any period of this length."""
+    """A limit: this number of times within any period of this length."""
 
     times: int
     window_ms: int
