@@ -16,7 +16,7 @@ from tests.support.running.examples import many
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import UlidSource
-from vox_mesh.model.grants.capability import ACTIONS, EXECUTE, Act, Capability, Rate
+from vox_mesh.model.grants.capability import ACTIONS, EXECUTE, Act, Capability, RateLimit
 from vox_mesh.model.grants.grant import MAX_LINKS, Grant, SignedGrant, Terms, chain_fault, delegation_fault
 from vox_mesh.model.grants.templates import TEMPLATES, capabilities_of
 from vox_mesh.model.locks.patterns import normalise
@@ -48,7 +48,7 @@ def acts(draw: st.DrawFn) -> Act:
 
 
 counts = st.none() | st.integers(1, 5)
-rates = st.none() | st.builds(Rate, st.integers(1, 5), st.sampled_from([1_000, 2_000, 3_000, 60_000]))
+rates = st.none() | st.builds(RateLimit, st.integers(1, 5), st.sampled_from([1_000, 2_000, 3_000, 60_000]))
 capabilities = st.builds(Capability, acts(), st.booleans(), rates, counts)
 terms = st.builds(
     Terms,

@@ -86,13 +86,13 @@ class Act(NamedTuple):
             yield from ("env", ",".join(sorted(self.env)))
 
 
-class Rate(NamedTuple):
+class RateLimit(NamedTuple):
     """A limit: this number of times within any period of this length."""
 
     times: int
     window_ms: int
 
-    def covers(self, other: Rate) -> bool:
+    def covers(self, other: RateLimit) -> bool:
         """Return whether the other rate never allows more than this one."""
         periods = -(-self.window_ms // other.window_ms)  # of the other, within one of this
         return periods * other.times <= self.times
@@ -106,7 +106,7 @@ class Capability(NamedTuple):
 
     act: Act
     asks: bool = False
-    rate: Rate | None = None
+    rate: RateLimit | None = None
     open_items: int | None = None
 
     def covers(self, other: Capability) -> bool:
@@ -208,7 +208,7 @@ def _checked_args(text: str) -> tuple[str, ...]:
     return args
 
 
-def _rate(text: str) -> Rate:
+def _rate(text: str) -> RateLimit:
     times, slash, window = text.partition("/")
     try:
         window_ms = milliseconds(window) if slash else 0
@@ -216,7 +216,7 @@ def _rate(text: str) -> Rate:
         raise BadValue(f"rate {text!r}: {error}", hint="for example 30/1m") from None
     if not 0 < window_ms <= _MAX_WINDOW_MS:
         raise BadValue(f"rate must be a number per duration, got {text!r}", hint="for example 30/1m")
-    return Rate(_count("rate", times), window_ms)
+    return RateLimit(_count("rate", times), window_ms)
 
 
 def _count(name: str, text: str) -> int:
