@@ -102,6 +102,7 @@ from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
 from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, Start, State
+from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.supervisor import Run
@@ -940,6 +941,7 @@ class Rhythm:
     beat_locks: BeatLocks
     leadership: Leadership
     status: StatusClaimWriter
+    status_queries: StatusQueries
     bar_reporter: BarReporter
     help: Help
     incidents: Incidents
@@ -954,6 +956,16 @@ class Rhythm:
     def frame(self, at_ms: int | None = ...) -> BeatFrame: ...
     def beats(self) -> Generator[BeatFrame]: ...
     def stamp(self, hlc: str) -> Stamp: ...
+    def statuses(
+        self,
+        *,
+        agent: str | None = ...,
+        state: ClaimState | str | None = ...,
+        score: str | None = ...,
+        after: Position | None = ...,
+        limit: int = ...,
+        fresh: bool = ...,
+    ) -> list[TaskStatus]: ...
     def key(self, purpose: str) -> str: ...
     def accepts(self, purpose: str, key: str) -> bool: ...
     @property
@@ -1054,13 +1066,27 @@ class StatusClaimWriter:
         progress: float | None = ...,
         notes: str = ...,
         overran: bool = ...,
+        score: str | None = ...,
     ) -> StatusClaim: ...
-    def accept(self, claim: StatusClaim) -> None: ...
+    def accept(self, claim: StatusClaim, *, score: str | None = ...) -> None: ...
     def run(self) -> None: ...
     def run_once(self, beat: Beat) -> None: ...
     def catch_up(self) -> None: ...
     def flush(self, timeout: Duration | None = ...) -> None: ...
     def close(self) -> None: ...
+
+class StatusQueries:
+    def page(
+        self,
+        *,
+        agent: str | None = ...,
+        state: ClaimState | str | None = ...,
+        score: str | None = ...,
+        after: Position | None = ...,
+        limit: int = ...,
+        fresh: bool = ...,
+    ) -> StatusPage: ...
+    def bounds(self) -> tuple[Value, ...]: ...
 
 class BarReporter:
     totals: ReportTotals
