@@ -35,7 +35,7 @@ from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestM
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
-from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
+from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
 from vox_mesh.http.api.schemas import SCHEMAS
 from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
     *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, ARTIFACTS, WORKFLOWS),
-    *(CRONS, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
+    *(CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""
