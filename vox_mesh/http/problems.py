@@ -36,13 +36,16 @@ from vox_mesh.errors import (
     NotHolder,
     NotKnown,
     OutcomeUnknown,
+    OverBudget,
     Overloaded,
+    PhaseOverrun,
     Refused,
     RowMoved,
     SenderRefused,
     SpoolFull,
     StaleIncarnation,
     StoreClosed,
+    TakenElsewhere,
     TooLarge,
     Unauthorized,
     WrongBackend,
@@ -65,7 +68,8 @@ _STATUS: Final = (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(JobNotSucceeded, NodeInUse, NotAuthentic, StaleIncarnation, WrongBackend),
+            *(JobNotSucceeded, NodeInUse, NotAuthentic, OverBudget, PhaseOverrun, StaleIncarnation),
+            *(TakenElsewhere, WrongBackend),
         ),
         HTTPStatus.CONFLICT,
     ),
@@ -128,6 +132,8 @@ def problem_of(error: MeshError) -> Problem:
             status = HTTPStatus.FORBIDDEN
     if isinstance(error, BadDocument):
         more["faults"] = error.faults
+    if isinstance(error, TakenElsewhere):
+        more["node_id"] = error.node_id
     if isinstance(error, LockHeld):
         more["holders"] = [HoldView.of(holder) for holder in error.holders]
     return Problem(status, error.code, str(error), error.hint, **more)

@@ -1,4 +1,4 @@
-"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire due crons."""
+"""Job maintenance: expire leases, abort jobs that wait for refused ops, fire due crons, forget old takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, S
 from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import ChangeLoop
@@ -92,6 +93,7 @@ class JobMaintenance:
             await self._abort_blocked()
         if work.cron_ms is not None and work.cron_ms <= now_ms:
             await self._crons.fire_due()
+        await forget_takes(self._store)
 
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])

@@ -81,6 +81,17 @@ class CommandAttestation(NamedTuple):
         return {"attest_environment": self.environment, "attest_executable": self.executable}
 
 
+class AgentAttestation(NamedTuple):
+    """The agent that did the work, and the grant by which it may; the node signs on its behalf."""
+
+    agent: str
+    grant: str | None = None
+
+    def document(self, node_id: str) -> dict[str, Any]:
+        """Return the fields of the envelope."""
+        return {"agent": self.agent, "attested_by": node_id, "grant": self.grant}
+
+
 class Envelope(NamedTuple):
     """A worker's statement about an attempt; `attempt` is the claim token, `exit` a command's exit code."""
 
@@ -97,6 +108,7 @@ class Envelope(NamedTuple):
     error: str | None = None
     outputs: Sequence[Output] = ()
     command: CommandAttestation | None = None
+    agent: AgentAttestation | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the envelope as a JSON object; the error's text is sanitized."""
@@ -105,6 +117,7 @@ class Envelope(NamedTuple):
             "attempt": self.attempt,
             "attest_program": self.attest_program,
             **({} if self.command is None else self.command.document()),
+            **({} if self.agent is None else self.agent.document(self.node_id)),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
             # The clock may have been set back meanwhile.
@@ -186,6 +199,7 @@ def _is_known_valid(envelope: Envelope) -> bool:
         is_valid
         and envelope.exit is None
         and envelope.command is None
+        and envelope.agent is None
         and _is_worker_valid(envelope.state, *worker)
     )
 
@@ -325,11 +339,16 @@ _FIELDS: Final[Fields] = {
     "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
 }
 _COMMAND_FIELDS: Final[Fields] = {
-    **_FIELDS,
     "attest_environment": (is_hash, HASH),
     "attest_executable": (lambda value: value is None or is_hash(value), f"null, or {HASH}"),
 }
-"""The fields of the envelope of a command that says what ran; older ones and those of handlers do not."""
+"""More fields in the envelope of a command that says what ran; older ones and those of handlers do not."""
+_AGENT_FIELDS: Final[Fields] = {
+    "agent": (is_word, WORD),
+    "attested_by": (is_word, WORD),
+    "grant": (lambda value: value is None or is_word(value), f"null, or {WORD}"),
+}
+"""More fields in the envelope of an agent's work."""
 _ATTESTED: Final = {"attest_executable": "Attest-Executable", "attest_environment": "Attest-Environment"}
 _OUTPUT_FIELDS: Final[Fields] = {
     "hash": (is_hash, HASH),
@@ -346,8 +365,11 @@ def output_faults(output: Output) -> list[str]:
 
 
 def _envelope_faults(envelope: Any) -> list[str]:
-    is_of_command = type(envelope) is dict and not envelope.keys().isdisjoint(_ATTESTED)
-    faults = shape_faults("the envelope", envelope, _COMMAND_FIELDS if is_of_command else _FIELDS)
+    fields = _FIELDS
+    if type(envelope) is dict:
+        for more in (_COMMAND_FIELDS, _AGENT_FIELDS):
+            fields = fields if envelope.keys().isdisjoint(more) else {**fields, **more}
+    faults = shape_faults("the envelope", envelope, fields)
     if faults:
         return faults
     faults = shape_faults("the runner", envelope["runner"], _RUNNER_FIELDS)
@@ -357,6 +379,8 @@ def _envelope_faults(envelope: Any) -> list[str]:
         faults.append(f"it finished at {envelope['finished_at']}, before it started")
     if envelope["error"] is not None and envelope["state"] == "succeeded":
         faults.append("it succeeded, and has an error")
+    if envelope.get("attested_by", envelope["node_id"]) != envelope["node_id"]:
+        faults.append(f"it is attested by {envelope['attested_by']}, and its node is {envelope['node_id']}")
     return faults
 
 
