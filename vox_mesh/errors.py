@@ -324,6 +324,12 @@ class TakenElsewhere(MeshError):
         self.node_id = node_id
 
 
+class NotItsAgent(MeshError):
+    """A job was taken by another agent than the acting one."""
+
+    code = "not_its_agent"
+
+
 class JobNotSucceeded(MeshError):
     """A job has no result: it has failed, was aborted, or has not ended."""
 

@@ -34,6 +34,7 @@ from vox_mesh.errors import (
     NodeInUse,
     NotAuthentic,
     NotHolder,
+    NotItsAgent,
     NotKnown,
     OutcomeUnknown,
     OverBudget,
@@ -63,7 +64,7 @@ _STATUS: Final = (
     ((NotKnown,), HTTPStatus.NOT_FOUND),
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
-    ((SenderRefused,), HTTPStatus.FORBIDDEN),
+    ((NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
     (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),

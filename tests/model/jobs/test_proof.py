@@ -23,8 +23,6 @@ from vox_mesh.model.jobs.proof import (
     Output,
     Proof,
     Runner,
-    bundle,
-    check_bundle,
     environment_hash,
     faults_of,
     hash_of,
@@ -33,6 +31,7 @@ from vox_mesh.model.jobs.proof import (
     read_proof,
     trailers,
 )
+from vox_mesh.model.jobs.proof_bundle import bundle, check_bundle
 from vox_mesh.model.oplog.chain import signed_text
 
 KEY: Final = key_named("worker")

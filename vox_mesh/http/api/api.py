@@ -36,6 +36,7 @@ from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
 from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
 from vox_mesh.http.api.schemas import SCHEMAS
+from vox_mesh.http.api.work import WORK
 from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
@@ -48,8 +49,8 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, ARTIFACTS, WORKFLOWS),
-    *(CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, SCHEMAS, DATABASE),
+    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(WORKFLOWS, CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""

@@ -11,7 +11,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, PhaseOverrun, Refused, StaleClaim, TakenElsewhere
+from vox_mesh.errors import (
+    BadValue,
+    MeshError,
+    NotItsAgent,
+    PhaseOverrun,
+    Refused,
+    StaleClaim,
+    TakenElsewhere,
+)
 from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
@@ -36,7 +44,7 @@ from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
-from vox_mesh.store.acting import acting_as
+from vox_mesh.store.acting import acting_as, current_agent
 from vox_mesh.store.store import Store
 
 MAX_AT_ONCE: Final = 100
@@ -176,12 +184,6 @@ class Work:
         until_ms = (job.started_ms or 0) + claimed.lease_ms
         return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint)
 
-    async def give_back(self, taken: Sequence[TakenJob]) -> None:
-        """Return jobs to the queue that an agent could not receive."""
-        attested = [AgentAttestation(each.agent) for each in taken]
-        pairs = zip(taken, attested, strict=True)
-        await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, agent)) for each, agent in pairs))
-
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
 
@@ -317,6 +319,9 @@ class Work:
                 f"job {job.job_id} was taken through node {job.claimer}, not through {self._node_id}",
                 node_id=str(job.claimer),
             )
+        agent = current_agent()
+        if agent is not None and agent != take.attested.agent:
+            raise NotItsAgent(f"job {job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
         return take
 
     def _notebook(self, job: Job, logged: int = 0) -> Notebook:

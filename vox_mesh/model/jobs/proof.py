@@ -41,9 +41,9 @@ IMPORTED: Final = "imported"
 MAX_OUTPUTS: Final = 256
 MAX_ERROR: Final = 4_096
 
-_VERSION: Final = 1
+VERSION: Final = 1
 _SIGNED: Final = b"vox-mesh proof 1\n"
-_NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
+NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
 _STATES: Final = ("succeeded", "failed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS: Final = 253_402_300_800_000  # the year 10000
@@ -128,7 +128,7 @@ class Envelope(NamedTuple):
             "runner": {"platform": platform, "program": program, "version": version},
             "started_at": iso_time(self.started_ms),
             "state": self.state,
-            "v": _VERSION,
+            "v": VERSION,
             "worker_id": self.worker_id,
         }
 
@@ -212,10 +212,10 @@ def _is_worker_valid(state: str, runner: Runner, worker_id: str, node_id: str, a
 
 def read_proof(text: str | bytes) -> Proof:
     """Parse a proof without verifying it. Raises `BadValue` if the text is not a proof."""
-    value, fault = _read(text)
+    value, fault = read_canonical(text)
     if fault is None and has_keys(value, Proof._fields):
         return Proof(**value)
-    raise BadValue(f"this is no proof: {fault or _NO_PROOF}")
+    raise BadValue(f"this is no proof: {fault or NO_PROOF}")
 
 
 def trailers(proof: Proof) -> dict[str, str]:
@@ -335,7 +335,7 @@ _FIELDS: Final[Fields] = {
     "runner": (lambda value: type(value) is dict, "an object"),
     "started_at": (is_time, TIME),
     "state": (lambda value: type(value) is str and value in _STATES, " or ".join(_STATES)),
-    "v": (lambda value: type(value) is int and value == _VERSION, f"{_VERSION}"),
+    "v": (lambda value: type(value) is int and value == VERSION, f"{VERSION}"),
     "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
 }
 _COMMAND_FIELDS: Final[Fields] = {
@@ -391,99 +391,10 @@ def sanitize_error(error: str) -> str:
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
-# --- bundles -------------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 
-class BundleCheck(NamedTuple):
-    """The faults of a bundle, and remarks for readers who rely on it."""
-
-    faults: list[str]
-    remarks: list[str]
-
-
-_NO_BODY: Final = object()
-_BUNDLE: Final = ("artifacts", "job_id", "manifest", "proof", "trailers", "v")
-
-
-def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes]) -> str:
-    """Return a document to check a proof offline; `bodies` are contents by hash.
-
-    It is canonical JSON: do not even add a line break. Raises `BadValue` if the proof has faults.
-    """
-    job_id = content_id(manifest)
-    if faults := faults_of(proof, job_id=job_id, manifest=manifest):
-        raise BadValue(f"the proof does not hold: {'; '.join(faults)}")
-    artifacts: list[dict[str, Any]] = []
-    for output in proof.envelope["outputs"]:
-        body = bodies.get(output["hash"])
-        artifacts.append({**output, "body": None if body is None else base64_of(body)})
-    return canonical(
-        {
-            "artifacts": artifacts,
-            "job_id": job_id,
-            "manifest": dict(manifest),
-            "proof": proof._asdict(),
-            "trailers": trailers(proof),
-            "v": _VERSION,
-        },
-        max_depth=None,
-    )
-
-
-def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleCheck:
-    """Check a bundle offline; with `worker_key`, also check that this worker signed its proof."""
-    value, fault = _read(text)
-    if fault is not None:
-        return BundleCheck([fault], [])
-    if not has_keys(value, _BUNDLE):
-        return BundleCheck([f"a bundle is an object with the keys {', '.join(_BUNDLE)}"], [])
-    faults = []
-    if type(value["v"]) is not int or value["v"] != _VERSION:
-        faults.append(f"the bundle's version is {short(value['v'])}, and not {_VERSION}")
-    job_id = content_id(value["manifest"])
-    if value["job_id"] != job_id:
-        faults.append(f"the bundle's job is {short(value['job_id'])}, but its manifest is that of {job_id}")
-    if not has_keys(value["proof"], Proof._fields):
-        return BundleCheck([*faults, _NO_PROOF], [])
-    proof = Proof(**value["proof"])
-    given, manifest = value["trailers"] or {}, value["manifest"]
-    wrong = faults_of(proof, job_id=job_id, worker_key=worker_key, trailers=given, manifest=manifest)
-    if wrong:
-        return BundleCheck([*faults, *wrong], [])
-    artifacts, remarks = _check_artifacts(value["artifacts"], proof.envelope["outputs"])
-    if worker_key is None:
-        remarks.append(
-            "the signature was checked with the key that the proof itself names: whether"
-            f" {proof.envelope['worker_id']} is a worker of your mesh, only you can tell"
-        )
-    if isinstance(manifest, Mapping):
-        remarks += attestation_remarks(proof.envelope, manifest)
-    return BundleCheck([*faults, *artifacts], remarks)
-
-
-def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    # Each output once and in order, so that no entry stands for another; as text, in which true and 1 differ.
-    if type(artifacts) is not list or not all(type(each) is dict for each in artifacts):
-        return [f"the artifacts are {short(artifacts)}, and not a list of objects"], []
-    if content_id([{**each, "body": None} for each in artifacts]) != content_id(
-        [{**output, "body": None} for output in outputs]
-    ):
-        return ["the artifacts are not the outputs of the envelope, one for one"], []
-    faults, remarks = [], []
-    for each in artifacts:
-        name, body = each["name"], each.get("body", _NO_BODY)
-        if body is None:
-            remarks.append(f"{name} ({each['size']} bytes) is not in the bundle: only its hash is known")
-            continue
-        content = base64_content(body)
-        if content is None:
-            faults.append(f"the body of {name} is not base64")
-        elif len(content) != each["size"] or hash_of(content) != each["hash"]:
-            faults.append(f"the body of {name} is not what the proof says: it is {hash_of(content)}")
-    return faults, remarks
-
-
-def _read(text: str | bytes) -> tuple[Any, str | None]:
+def read_canonical(text: str | bytes) -> tuple[Any, str | None]:
     """Return the value of a canonical JSON text, or the fault of the text."""
     try:
         decoded = text if isinstance(text, str) else text.decode()
