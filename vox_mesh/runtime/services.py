@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
-    from vox_mesh.jobs.work.work import Work
+    from vox_mesh.jobs.work.work import AgentWork
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
@@ -266,12 +266,12 @@ class MeshServices(RenamedAttributes):
         )
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> AgentWork:
         """Return the work of agents: they take jobs and report them."""
         from vox_mesh.jobs.proof.artifacts import Artifacts
-        from vox_mesh.jobs.work.work import Work
+        from vox_mesh.jobs.work.work import AgentWork
 
-        return Work(
+        return AgentWork(
             self.store,
             self._writer,
             self.jobs,

@@ -12,7 +12,7 @@ from vox_mesh.model.rhythm.costs import Resources
 MAX_DELAY_S: Final = 365 * 86_400
 
 
-class Outcome(StrEnum):
+class ReportedOutcome(StrEnum):
     """How an attempt ended."""
 
     SUCCEEDED = "succeeded"
@@ -23,7 +23,7 @@ class Outcome(StrEnum):
 class Report(NamedTuple):
     """The outcome of an attempt."""
 
-    outcome: Outcome
+    outcome: ReportedOutcome
     reason: str | None = None
     """Why it failed or was yielded."""
     result: Any = None
@@ -39,7 +39,7 @@ class Report(NamedTuple):
 
 def succeeded(result: Any = None, *, exit_code: int | None = None, usage: Resources | None = None) -> Report:
     """Return the report of a success."""
-    return Report(Outcome.SUCCEEDED, result=result, exit_code=exit_code, usage=usage or Resources())
+    return Report(ReportedOutcome.SUCCEEDED, result=result, exit_code=exit_code, usage=usage or Resources())
 
 
 def failed(
@@ -49,7 +49,7 @@ def failed(
     if not reason:
         raise BadValue("the reason of a failure must not be empty")
     usage = usage or Resources()
-    return Report(Outcome.FAILED, reason, exit_code=exit_code, may_retry=retry, usage=usage)
+    return Report(ReportedOutcome.FAILED, reason, exit_code=exit_code, may_retry=retry, usage=usage)
 
 
 def yielded(reason: str = "yielded by its agent", delay: Duration | None = None) -> Report:
@@ -58,4 +58,4 @@ def yielded(reason: str = "yielded by its agent", delay: Duration | None = None)
     if delay is not None:
         seconds = checked_seconds("delay", delay, 0, MAX_DELAY_S, hint="the longest delay is 365d")
         delay_ms = round(seconds * 1_000)
-    return Report(Outcome.YIELDED, reason, delay_ms=delay_ms)
+    return Report(ReportedOutcome.YIELDED, reason, delay_ms=delay_ms)

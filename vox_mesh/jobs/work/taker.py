@@ -39,7 +39,7 @@ GiveBack = Callable[[AgentAttestation, Sequence[Claimed]], Awaitable[None]]
 """Returns jobs to the queue that were claimed for an agent which has gone."""
 
 
-class TakeRequest:
+class WaitingAgent:
     """An agent that waits for jobs of some kinds."""
 
     def __init__(
@@ -91,11 +91,11 @@ class Taker:
         self._leases = leases
         self._error_backoff = ClaimBackoff(*_ERROR_BACKOFF_S, chance)
         self._race_backoff = ClaimBackoff(*_RACE_BACKOFF_S, chance)
-        self._waiting: list[TakeRequest] = []
+        self._waiting: list[WaitingAgent] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def take(self, request: TakeRequest, wait_s: float) -> list[Claimed]:
+    async def take(self, request: WaitingAgent, wait_s: float) -> list[Claimed]:
         """Return the jobs that were claimed for the agent, none if there were none within `wait_s`."""
         request.is_patient = wait_s > 0
         self._waiting.append(request)
@@ -115,7 +115,7 @@ class Taker:
                 self._waiting.remove(request)
             request.claimed.cancel()  # a claim in flight is given back
 
-    async def _abandon(self, request: TakeRequest) -> None:
+    async def _abandon(self, request: WaitingAgent) -> None:
         """Give back what was claimed for an agent that has gone."""
         if request.claimed.done() and not request.claimed.cancelled() and not request.claimed.exception():
             await self._give_back(request.attested, request.claimed.result())
@@ -142,7 +142,7 @@ class Taker:
             if self._waiting and not next_look.is_now:
                 await self._wait(next_look, seen)
 
-    def _fail(self, asked: Sequence[TakeRequest], error: Exception) -> NextLook:
+    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> NextLook:
         """Report an error to the agents that can't wait, and to all if waiting is useless."""
         if not isinstance(error, MeshError):
             self._store.faults.note("taker", error)
@@ -166,7 +166,7 @@ class Taker:
             for task in tasks:
                 task.cancel()
 
-    async def _look(self, asked: Sequence[TakeRequest]) -> NextLook:
+    async def _look(self, asked: Sequence[WaitingAgent]) -> NextLook:
         """Survey the queue once, claim jobs for the agents, and return when to look again."""
         self._clock.refuse_if_off()
         present = await self._round.read_kinds()
@@ -187,7 +187,7 @@ class Taker:
         self._dismiss([request for request in asked if request not in shares], choice)
         return NextLook(0.0) if claimed else next_look
 
-    def _dismiss(self, asked: Sequence[TakeRequest], choice: ClaimChoice) -> None:
+    def _dismiss(self, asked: Sequence[WaitingAgent], choice: ClaimChoice) -> None:
         """Answer the agents that do not wait, unless it is this node's turn in a moment."""
         turn_ms = choice.retry_at_ms
         if turn_ms is not None and turn_ms <= self._clock.now_ms + _TURN_S * 1_000:
@@ -199,8 +199,8 @@ class Taker:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def _claim(self, shares: dict[TakeRequest, list[Claimable]]) -> int:
-        """Claim for each agent its share, and answer those that got something. Return how many jobs."""
+    async def _claim(self, shares: dict[WaitingAgent, list[Claimable]]) -> int:
+        """Claim for each agent its share, and answer the ones that got something. Return how many jobs."""
         chosen = [job for share in shares.values() for job in share]
         genuine = {job.job_id: job for job in await self._round.still_genuine(chosen)}
         results = await asyncio.gather(
@@ -215,7 +215,7 @@ class Taker:
             raise errors[0]
         return sum(each for each in results if isinstance(each, int))
 
-    async def _claim_for(self, request: TakeRequest, jobs: Sequence[Job]) -> int:
+    async def _claim_for(self, request: WaitingAgent, jobs: Sequence[Job]) -> int:
         if not jobs or request not in self._waiting:  # it has gone meanwhile
             return 0
         attested, lease_of = request.attested, partial(self._lease_of, request)
@@ -228,14 +228,16 @@ class Taker:
             await self._give_back(attested, claimed)
         return len(claimed)
 
-    def _lease_of(self, request: TakeRequest, job: Job) -> int:
+    def _lease_of(self, request: WaitingAgent, job: Job) -> int:
         usual = request.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
         return self._leases.ms_to_boundary(job) or job.lease_ms or usual
 
 
-def _share_out(jobs: Sequence[Claimable], asked: Sequence[TakeRequest]) -> dict[TakeRequest, list[Claimable]]:
-    """Give each job to the agent that has waited longest of those that want it and have room."""
-    shares: dict[TakeRequest, list[Claimable]] = {}
+def _share_out(
+    jobs: Sequence[Claimable], asked: Sequence[WaitingAgent]
+) -> dict[WaitingAgent, list[Claimable]]:
+    """Give each job to the agent that has waited longest among the ones that want it and have room."""
+    shares: dict[WaitingAgent, list[Claimable]] = {}
     for job in jobs:
         for request in asked:
             if len(shares.get(request, ())) < request.count and request.wants(job.kind):

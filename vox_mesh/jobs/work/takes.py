@@ -22,7 +22,7 @@ MAX_ARTIFACTS: Final = 64
 _SQL: Final = named("job_takes")
 
 
-class Take(NamedTuple):
+class HeldTake(NamedTuple):
     """A job, and on behalf of which agent its node holds it or did last."""
 
     job: Job
@@ -37,7 +37,7 @@ class JobTakes:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def find(self, job_id: str) -> tuple[Job, Take | None]:
+    async def find(self, job_id: str) -> tuple[Job, HeldTake | None]:
         """Return a job and its last take, as the database has them; `None` if a worker claimed it last."""
         rows = await self._store.read(JOBS["taken"], (*self._store.mesh_id, job_id), fresh=True)
         if not rows:
@@ -48,9 +48,9 @@ class JobTakes:
             return job, None
         agent, grant, lease_ms, artifacts = orjson.loads(text)
         kept = [Artifact(**each) for each in read_stored(artifacts)]
-        return job, Take(job, AgentAttestation(agent, grant), lease_ms, kept)
+        return job, HeldTake(job, AgentAttestation(agent, grant), lease_ms, kept)
 
-    async def keep(self, take: Take, artifact: Artifact, record: Statement) -> None:
+    async def keep(self, take: HeldTake, artifact: Artifact, record: Statement) -> None:
         """Add an artifact to what the agent has kept. Raises `StaleClaim` if the claim is over."""
         others = [each for each in take.artifacts if each.name != artifact.name]
         if len(others) >= MAX_ARTIFACTS:

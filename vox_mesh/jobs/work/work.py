@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import (
@@ -24,9 +25,9 @@ from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
-from vox_mesh.jobs.work.reports import Outcome, Report
-from vox_mesh.jobs.work.taker import Taker, TakeRequest
-from vox_mesh.jobs.work.takes import JobTakes, Take
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.jobs.work.taker import Taker, WaitingAgent
+from vox_mesh.jobs.work.takes import HeldTake, JobTakes
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
 from vox_mesh.jobs.worker.executor import result_of_failed_start
@@ -79,7 +80,7 @@ class TakenJob(NamedTuple):
         return self.core.get("payload")
 
 
-class Work:
+class AgentWork:
     """Takes jobs for agents and reports them: `mesh.work`."""
 
     def __init__(
@@ -158,7 +159,7 @@ class Work:
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
         until = self._monotonic() + wait_s
         while True:
-            request = TakeRequest(attested, patterns, count, lease_ms, self._limits_of(attested))
+            request = WaitingAgent(attested, patterns, count, lease_ms, self._limits_of(attested))
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
             begun = await asyncio.gather(*(self._begin(attested, each) for each in claimed))
             taken = [each for each in begun if each is not None]
@@ -249,7 +250,21 @@ class Work:
     ) -> Artifact:
         """Store an artifact, which becomes part of the proof; one of the same name is replaced."""
         take = await self._held(reference, claim_token)
-        artifact = await self._artifacts.keep(body, name=name, type=type)
+        return await self._add(take, await self._artifacts.keep(body, name=name, type=type))
+
+    async def keep_file(
+        self,
+        reference: Reference,
+        claim_token: int,
+        name: str,
+        path: Path,
+        type: str = "application/octet-stream",  # noqa: A002
+    ) -> Artifact:
+        """Store a file as an artifact."""
+        take = await self._held(reference, claim_token)
+        return await self._add(take, await self._artifacts.keep_file(path, name=name, type=type))
+
+    async def _add(self, take: HeldTake, artifact: Artifact) -> Artifact:
         record = self._artifacts.rows([artifact])
         assert record is not None
         await self._takes.keep(take, artifact, record)
@@ -271,7 +286,7 @@ class Work:
             raise
         result = AttemptResult(
             take.job,
-            JobState.PENDING if report.outcome is Outcome.YIELDED else JobState(report.outcome.value),
+            JobState.PENDING if report.outcome is ReportedOutcome.YIELDED else JobState(report.outcome.value),
             report.reason,
             exit_code=report.exit_code,
             artifacts=[*take.artifacts, *await self._result_of(take, report)],
@@ -281,12 +296,12 @@ class Work:
         )
         limits = await self._resumed_limits(take)
         exceeded = await self._exceeded(take, limits, report.usage)
-        if exceeded is not None and report.outcome is not Outcome.YIELDED:
+        if exceeded is not None and report.outcome is not ReportedOutcome.YIELDED:
             result = result._replace(state=JobState.FAILED, reason=exceeded.line)
         await self._write(take, result, limits)
         return await self._jobs.find(take.job.job_id)
 
-    async def _result_of(self, take: Take, report: Report) -> list[Artifact]:
+    async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
         if report.result is None:
             return []
         if any(each.name == RESULT for each in take.artifacts):
@@ -294,7 +309,7 @@ class Work:
         body = canonical(report.result).encode()
         return [await self._artifacts.keep(body, name=RESULT, type="application/json")]
 
-    async def _write(self, take: Take, result: AttemptResult, limits: AttemptLimits | None) -> None:
+    async def _write(self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None) -> None:
         if limits is not None:
             result = await limits.end(result)
         written = await self._finisher.finish(result._replace(agent=take.attested))
@@ -309,7 +324,7 @@ class Work:
             return (await self._jobs.find(reference)).job_id
         return reference if isinstance(reference, str) else reference.job_id
 
-    async def _held(self, reference: Reference, claim_token: int) -> Take:
+    async def _held(self, reference: Reference, claim_token: int) -> HeldTake:
         """Return a job that an agent holds through this node under this token. Raises if it does not."""
         job, take = await self._takes.find(await self._job_id(reference))
         if job.state not in HELD or job.claim_token != claim_token or take is None:
@@ -330,14 +345,16 @@ class Work:
     def _limits_of(self, attested: AgentAttestation) -> WorkerLimits:
         return WorkerLimits(self._rhythm.parts, self._monotonic, attested.agent)
 
-    async def _resumed_limits(self, take: Take) -> AttemptLimits | None:
+    async def _resumed_limits(self, take: HeldTake) -> AttemptLimits | None:
         worker_limits = self._limits_of(take.attested)
         begun = await worker_limits.begun(take.job)
         if begun is None:
             return None
         return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun)
 
-    async def _exceeded(self, take: Take, limits: AttemptLimits | None, used: Resources) -> MeshError | None:
+    async def _exceeded(
+        self, take: HeldTake, limits: AttemptLimits | None, used: Resources
+    ) -> MeshError | None:
         """Return the limit that the attempt has exceeded, or `None`."""
         timeout_s, now_ms = take.job.core.get("timeout"), self._clock.now_ms
         if timeout_s and now_ms - (take.job.started_ms or now_ms) > timeout_s * 1_000:
@@ -369,7 +386,7 @@ def _stale(job: Job, claim_token: int) -> StaleClaim:
 
 
 def _delay_of(job: Job, report: Report) -> int | None:
-    if report.outcome is not Outcome.YIELDED:
+    if report.outcome is not ReportedOutcome.YIELDED:
         return None
     return job.backoff_ms if report.delay_ms is None else report.delay_ms
 
@@ -381,5 +398,5 @@ def _is_reported(job: Job, claim_token: int, report: Report) -> bool:
     reason = None if report.reason is None else sanitize_error(report.reason)
     if job.has_ended:
         return job.state == report.outcome.value and job.reason == reason
-    is_requeued = report.outcome is not Outcome.SUCCEEDED
+    is_requeued = report.outcome is not ReportedOutcome.SUCCEEDED
     return is_requeued and job.state == JobState.PENDING and job.reason == reason
