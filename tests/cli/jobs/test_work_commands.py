@@ -31,7 +31,8 @@ def test_an_agent_takes_renews_and_reports_with_commands(vox: VoxCommand, tmp_pa
     reported = vox("job", "report", job, "succeeded", *token, "--result", "1", *kept)
     assert (reported.code, state_of(vox, job)) == (0, "succeeded")
     assert vox("job", "result", job).out == "1\n"
-    assert vox("job", "artifact", "get", job, "notes", "-o", "-").out == "kept"
+    outputs = vox("job", "show", job, "--json").document["output_artifacts"]
+    assert [each["name"] for each in outputs] == ["notes", "result"]
     assert vox("job", "verify", job).code == 0
     late = vox("job", "report", job, "failed", *token, "--reason", "too late")
     assert (late.code, "stale_claim" in late.error) == (1, True)
