@@ -833,6 +833,9 @@ CREATE TABLE IF NOT EXISTS status_claims (
     node_id       TEXT    NOT NULL,
     hlc           TEXT    NOT NULL,
     serial        INTEGER NOT NULL,
+    phase TEXT,
+    score TEXT,                      -- the address of its score, or the kind of its job
+    since_ms INTEGER,                -- when its state, and what it waits for, began
     PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
 ) WITHOUT ROWID;
 

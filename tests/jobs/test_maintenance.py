@@ -26,10 +26,10 @@ from tests.support.oplog.authoring import NOTE, RestartableNodes, assert_sound, 
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, Statement, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
-from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest

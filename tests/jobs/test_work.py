@@ -17,7 +17,7 @@ from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.work.reports import failed, succeeded, yielded
 from vox_mesh.jobs.work.work import TakenJob
-from vox_mesh.model.jobs.proof_bundle import check_bundle
+from vox_mesh.model.jobs.bundle import check_bundle
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, EXPIRE, YIELD
 from vox_mesh.node import MeshNode
 from vox_mesh.testing.harness import MeshHarness

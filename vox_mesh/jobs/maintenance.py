@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, StaleIncarnation, StoreClosed
-from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.nodes.clock import MeshClock

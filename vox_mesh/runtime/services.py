@@ -16,7 +16,6 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
-    from vox_mesh.jobs.crons import Crons
     from vox_mesh.jobs.git.exporter import JobExporter
     from vox_mesh.jobs.git.importer import JobImporter
     from vox_mesh.jobs.git.repository import GitRepository
@@ -24,6 +23,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
+    from vox_mesh.jobs.scheduling.crons import Crons
     from vox_mesh.jobs.work.work import AgentWork
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
@@ -287,7 +287,7 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def crons(self) -> Crons:
         """Return the recurring jobs."""
-        from vox_mesh.jobs.crons import Crons
+        from vox_mesh.jobs.scheduling.crons import Crons
 
         return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
 
@@ -371,7 +371,7 @@ class MeshServices(RenamedAttributes):
 
     async def _may_adopt_crons(self) -> bool:
         """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
-        from vox_mesh.jobs.cron_ops import CRONS_SIGNED
+        from vox_mesh.jobs.scheduling.cron_ops import CRONS_SIGNED
 
         is_owner = await self.ownership.key() == self._writer.identity.key.public
         if not is_owner or await self.ownership.signs_crons():

@@ -21,7 +21,6 @@ from typing import Any
 
 from vox_mesh.base_errors import MeshError
 from vox_mesh.heartbeat.presence import Activity
-from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
 from vox_mesh.jobs.git.repository import GitRepository
@@ -32,6 +31,7 @@ from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.work.reports import Report
@@ -103,6 +103,7 @@ from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
 from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, Start, State
+from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.supervisor import Run
@@ -913,6 +914,7 @@ class Artifacts:
     def sink(self, name: str, type: str, limit: int = ...) -> ArtifactSink: ...
     def rows(self, artifacts: Iterable[Artifact]) -> Statement | None: ...
     def body(self, content_hash: str, *, limit: int = ...) -> bytes: ...
+    def bodies(self, hashes: Iterable[str], *, limit: int = ...) -> dict[str, bytes]: ...
     def path(self, content_hash: str) -> Path: ...
     def local_path(self, content_hash: str) -> Path | None: ...
     def sweep(self) -> int: ...
@@ -953,6 +955,7 @@ class Rhythm:
     beat_locks: BeatLocks
     leadership: Leadership
     status: StatusClaimWriter
+    status_queries: StatusQueries
     bar_reporter: BarReporter
     help: Help
     incidents: Incidents
@@ -967,6 +970,16 @@ class Rhythm:
     def frame(self, at_ms: int | None = ...) -> BeatFrame: ...
     def beats(self) -> Generator[BeatFrame]: ...
     def stamp(self, hlc: str) -> Stamp: ...
+    def statuses(
+        self,
+        *,
+        agent: str | None = ...,
+        state: ClaimState | str | None = ...,
+        score: str | None = ...,
+        after: Position | None = ...,
+        limit: int = ...,
+        fresh: bool = ...,
+    ) -> list[TaskStatus]: ...
     def key(self, purpose: str) -> str: ...
     def accepts(self, purpose: str, key: str) -> bool: ...
     @property
@@ -1068,13 +1081,27 @@ class StatusClaimWriter:
         progress: float | None = ...,
         notes: str = ...,
         overran: bool = ...,
+        score: str | None = ...,
     ) -> StatusClaim: ...
-    def accept(self, claim: StatusClaim) -> None: ...
+    def accept(self, claim: StatusClaim, *, score: str | None = ...) -> None: ...
     def run(self) -> None: ...
     def run_once(self, beat: Beat) -> None: ...
     def catch_up(self) -> None: ...
     def flush(self, timeout: Duration | None = ...) -> None: ...
     def close(self) -> None: ...
+
+class StatusQueries:
+    def page(
+        self,
+        *,
+        agent: str | None = ...,
+        state: ClaimState | str | None = ...,
+        score: str | None = ...,
+        after: Position | None = ...,
+        limit: int = ...,
+        fresh: bool = ...,
+    ) -> StatusPage: ...
+    def bounds(self) -> tuple[Value, ...]: ...
 
 class BarReporter:
     totals: ReportTotals

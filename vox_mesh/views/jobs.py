@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.json_text import shown
 from vox_mesh.model.jobs.policy_roots import refusal

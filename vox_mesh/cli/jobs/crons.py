@@ -11,7 +11,7 @@ from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadManifest, BadValue
-from vox_mesh.jobs.crons import CronJob
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.model.base.json_text import UNREADABLE, shown
 from vox_mesh.model.jobs.cron import iso
 from vox_mesh.model.jobs.manifest import EXEC

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from vox_mesh.cli.rhythm.incident import incident
+from vox_mesh.cli.rhythm.status import status
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import (
@@ -40,6 +41,7 @@ def rhythm() -> None:
 
 
 rhythm.add_command(incident)
+rhythm.add_command(status)
 
 
 # --- the policy ----------------------------------------------------------------------------------

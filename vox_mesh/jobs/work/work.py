@@ -105,7 +105,15 @@ class AgentWork:
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store)
-        self._finisher = Finisher(store, jobs.transitions, artifacts, writer, jobs.clock, chance)
+        self._finisher = Finisher(
+            store,
+            jobs.transitions,
+            artifacts,
+            writer,
+            jobs.clock,
+            chance,
+            lambda at_ms: rhythm.context.plan.announced_stamp_at(at_ms),
+        )
         self._leases = Leases(
             store,
             jobs.transitions,

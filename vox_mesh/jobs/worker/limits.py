@@ -157,7 +157,9 @@ class AttemptLimits:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
         standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(_caps_of(own), agent, standings=standings)
-        spec = PhraseSpec(score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind)
+        spec = PhraseSpec(
+            score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind, score_name=job.kind
+        )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
     # --- for handlers ----------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Checks return all faults as text; they do not raise, whatever the input is.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,6 +30,7 @@ from vox_mesh.model.documents.documents import (
     shape_faults,
     short,
 )
+from vox_mesh.model.rhythm.tempo import LONGEST_BAR, BeatStamp, is_beat_index, is_window_id
 
 BLAKE3: Final = "blake3:"
 """The prefix of a content id in fields that may have other kinds of hash."""
@@ -42,6 +42,8 @@ MAX_OUTPUTS: Final = 256
 MAX_ERROR: Final = 4_096
 
 VERSION: Final = 1
+"""The version of envelopes and bundles."""
+
 _SIGNED: Final = b"vox-mesh proof 1\n"
 NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
 _STATES: Final = ("succeeded", "failed")
@@ -108,6 +110,8 @@ class Envelope(NamedTuple):
     error: str | None = None
     outputs: Sequence[Output] = ()
     command: CommandAttestation | None = None
+    stamp: BeatStamp | None = None
+    """The bar and beat in which it finished; `None` in a mesh without an announced tempo."""
     agent: AgentAttestation | None = None
 
     def document(self) -> dict[str, Any]:
@@ -117,6 +121,7 @@ class Envelope(NamedTuple):
             "attempt": self.attempt,
             "attest_program": self.attest_program,
             **({} if self.command is None else self.command.document()),
+            **({} if self.stamp is None else self.stamp._asdict()),
             **({} if self.agent is None else self.agent.document(self.node_id)),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
@@ -199,6 +204,7 @@ def _is_known_valid(envelope: Envelope) -> bool:
         is_valid
         and envelope.exit is None
         and envelope.command is None
+        and (envelope.stamp is None or envelope.stamp.is_valid)
         and envelope.agent is None
         and _is_worker_valid(envelope.state, *worker)
     )
@@ -218,15 +224,29 @@ def read_proof(text: str | bytes) -> Proof:
     raise BadValue(f"this is no proof: {fault or NO_PROOF}")
 
 
+def read_canonical(text: str | bytes) -> tuple[Any, str | None]:
+    """Return the value of a canonical JSON text, or the fault of the text."""
+    try:
+        decoded = text if isinstance(text, str) else text.decode()
+        value = parse(decoded)
+    except UnicodeDecodeError:
+        return None, "it is not UTF-8"
+    except BadValue as error:
+        return None, str(error)
+    if not is_canonical(decoded):
+        return None, "it is not canonical JSON: it was changed, or rewritten by another program"
+    return value, None
+
+
 def trailers(proof: Proof) -> dict[str, str]:
     """Return the trailers that link a result to its job, proof and worker."""
-    attested = {trailer: proof.envelope.get(name) for name, trailer in _ATTESTED.items()}
+    optional = {trailer: proof.envelope.get(name) for name, trailer in _OPTIONAL_TRAILERS.items()}
     return {
         "Job-Id": BLAKE3 + proof.envelope["job_id"],
         "Proof-Of-Execution": BLAKE3 + proof.digest,
         "Worker-Id": proof.envelope["worker_id"],
         "Attest-Program": proof.envelope["attest_program"],
-        **{trailer: value for trailer, value in attested.items() if value is not None},
+        **{trailer: str(value) for trailer, value in optional.items() if value is not None},
         "Attest-Sig": proof.signature,
     }
 
@@ -342,14 +362,25 @@ _COMMAND_FIELDS: Final[Fields] = {
     "attest_environment": (is_hash, HASH),
     "attest_executable": (lambda value: value is None or is_hash(value), f"null, or {HASH}"),
 }
-"""More fields in the envelope of a command that says what ran; older ones and those of handlers do not."""
+"""The fields of the envelope of a command that says what ran; older ones and those of handlers do not."""
+_STAMP_FIELDS: Final[Fields] = {
+    "window": (is_window_id, "the name of a bar"),
+    "beat_index": (is_beat_index, f"a whole number from 1 to {LONGEST_BAR}"),
+}
+"""The fields of the envelope in a mesh with a tempo; older ones do not have them."""
 _AGENT_FIELDS: Final[Fields] = {
     "agent": (is_word, WORD),
     "attested_by": (is_word, WORD),
     "grant": (lambda value: value is None or is_word(value), f"null, or {WORD}"),
 }
-"""More fields in the envelope of an agent's work."""
-_ATTESTED: Final = {"attest_executable": "Attest-Executable", "attest_environment": "Attest-Environment"}
+"""The fields of the envelope of an agent's work."""
+_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS, _AGENT_FIELDS)
+_OPTIONAL_TRAILERS: Final = {
+    "attest_executable": "Attest-Executable",
+    "attest_environment": "Attest-Environment",
+    "window": "Window",
+    "beat_index": "Beat-Index",
+}
 _OUTPUT_FIELDS: Final[Fields] = {
     "hash": (is_hash, HASH),
     "name": (is_word, WORD),
@@ -365,11 +396,7 @@ def output_faults(output: Output) -> list[str]:
 
 
 def _envelope_faults(envelope: Any) -> list[str]:
-    fields = _FIELDS
-    if type(envelope) is dict:
-        for more in (_COMMAND_FIELDS, _AGENT_FIELDS):
-            fields = fields if envelope.keys().isdisjoint(more) else {**fields, **more}
-    faults = shape_faults("the envelope", envelope, fields)
+    faults = shape_faults("the envelope", envelope, _fields_of(envelope))
     if faults:
         return faults
     faults = shape_faults("the runner", envelope["runner"], _RUNNER_FIELDS)
@@ -384,39 +411,17 @@ def _envelope_faults(envelope: Any) -> list[str]:
     return faults
 
 
+def _fields_of(envelope: Any) -> Fields:
+    """Return the fields that an envelope must have: of an optional group, all or none."""
+    fields = _FIELDS
+    for group in _OPTIONAL_FIELDS:
+        if type(envelope) is dict and not envelope.keys().isdisjoint(group):
+            fields = {**fields, **group}
+    return fields
+
+
 def sanitize_error(error: str) -> str:
     """Return an error text cut to the maximum length, without lone surrogates and NULs."""
     cut = error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…"
     # File names that are not UTF-8 have lone surrogates; older SQLite ends a JSON string at a NUL.
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
-
-
-# --- encoding ------------------------------------------------------------------------------------
-
-
-def read_canonical(text: str | bytes) -> tuple[Any, str | None]:
-    """Return the value of a canonical JSON text, or the fault of the text."""
-    try:
-        decoded = text if isinstance(text, str) else text.decode()
-        value = parse(decoded)
-    except UnicodeDecodeError:
-        return None, "it is not UTF-8"
-    except BadValue as error:
-        return None, str(error)
-    if not is_canonical(decoded):
-        return None, "it is not canonical JSON: it was changed, or rewritten by another program"
-    return value, None
-
-
-def base64_of(content: bytes) -> str:
-    """Return a content as base64."""
-    return base64.b64encode(content).decode()
-
-
-def base64_content(text: Any) -> bytes | None:
-    """Return the content of a base64 text, or `None` unless it is the canonical encoding."""
-    try:
-        content = base64.b64decode(text, validate=True) if type(text) is str else None
-    except ValueError:
-        return None
-    return content if content is not None and base64_of(content) == text else None

@@ -1,7 +1,8 @@
-"""Bundles: documents with a proof, its manifest and its outputs, to verify a job offline."""
+"""Bundles: documents to check a proof offline, with the contents of outputs."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -13,8 +14,6 @@ from vox_mesh.model.jobs.proof import (
     VERSION,
     Proof,
     attestation_remarks,
-    base64_content,
-    base64_of,
     faults_of,
     hash_of,
     read_canonical,
@@ -109,3 +108,17 @@ def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[lis
         elif len(content) != each["size"] or hash_of(content) != each["hash"]:
             faults.append(f"the body of {name} is not what the proof says: it is {hash_of(content)}")
     return faults, remarks
+
+
+def base64_of(content: bytes) -> str:
+    """Return a content as base64."""
+    return base64.b64encode(content).decode()
+
+
+def base64_content(text: Any) -> bytes | None:
+    """Return the content of a base64 text, or `None` unless it is the canonical encoding."""
+    try:
+        content = base64.b64decode(text, validate=True) if type(text) is str else None
+    except ValueError:
+        return None
+    return content if content is not None and base64_of(content) == text else None
