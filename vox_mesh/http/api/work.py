@@ -16,7 +16,7 @@ from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, succeeded, yielded
 from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
-from vox_mesh.model.jobs.proof import base64_content
+from vox_mesh.model.jobs.bundle import base64_content
 from vox_mesh.model.messages.records import inbox_names
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.runtime.services import MeshServices
