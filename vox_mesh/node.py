@@ -126,7 +126,7 @@ class MeshNode(Mesh):
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
+            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
@@ -301,6 +301,7 @@ class MeshNode(Mesh):
         self.trusted_keys.forget()
         self.jobs.authorship.forget()
         self.crons.forget()
+        self.rules.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.scheduling.crons import Crons
+    from vox_mesh.jobs.scheduling.rules import Rules
     from vox_mesh.jobs.work.work import AgentWork
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
@@ -290,6 +291,13 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.jobs.scheduling.crons import Crons
 
         return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Return the rules: jobs that are scheduled when ops are logged."""
+        from vox_mesh.jobs.scheduling.rules import Rules
+
+        return Rules(self.store, self.jobs, self.clock, self._op_kinds)
 
     @cached_property
     def workflows(self) -> Workflows:

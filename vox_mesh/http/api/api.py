@@ -24,6 +24,7 @@ from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
@@ -34,7 +35,7 @@ from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestM
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
-from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
+from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
 from vox_mesh.http.api.schemas import SCHEMAS
 from vox_mesh.http.api.work import WORK
 from vox_mesh.http.api.workflows import WORKFLOWS
@@ -50,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
     *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
-    *(WORKFLOWS, CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, SCHEMAS, DATABASE),
+    *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""

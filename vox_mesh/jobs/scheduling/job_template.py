@@ -1,4 +1,4 @@
-"""Job templates: the stored manifest of a cron, which makes many jobs that differ by their nonces."""
+"""Job templates: the stored manifest of a cron or rule, which makes many jobs that differ by their nonces."""
 
 from __future__ import annotations
 
