@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import MovableClock, player
 from vox_mesh.http import admission, events
@@ -22,7 +23,6 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Script, Statement
 
-READ_TOKEN: Final = "a-token-for-those-who-look"
 _PATIENCE_S: Final = 30.0
 
 
