@@ -58,6 +58,12 @@ AND typeof(created_ms) = 'integer' AND created_ms BETWEEN 0 AND 9007199254740991
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: IS_TAKEN
+-- Whether the claim of the job is on behalf of an agent.
+EXISTS (
+    SELECT 1 FROM job_takes AS t WHERE t.scope_id = ?1 AND t.repository_id = ?2
+      AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token)
+
 -- --- scheduling ------------------------------------------------------------------------------------------
 
 -- name: schedule
@@ -168,23 +174,24 @@ FROM spans CROSS JOIN agent_oplog ON OF_MESH AND node_id = chain AND seq BETWEEN
 WHERE typeof(node_id) = 'text' AND typeof(seq) = 'integer' AND typeof(payload) = 'text'
 
 -- part: CLAIMS
--- Ops that claimed or may have ended jobs, after an entry (?3) and up to another (?4). An end counts whatever the
--- verdict says, which is not signed. Values of other types are planted.
+-- Ops that claim jobs, or end them without a completion, after an entry (?3) and up to another (?4), whatever their
+-- verdicts say, which are not signed. Values of other types are planted.
 agent_oplog NOT INDEXED
-WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
-    (kind = 'ClaimWork' AND accepted = 1) OR kind IN ('CompleteJob', 'AbortJob')
-    OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
+WHERE id > ?3 AND id <= ?4 AND OF_MESH
+  AND (kind IN ('ClaimWork', 'AbortJob') OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
--- part: CONTENTS
--- Of a completion only pairs of a job and its claim token, as text: the payload also has the proofs.
-CASE kind WHEN 'CompleteJob' THEN (
-    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
-    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
-) ELSE CAST(payload AS TEXT) END
-
 -- name: claims_between
-SELECT id, kind, CONTENTS, result FROM CLAIMS ORDER BY id
+SELECT id, kind, CAST(payload AS TEXT), result, accepted = 1 FROM CLAIMS ORDER BY id
+
+-- name: completions_between
+-- The completions in the same part of the log: only pairs of a job and its claim token, since the payload also has the
+-- proofs.
+SELECT id, (
+    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
+    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs'))
+FROM agent_oplog NOT INDEXED
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind = 'CompleteJob' AND typeof(payload) = 'text' ORDER BY id
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
@@ -284,6 +291,20 @@ DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
     CROSS JOIN job_claims AS c ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
         AND c.claimed_ms <= NOW_MS - k.rate_ms
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
+
+-- name: record_takes
+-- The agent on whose behalf the author has claimed them.
+INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, grant_id, lease_ms)
+SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant', ?4 ->> 'lease_duration_ms'
+FROM THEIR_JOBS WHERE j.last_op = ?3
+ON CONFLICT DO UPDATE SET
+    claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+
+-- name: end_takes
+-- ?3: pairs of a job and its claim token.
+DELETE FROM job_takes WHERE OF_MESH AND (job_id, claim_token) IN (
+    SELECT value ->> 0, value ->> 1 FROM json_each(?3))
 
 -- name: refuse_unknown_routes
 -- An op about routes has come since the author read them.
@@ -493,6 +514,13 @@ ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: taken
+-- A job, and the take that its claim token belongs to.
+SELECT RECORD, (
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
+) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
+
 -- name: beginning_with
 -- Jobs whose id begins with ?3; two are enough to see that it is ambiguous.
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' ORDER BY job_id LIMIT 2
@@ -514,11 +542,12 @@ SELECT
         FROM job_kinds WHERE OF_MESH) AS rules,
     (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
-    (SELECT json_group_array(json_array(id, kind, CONTENTS, CAST(result AS TEXT))) FROM CLAIMS) AS claims
+    (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
+        FROM CLAIMS) AS claims
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -559,12 +588,16 @@ SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.
-SELECT RECORD, (
-    SELECT json_array(o.node_id, o.seq, o.kind, o.id) FROM agent_oplog AS o
-    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = jobs.last_op AND o.accepted = 1
-      AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
-FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
-WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+SELECT j.*, op.node_id, op.seq, op.kind, op.id
+FROM (
+    SELECT RECORD, place
+    FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+    WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+) AS j
+LEFT JOIN agent_oplog AS op
+    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = j.last_op AND op.accepted = 1
+    AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
+ORDER BY j.place
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.
@@ -606,8 +639,9 @@ WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'Complet
 SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
 
 -- name: held_by
+-- What a node holds for itself, and not on behalf of an agent.
 SELECT STANDING FROM jobs INDEXED BY jobs_held
-WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
+WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3 AND NOT IS_TAKEN
 
 -- name: not_held
 -- Of these pairs of id and token, the ones that the node does not hold any more.
