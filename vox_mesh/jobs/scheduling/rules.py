@@ -44,14 +44,14 @@ _WINDOW: Final = 1_000
 _MAX_WINDOWS: Final = 100
 
 
-class _Place(NamedTuple):
+class _LogPlace(NamedTuple):
     """An entry of the log. If it is there, so is all that was committed before it."""
 
     id: int
     op_id: str
 
 
-_NOWHERE: Final = _Place(0, "")
+_NOWHERE: Final = _LogPlace(0, "")
 
 
 class Rule(NamedTuple):
@@ -163,7 +163,7 @@ class Rules:
         """Schedule the jobs for the new ops according to the replica, and return their ids."""
         self._clock.refuse_if_off()
         rows = await self._store.read(_OPLOG["last_entry"], self._mesh)
-        end = _Place._make(rows[0]) if rows else _NOWHERE
+        end = _LogPlace._make(rows[0]) if rows else _NOWHERE
         if end == self._end:
             return []
         await self._ops.refresh()
@@ -240,7 +240,7 @@ class Rules:
         began = tracing.began()
         script = self._jobs.transitions.schedule(
             [item],
-            self._guard(rule, _Place(entry.id, entry.op_id)),
+            self._guard(rule, _LogPlace(entry.id, entry.op_id)),
             self._table.statement("advance_and_fire", *values),
             causes=[entry.op_id],
         )
@@ -251,13 +251,13 @@ class Rules:
         _log.info("rule fired: rule=%s op_id=%s job_id=%s", rule.name, entry.op_id, job_id)
         return True
 
-    async def _advance(self, scans: Sequence[_Scan], end: _Place) -> None:
+    async def _advance(self, scans: Sequence[_Scan], end: _LogPlace) -> None:
         """Store how far rules have come that no op has fired for long, so that no node starts over."""
         for scan in scans:
             step = self._table.statement("advance", scan.rule.name, scan.position)
             await self._write_if_next(Script(self._guard(scan.rule, end), step))
 
-    def _guard(self, rule: Rule, read: _Place) -> Statement:
+    def _guard(self, rule: Rule, read: _LogPlace) -> Statement:
         values = (rule.name, rule.position, rule.added_ms, *read)
         return self._table.statement("refuse_unless_at", *values, refusal=FIRED)
 
