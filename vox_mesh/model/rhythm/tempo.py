@@ -7,12 +7,12 @@ anchor is a downbeat of the previous one, so bars follow each other without a ga
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -238,19 +238,8 @@ def window_id(cluster_id: str, start_ms: int) -> str:
     return content_id({"cluster": cluster_id, "start_ms": start_ms})[:_WINDOW_DIGITS]
 
 
-# --- ends of phases and bars ---------------------------------------------------------------------
-
-
 class Until(StrEnum):
     """The boundary at which a lock ends."""
 
     PHASE = "phase"
     BAR = "bar"
-
-
-def end_of(until: Until, beat: Beat, phase_beats: Mapping[str, int]) -> int:
-    """Return when the phase or bar that contains a beat ends."""
-    if until is Until.BAR:
-        return beat.window_ends_ms
-    last = next(beats for beats in accumulate(phase_beats.values()) if beats >= beat.index)
-    return beat.window_ms + last * beat.beat_ms
