@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -25,13 +25,18 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS
 from vox_mesh.model.base.json_text import read_stored
-from vox_mesh.model.jobs.cron import Cron, iso
+from vox_mesh.model.jobs.cron import Cron, bars_in, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.rhythm.bar_schedule import BarSchedule
+    from vox_mesh.model.rhythm.plan import Plan
+    from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +48,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_DUE: Final = 100
 _MAX_LOGGED: Final = 1_000
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
-_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions")
+_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions", "at", "during")
 _DURATIONS: Final = ("backoff", "lease")
 _OTHER: Final = "cron_exists"
 _NOT_THERE: Final = "no_such_cron"
@@ -68,18 +73,14 @@ class CronJob(NamedTuple):
         """Return its definition, which an op must have."""
         return CronDefinition(self.expression, self.timezone, self.manifest, self.options)
 
-    @property
-    def schedule(self) -> Cron:
-        """Return its schedule. Raises `BadValue` if this machine does not know its time zone."""
-        return Cron(self.expression, self.timezone)
-
     def job_at(self, time_ms: int) -> Manifest:
         """Return the manifest of the job of one due time, identical on every node."""
         options, core = read_stored(self.options), read_stored(self.manifest)
         if not isinstance(options, dict) or not isinstance(core, dict):
             raise BadValue(f"the options and the manifest of cron {self.name} must be objects")
         options |= {name: options[name] * _MILLISECOND for name in _DURATIONS if name in options}
-        options["nonce"] = f"{self.name}@{iso(time_ms)}"
+        time = iso(time_ms) if bars_in(self.expression) is None else str(time_ms)  # bars may be short
+        options["nonce"] = f"{self.name}@{time}"
         return Manifest.of_core(core).model_copy(update=options)
 
 
@@ -91,10 +92,13 @@ class Crons:
         store: Store,
         jobs: Jobs,
         clock: MeshClock,
+        rhythm: Callable[[], Rhythm],
         may_adopt: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """`may_adopt`: whether this process signs for crons that were added before there were ops."""
         self._may_adopt = may_adopt
+        self._rhythm = rhythm
+        self._aligned_by: Plan | None = None
         self._ops = CronOps(store, jobs.trusted_keys)
         self._store = store
         self._mesh = store.mesh_id
@@ -108,7 +112,8 @@ class Crons:
     ) -> CronJob:
         """Add a cron that schedules a job at each time of the expression. Adding it again changes nothing.
 
-        A manifest may be given by its fields. Raises `BadValue` if another cron has this name.
+        The expression has five fields, or is `every N bars`. A manifest may be given by its fields. Raises
+        `BadValue` if another cron has this name.
         """
         if not isinstance(manifest, Manifest):
             manifest = Manifest.of(**manifest)
@@ -117,15 +122,19 @@ class Crons:
                 f"a cron's name must be up to 64 letters, digits, _, . and -, got {name!r}",
                 hint="choose another name",
             )
-        cron = Cron(" ".join(expression.split()), timezone)
+        expression = " ".join(expression.split())
+        if bars_in(expression) is not None:
+            await self._rhythm().refresh()
+        next_ms = self._schedule_of(expression, timezone).after(self._clock.now_ms)
         single = [each for each in _SINGLE_JOB_FIELDS if getattr(manifest, each)]
         if single:
             raise BadManifest([f"{each}: is for one job only, and a cron makes many" for each in single])
+        await self._jobs.refuse_unknown_phases([manifest])
         options = {each: getattr(manifest, each) for each in _OPTIONS}
         options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
         given = orjson.dumps({each: value for each, value in options.items() if value is not None})
         wanted = CronDefinition(
-            cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode()
+            expression, timezone, canonical(manifest.core(), max_depth=None), given.decode()
         )
         with suppress(DatabaseUnavailable):  # adding it again does no harm
             await self._ops.refresh(fresh=True)
@@ -134,7 +143,7 @@ class Crons:
                 return stored
         script = Script(
             self._statement("refuse_if_other", name, *wanted, refusal=_OTHER),
-            self._statement("add", name, *wanted, cron.after(self._clock.now_ms)),
+            self._statement("add", name, *wanted, next_ms),
             op=adding(name, wanted),
         )
         try:
@@ -212,16 +221,33 @@ class Crons:
         _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
         return job_id
 
+    async def align(self) -> None:
+        """Move the crons in bars to their next downbeats, if this node has learnt of another tempo."""
+        plan = self._rhythm().context.plan
+        if plan is self._aligned_by:
+            return
+        rows = await self._store.read(_SQL["in_bars"], self._mesh)
+        now_ms = self._clock.now_ms
+        for cron in map(CronJob._make, rows):
+            with suppress(_Unusable):
+                if cron.next_ms > now_ms and cron.next_ms != self._schedule(cron).after(now_ms):
+                    await self._move_on(cron)
+        self._aligned_by = plan
+
     async def _correct(self, cron: CronJob) -> None:
         """Move a cron on to its next time, without a job: no node has written the time that it has."""
+        if await self._move_on(cron):
+            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+
+    async def _move_on(self, cron: CronJob) -> bool:
+        """Set the next time of a cron, and return whether no other node was first."""
         following_ms = self._schedule(cron).after(self._clock.now_ms)
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, 0)
         script = Script(
             Statement(_SQL["refuse_unless_due"], due, refusal=FIRED),
             Statement(_SQL["correct"], (*self._mesh, cron.name, following_ms)),
         )
-        if await self._write_if_due(script):
-            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+        return await self._write_if_due(script)
 
     async def _write_if_due(self, script: Script) -> bool:
         try:
@@ -242,11 +268,22 @@ class Crons:
         is_due = cron.next_ms <= latest_ms and latest_ms > max(since_ms, self._fired_ms.get(cron.name, 0))
         return latest_ms if is_due else None
 
-    def _schedule(self, cron: CronJob) -> Cron:
+    def _schedule(self, cron: CronJob) -> Cron | BarSchedule:
         try:
-            return cron.schedule
+            return self._schedule_of(cron.expression, cron.timezone)
         except BadValue as error:
             raise self._unusable(cron, error) from None
+
+    def _schedule_of(self, expression: str, timezone: str) -> Cron | BarSchedule:
+        """Return a schedule. Raises `BadValue` if it is none, or its time zone is not known here."""
+        bars = bars_in(expression)
+        if bars is None:
+            return Cron(expression, timezone)
+        if timezone != "UTC":
+            raise BadValue(f"a schedule in bars has no time zone, got {timezone!r}", hint="omit it")
+        from vox_mesh.model.rhythm.bar_schedule import BarSchedule  # imported late: few crons have one
+
+        return BarSchedule(self._rhythm().context.plan, bars)
 
     def _unusable(self, cron: CronJob, error: Exception) -> _Unusable:
         self._log_unusable(cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}")
@@ -281,7 +318,7 @@ class Crons:
     def _prepare_firing(self, cron: CronJob, time_ms: int) -> tuple[str, Script]:
         try:
             item = self._jobs.item(cron.job_at(time_ms))
-            following_ms = cron.schedule.after(self._clock.now_ms)
+            following_ms = self._schedule(cron).after(self._clock.now_ms)
         except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
             raise self._unusable(cron, error) from None
         job_id = item["job_id"]

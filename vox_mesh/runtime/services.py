@@ -258,14 +258,21 @@ class MeshServices(RenamedAttributes):
             self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
+            self._read_phases,
         )
+
+    async def _read_phases(self) -> list[str]:
+        """Return the phases of the mesh's bars, now and as announced."""
+        await self.rhythm.refresh()
+        entries = self.rhythm.context.plan.entries_from(self.clock.now_ms)
+        return list(dict.fromkeys(phase for entry in entries for phase in entry.policy.phase_beats))
 
     @cached_property
     def crons(self) -> Crons:
         """Return the recurring jobs."""
         from vox_mesh.jobs.crons import Crons
 
-        return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+        return Crons(self.store, self.jobs, self.clock, lambda: self.rhythm, self._may_adopt_crons)
 
     @cached_property
     def workflows(self) -> Workflows:

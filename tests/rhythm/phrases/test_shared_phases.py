@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def test_a_phrase_that_begins_with_a_bar_is_in_the_phase_of_the_mesh(
 ) -> None:
     phases = {"plan": planned, "work": 8 - planned - reviewed, "review": reviewed}
     plan = plan_of(phases, bpm)
-    spans = shared_spans(plan, at_ms, dict.fromkeys(phases, 8), 8)
+    spans = shared_spans(plan, at_ms, {"plan": 2, "work": 4, "review": 2})
     assert spans == spans_of_bar(plan, at_ms)
     for span in spans:
         for moment_ms in (span.begins_ms, span.ends_ms - 1):
@@ -36,23 +37,22 @@ def test_a_phrase_that_begins_with_a_bar_is_in_the_phase_of_the_mesh(
 def test_a_phrase_of_several_bars_plans_in_its_first_and_reviews_in_its_last() -> None:
     score = Score.of_document({"phases": {"plan": 1, "work": 22, "review": 1}, "start": "downbeat"})
     beats = score.attempt(1)
-    assert shared_spans(_PLAN, 8_500, beats, sum(beats.values())) == [
+    assert shared_spans(_PLAN, 8_500, beats) == [
         PhaseSpan("plan", 8_000, 9_000),
         PhaseSpan("work", 9_000, 31_000),
         PhaseSpan("review", 31_000, 32_000),
     ]
 
 
-def test_the_score_bounds_the_phases_that_the_bar_gives() -> None:
-    beats = {"plan": 2, "work": 3, "review": 1}
-    assert shared_spans(_PLAN, 8_000, beats, 8) == [
-        PhaseSpan("plan", 8_000, 9_000),
-        PhaseSpan("work", 9_000, 12_000),
-        PhaseSpan("review", 15_000, 16_000),
-    ]
-
-
-def test_where_the_bars_have_other_phases_those_of_the_score_count_from_the_downbeat() -> None:
-    beats = {"plan": 2, "work": 4, "review": 2}
-    spans = shared_spans(plan_of(["sense", "act"]), 9_999, beats, 8)
-    assert spans == own_spans(_PLAN.timeline, 8_000, beats)
+@pytest.mark.parametrize(
+    ("phases", "beats"),
+    [
+        (["sense", "act"], {"plan": 2, "work": 4, "review": 2}),
+        (["plan", "work", "review"], {"plan": 1, "work": 2, "review": 1}),
+    ],
+    ids=["bars with other phases", "less than a bar"],
+)
+def test_phases_that_can_not_be_shared_are_counted_from_the_downbeat(
+    phases: list[str], beats: dict[str, float]
+) -> None:
+    assert shared_spans(plan_of(phases), 9_999, beats) == own_spans(_PLAN.timeline, 8_000, beats)

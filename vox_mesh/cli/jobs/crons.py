@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job_options import JobSource, job_options
+from vox_mesh.cli.jobs.job_options import JobSource, binding_options, job_options
 from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
@@ -30,23 +30,39 @@ def cron() -> None:
 @click.argument("name")
 @click.argument("expression", metavar="EXPRESSION")
 @job_options
+@binding_options
 @click.option(
     "--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of the expression."
 )
 @json_option
-def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) -> None:
+def add(
+    name: str,
+    expression: str,
+    timezone: str,
+    at: str | None,
+    during: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Schedule a job at the times of a cron expression.
 
-    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. The job is in a file,
-    a kind for a handler, or a command after `--`. Adding an identical cron again changes nothing; a different
-    cron of the same name is refused.
+    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. Or it is `every N
+    bars` of the mesh's rhythm: then the job is scheduled on a downbeat. The job is in a file, a kind for a
+    handler, or a command after `--`. Adding an identical cron again changes nothing; a different cron of the
+    same name is refused.
 
     \b
     Example:
       vox-mesh cron add report '0 8 * * MON-FRI' --timezone Europe/Berlin -- make report
     """
     try:
-        manifests = JobSource(**asked).manifests()
+        fields = {name: value for name, value in (("at", at), ("during", during)) if value is not None}
+        source = JobSource(**asked)
+        if source.file is not None and fields:
+            raise click.UsageError(
+                f"--{next(iter(fields))} can't be combined with --file: set it in the file"
+            )
+        manifests = source.manifests(**fields)
         if len(manifests) != 1:
             raise BadValue(
                 f"a cron must have 1 manifest, got {len(manifests)}", hint="add a cron for each manifest"

@@ -78,6 +78,16 @@ def current_folder() -> str:
         ) from None
 
 
+def binding_options(function: Function) -> Function:
+    """Add the options that bind a job to the rhythm."""
+    for option in (
+        click.option("--during", metavar="PHASE", help="Start only in this phase of a bar, such as review."),
+        click.option("--at", metavar="downbeat", help="Start not before the next bar begins."),
+    ):
+        function = option(function)
+    return function
+
+
 def job_options(function: Function) -> Function:
     """Add the options of a `JobSource`."""
     for option in (

@@ -22,6 +22,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
 from vox_mesh.model.jobs.policy_roots import allows
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job
+from vox_mesh.model.rhythm.bindings import Opening, Openings
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class Survey(NamedTuple):
     doubted_s: float | None
     """In how many seconds the first job is looked at again that was not authentic just now."""
     blocked: ClaimBlock
+    openings: Openings
+    """Which jobs that are bound to the rhythm may be claimed."""
 
 
 class ClaimLoop:
@@ -182,7 +185,7 @@ class ClaimLoop:
             return AFTER_CHANGE
         survey = await self._survey(kinds, free)
         choice = self._select(survey, free)
-        claimed = await self._claim_and_start(choice.take) if choice.take else 0
+        claimed = await self._claim_and_start(choice.take, survey.openings) if choice.take else 0
         await self._chooser.refresh_membership()
         if claimed:
             self._race_backoff.reset()
@@ -199,12 +202,14 @@ class ClaimLoop:
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
+        openings = self._limits.openings(self._chooser.bindings, at_ms)
         ready, unreadable = await self._queries.claimable(
             unthrottled,
             window,
             at_ms=at_ms,
             but_of=blocked.accounts,
             policy_roots=self._capacity.policy_roots,
+            openings=openings,
         )
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:
@@ -217,7 +222,7 @@ class ClaimLoop:
         running = self._executor.running
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
         has_skipped = len(jobs) < len(ready) or bool(unreadable) or len(unthrottled) < len(kinds)
-        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked)
+        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked, openings)
 
     def _select(self, survey: Survey, free: int) -> ClaimChoice:
         """Choose the jobs that are this node's turn and fit into the free capacity of their handlers."""
@@ -225,7 +230,7 @@ class ClaimLoop:
         choice = self._chooser.choose(survey.jobs, total, free, is_deep=survey.is_deep)
         return choice._replace(take=self._capacity.within_limits(choice.take))
 
-    async def _claim_and_start(self, chosen: Sequence[Claimable]) -> int:
+    async def _claim_and_start(self, chosen: Sequence[Claimable], openings: Openings) -> int:
         """Claim the chosen jobs that are still claimable and authentic, start these, and return how many."""
         placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
         if len(placed) < len(chosen):
@@ -237,11 +242,13 @@ class ClaimLoop:
         if not self._capacity.total:  # the worker was stopped meanwhile
             return 0
         count = 0
-        groups: dict[int, list[Job]] = {}
+        groups: dict[tuple[int, Opening | None], list[Job]] = {}
         for job in jobs:
-            groups.setdefault(self._lease_of(job), []).append(job)
-        for lease_ms, group in groups.items():
-            for claimed in await self._claimer.claim(group, lease_ms):
+            opening = None if job.binding is None else openings.open.get(job.binding)
+            if job.binding is None or opening is not None:  # otherwise its row has changed since the survey
+                groups.setdefault((self._lease_of(job), opening), []).append(job)
+        for (lease_ms, opening), group in groups.items():
+            for claimed in await self._claimer.claim(group, lease_ms, opening):
                 self._executor.start(claimed)
                 count += 1
         return count
@@ -265,7 +272,7 @@ class ClaimLoop:
         if not survey.is_deep:
             # Due after the time of the survey, so that no job falls between the two reads.
             due_ms = await self._queries.next_due_ms(survey.kinds, at_ms=survey.at_ms)
-            moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms)
+            moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms, survey.openings.next_ms)
             retry_at_ms = min((each for each in moments if each is not None), default=None)
         if retry_at_ms is None:
             return NextLook(survey.doubted_s)

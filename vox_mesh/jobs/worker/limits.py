@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
@@ -17,9 +17,11 @@ from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.rhythm.bindings import NO_BINDINGS, WITH_BAR, Openings
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
-from vox_mesh.model.rhythm.score import DEFER, Score
+from vox_mesh.model.rhythm.openings import openings_at
+from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_op
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec
@@ -70,6 +72,10 @@ class WorkerLimits:
         accounts = tuple(await self.budgets.exhausted_accounts())
         is_all = await self.budgets.is_exhausted(self.agent)
         return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
+
+    def openings(self, bindings: Sequence[str], at_ms: int) -> Openings:
+        """Return which bindings to the rhythm are open at a time."""
+        return openings_at(self.rhythm.plan, bindings, at_ms) if bindings else NO_BINDINGS
 
     async def of(self, job: Job, core: Mapping[str, Any], notebook: Notebook) -> AttemptLimits | None:
         """Return the limits of an attempt, or `None` if it has none; `core` is its manifest's."""
@@ -136,7 +142,8 @@ class AttemptLimits:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
         standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(_caps_of(own), agent, standings=standings)
-        spec = PhraseSpec(score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind)
+        start: Start = "downbeat" if job.binding == WITH_BAR else "now"
+        spec = PhraseSpec(score, job.job_id, agent, allowance, start=start, job_id=job.job_id, role=job.kind)
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
     # --- for handlers ----------------------------------------------------------------------------

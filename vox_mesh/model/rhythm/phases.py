@@ -1,15 +1,14 @@
 """Phases: the phase that a beat belongs to, the same for every node and every agent.
 
-The phases of a bar are those of the policy in force when the bar begins. A phrase that begins with a bar shares
-them: it plans while the mesh plans, and reviews while the mesh reviews. A phrase that begins at any time counts
-its phases from its beginning.
+The phases of a bar are those of the policy in force when the bar begins. A phrase that begins with a bar
+shares them: it plans while the mesh plans, and reviews while the mesh reviews. A phrase that begins at any
+time counts its phases from its beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
-from math import ceil
 from typing import NamedTuple
 
 from vox_mesh.model.rhythm.plan import Plan
@@ -45,24 +44,22 @@ def boundary_ms(plan: Plan, until: Until, at_ms: int) -> int:
     return next(span.ends_ms for span in spans if at_ms < span.ends_ms)
 
 
-def shared_spans(plan: Plan, at_ms: int, beats: Mapping[str, float], length: float) -> list[PhaseSpan]:
-    """Return the phases of a phrase of some length that begins with the bar that contains a time.
+def shared_spans(plan: Plan, at_ms: int, beats: Mapping[str, float]) -> list[PhaseSpan]:
+    """Return the phases of a phrase that begins with the bar that contains a time.
 
-    It has the first phase of its first bar, the last phase of its last bar, and all between them for the
-    others. `beats` bounds each phase. If the bar has other phases, they are counted from the downbeat.
+    If its beats fill whole bars, it has the first phase of its first bar, the last phase of its last bar, and
+    all between them for the others: how it divides its beats is only a hint. If they do not, or if the bars
+    have other phases, its own phases are counted from the downbeat.
     """
     beat = plan.timeline.beat_at(at_ms)
-    bars = ceil(length / beat.bar_len)
+    bars, rest = divmod(sum(beats.values()), beat.bar_len)
     first = spans_of_bar(plan, at_ms)
-    last = spans_of_bar(plan, plan.timeline.downbeat_after(at_ms, bars - 1))
-    if any([span.phase for span in bar] != [*beats] for bar in (first, last)):
+    last = spans_of_bar(plan, plan.timeline.downbeat_after(at_ms, max(0, int(bars) - 1)))
+    if rest or not bars or any([span.phase for span in bar] != [*beats] for bar in (first, last)):
         return own_spans(plan.timeline, beat.window_ms, beats)
-    ends = [*(span.begins_ms for span in first[1:-1]), last[-1].begins_ms, last[-1].ends_ms]
-    begins = [first[0].begins_ms, *(span.begins_ms for span in first[1:-1]), last[-1].begins_ms]
-    return [
-        PhaseSpan(phase, begins_ms, min(ends_ms, plan.timeline.after(begins_ms, beats[phase])))
-        for phase, begins_ms, ends_ms in zip(beats, begins, ends, strict=True)
-    ]
+    begins = [*(span.begins_ms for span in first[:-1]), last[-1].begins_ms]
+    ends = [*begins[1:], last[-1].ends_ms]
+    return [PhaseSpan(*each) for each in zip(beats, begins, ends, strict=True)]
 
 
 def own_spans(timeline: Timeline, began_ms: int, beats: Mapping[str, float]) -> list[PhaseSpan]:

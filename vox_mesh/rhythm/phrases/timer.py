@@ -32,7 +32,6 @@ class PhraseTimer:
         self._task = spec.task
         self._is_shared = spec.start == "downbeat"
         self.beats: Final[dict[str, float]] = {**spec.score.attempt(attempt)}
-        self._length = sum(self.beats.values())
         self._caps: dict[str, float] = spec.score.wait_budget.model_dump()
         self._apply_caps()
         self._used = {name: Stopwatch(context) for name in (*self.beats, BETWEEN, FALLBACK)}
@@ -52,6 +51,9 @@ class PhraseTimer:
         context = self._context
         self._apply_caps()  # the budgets of agent and account are known only now
         self.began_ms, self._spans_by = context.times.now_ms if at_ms is None else at_ms, None
+        if self._is_shared:
+            timeline = context.timeline
+            self.beats.update({span.phase: timeline.beats_between(*span[1:]) for span in self.spans()})
         spent_ms = self._allowance.ends_ms(context.timeline, self.began_ms)
         if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
@@ -105,7 +107,7 @@ class PhraseTimer:
         if self._spans_by is not plan:
             self._spans_by = plan
             if self._is_shared:
-                self._spans = shared_spans(plan, self.began_ms, self.beats, self._length)
+                self._spans = shared_spans(plan, self.began_ms, self.beats)
             else:
                 self._spans = own_spans(plan.timeline, self.began_ms, self.beats)
         return self._spans
