@@ -390,6 +390,10 @@ WHERE kind = 'TransferOwnership';
 CREATE INDEX IF NOT EXISTS agent_oplog_of_crons ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind IN ('AddCron', 'RemoveCron', 'AdoptCrons');
 
+-- The ops about rules, in order: a rule is fired only as they have it.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_rules ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind IN ('AddRule', 'RemoveRule');
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
@@ -712,6 +716,25 @@ CREATE TABLE IF NOT EXISTS job_crons (
 
 CREATE INDEX IF NOT EXISTS job_crons_due ON job_crons (scope_id, repository_id, next_ms);
 
+-- Rules: jobs that are scheduled when ops are logged. The first node to see an op schedules its job, and advances
+-- the position in the same write.
+CREATE TABLE IF NOT EXISTS job_rules (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    op_kind       TEXT    NOT NULL,
+    fields        TEXT    NOT NULL,  -- JSON object: payload fields of ops, and the values that they must have
+    manifest      TEXT    NOT NULL,
+    options       TEXT    NOT NULL,
+    position      INTEGER NOT NULL,  -- the last entry of the log that was considered
+    fired         INTEGER NOT NULL,  -- jobs since the minute began
+    minute_ms     INTEGER NOT NULL,
+    last_op       TEXT,
+    last_job      TEXT,
+    added_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, name)
+) WITHOUT ROWID;
+
 -- Two tables of the agents themselves, for optimistic writes. An agent's memories:
 CREATE TABLE IF NOT EXISTS memories (
     scope_id      TEXT NOT NULL,
@@ -825,6 +848,9 @@ CREATE TABLE IF NOT EXISTS status_claims (
     node_id       TEXT    NOT NULL,
     hlc           TEXT    NOT NULL,
     serial        INTEGER NOT NULL,
+    phase TEXT,
+    score TEXT,                      -- the address of its score, or the kind of its job
+    since_ms INTEGER,                -- when its state, and what it waits for, began
     PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
 ) WITHOUT ROWID;
 

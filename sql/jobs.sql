@@ -463,14 +463,15 @@ WHERE j.scope_id = ?1 AND j.repository_id = ?2
   AND j.state = 'pending' AND j.waits > 0 AND instr(j.manifest, '{"op":') > 0
 
 -- name: next_maintenance
--- When the next lease expires and the next cron is due, and whether any job waits for ops.
+-- When the next lease expires and the next cron is due, whether any job waits for ops, and whether there are rules.
 SELECT (
         SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL AND lease_until_ms IS_TIME
         ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
     (SELECT next_ms FROM job_crons INDEXED BY job_crons_due
         WHERE OF_MESH AND next_ms IS_TIME ORDER BY next_ms LIMIT 1) AS cron_ms,
-    EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
+    EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops,
+    EXISTS (SELECT 1 FROM job_rules WHERE OF_MESH) AS has_rules
 
 -- name: awaiting_refused
 -- Jobs that wait for an op which was refused, and so never comes: up to ?3 of them.

@@ -125,7 +125,7 @@ class MeshNode(Mesh):
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
+            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
@@ -177,7 +177,15 @@ class MeshNode(Mesh):
             monotonic=self._monotonic,
             to_boundary=lambda until, following: self.rhythm.beat_locks.lease_ms(until, following),
         )
-        finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
+        finisher = Finisher(
+            store,
+            jobs.transitions,
+            self.artifacts,
+            self._writer,
+            self.clock,
+            self._chance,
+            lambda at_ms: self.rhythm.context.plan.announced_stamp_at(at_ms),
+        )
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
             store,
@@ -292,6 +300,7 @@ class MeshNode(Mesh):
         self.trusted_keys.forget()
         self.jobs.authorship.forget()
         self.crons.forget()
+        self.rules.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()

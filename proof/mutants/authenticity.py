@@ -208,7 +208,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a cron is fired though its author did not sign the op",
         (
             Code(
-                "vox_mesh.jobs.cron_ops:CronOps._is_authentic",
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
                 "known = self._verified.get(entry.hash)",
                 "known = True",
             ),
@@ -221,8 +221,8 @@ AUTHENTICITY_PLANTS: Final = (
         "a removed cron is fired when its removal is marked as refused",
         (
             Code(
-                "vox_mesh.jobs.cron_ops:CronOps._counts",
-                "if entry.kind != REMOVE_CRON or",
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._counts",
+                "if entry.kind != self._removal or",
                 "if True or",
             ),
         ),
@@ -234,7 +234,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a genuine cron is fired at the time that its row has, whatever its schedule",
         (
             Code(
-                "vox_mesh.jobs.crons:Crons._due_ms",
+                "vox_mesh.jobs.scheduling.crons:Crons._due_ms",
                 "return latest_ms if is_due else None",
                 "return cron.next_ms",
             ),

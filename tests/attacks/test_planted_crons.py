@@ -11,7 +11,7 @@ from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.jobs.cron_ops import CronDefinition, adopting
+from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, adopting
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.cron import Cron
 from vox_mesh.model.jobs.manifest import Manifest

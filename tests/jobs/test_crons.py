@@ -18,8 +18,8 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
-from vox_mesh.jobs.cron_ops import adding, adopting, removing
-from vox_mesh.jobs.crons import FIRED, CronJob, Crons
+from vox_mesh.jobs.scheduling.cron_ops import adding, adopting, removing
+from vox_mesh.jobs.scheduling.crons import FIRED, CronJob, Crons
 from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import SCHEDULE, Job

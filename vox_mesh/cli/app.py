@@ -52,6 +52,7 @@ _COMMANDS: Final = {
     "rhythm": "vox_mesh.cli.rhythm.rhythm:rhythm",
     "roles": "vox_mesh.cli.node.roles:roles",
     "route": "vox_mesh.cli.node.roles:route",
+    "rule": "vox_mesh.cli.jobs.rules:rule",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "server": "vox_mesh.cli.database.server:server",

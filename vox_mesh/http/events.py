@@ -101,12 +101,12 @@ class EventStream:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
-        grant = self._access.check(request, Scope.READ)
-        encode = _redacted_event if grant.is_redacted else _event
+        credential = self._access.check(request, Scope.READ)
+        encode = _redacted_event if credential.is_redacted else _event
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "node is shutting down")
-        async with self._admission.place(Load.EVENTS, grant):
+        async with self._admission.place(Load.EVENTS, credential):
             return await self._serve(request, last_seen_id, topics, encode)
 
     async def _serve(

@@ -1,4 +1,4 @@
-"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire due crons."""
+"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire crons and rules."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, StaleIncarnation, StoreClosed
-from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.scheduling.crons import Crons
+from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
@@ -33,6 +34,7 @@ class _PendingWork(NamedTuple):
     expiry_ms: int | None
     cron_ms: int | None
     awaits_ops: int
+    has_rules: int
 
     @property
     def next_ms(self) -> int | None:
@@ -42,7 +44,7 @@ class _PendingWork(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        return self.next_ms is None and not self.awaits_ops
+        return self.next_ms is None and not self.awaits_ops and not self.has_rules
 
 
 class JobMaintenance:
@@ -54,6 +56,7 @@ class JobMaintenance:
         clock: MeshClock,
         jobs: Jobs,
         crons: Crons,
+        rules: Rules,
         *,
         chance: Callable[[], float],
         tick_s: float,
@@ -63,6 +66,7 @@ class JobMaintenance:
         self._clock = clock
         self._jobs = jobs
         self._crons = crons
+        self._rules = rules
         self._chance = chance
         self._tick_s = tick_s
 
@@ -93,6 +97,8 @@ class JobMaintenance:
             await self._abort_blocked()
         if work.cron_ms is not None and work.cron_ms <= now_ms:
             await self._crons.fire_due()
+        if work.has_rules:
+            await self._rules.fire()
 
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])

@@ -59,13 +59,14 @@ class JobTransitions:
         key: str | None = None,
         can_spool: bool = False,
         defers: bool = False,
+        causes: Iterable[str] = (),
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
         `defers`: a predecessor that does not exist is waited for.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
-        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key)
+        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [

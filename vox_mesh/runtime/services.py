@@ -16,7 +16,6 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
-    from vox_mesh.jobs.crons import Crons
     from vox_mesh.jobs.git.exporter import JobExporter
     from vox_mesh.jobs.git.importer import JobImporter
     from vox_mesh.jobs.git.repository import GitRepository
@@ -24,6 +23,8 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
+    from vox_mesh.jobs.scheduling.crons import Crons
+    from vox_mesh.jobs.scheduling.rules import Rules
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
@@ -270,9 +271,16 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def crons(self) -> Crons:
         """Return the recurring jobs."""
-        from vox_mesh.jobs.crons import Crons
+        from vox_mesh.jobs.scheduling.crons import Crons
 
         return Crons(self.store, self.jobs, self.clock, lambda: self.rhythm, self._may_adopt_crons)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Return the rules: jobs that are scheduled when ops are logged."""
+        from vox_mesh.jobs.scheduling.rules import Rules
+
+        return Rules(self.store, self.jobs, self.clock, self._op_kinds)
 
     @cached_property
     def workflows(self) -> Workflows:
@@ -354,7 +362,7 @@ class MeshServices(RenamedAttributes):
 
     async def _may_adopt_crons(self) -> bool:
         """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
-        from vox_mesh.jobs.cron_ops import CRONS_SIGNED
+        from vox_mesh.jobs.scheduling.cron_ops import CRONS_SIGNED
 
         is_owner = await self.ownership.key() == self._writer.identity.key.public
         if not is_owner or await self.ownership.signs_crons():

@@ -6,15 +6,13 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job_options import JobSource, binding_options, job_options
+from vox_mesh.cli.jobs.job_options import JobSource, binding_options, job_options, manifest_hint
+from vox_mesh.cli.jobs.job_output import short_id, template_text
 from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
-from vox_mesh.errors import BadManifest, BadValue
-from vox_mesh.jobs.crons import CronJob
-from vox_mesh.model.base.json_text import UNREADABLE, shown
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.model.jobs.cron import iso
-from vox_mesh.model.jobs.manifest import EXEC
 from vox_mesh.views.jobs import CronView, RemovedCronView
 
 
@@ -55,22 +53,9 @@ def add(
     Example:
       vox-mesh cron add report '0 8 * * MON-FRI' --timezone Europe/Berlin -- make report
     """
-    try:
-        fields = {name: value for name, value in (("at", at), ("during", during)) if value is not None}
-        source = JobSource(**asked)
-        if source.file is not None and fields:
-            raise click.UsageError(
-                f"--{next(iter(fields))} can't be combined with --file: set it in the file"
-            )
-        manifests = source.manifests(**fields)
-        if len(manifests) != 1:
-            raise BadValue(
-                f"a cron must have 1 manifest, got {len(manifests)}", hint="add a cron for each manifest"
-            )
-        added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifests[0], timezone))
-    except BadManifest as bad:
-        bad.hint = "see `vox-mesh cron add --help`"
-        raise
+    with manifest_hint("cron"):
+        manifest = JobSource(**asked).single_manifest("cron", at=at, during=during)
+        added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifest, timezone))
     show_one(vars(CronView.of(added)) if as_json else _line(added), as_json=as_json)
 
 
@@ -103,16 +88,12 @@ def remove(name: str, as_json: bool) -> None:
 
 def _line(cron: CronJob) -> Record:
     """Return a cron's row of the table."""
-    core = shown(cron.manifest)
-    what = UNREADABLE
-    if isinstance(core, dict) and UNREADABLE not in core:
-        what = core["kind"] if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
     return {
         "name": cron.name,
         "expression": cron.expression,
         "timezone": cron.timezone,
-        "job": what,
+        "job": template_text(cron.manifest),
         "next": iso(cron.next_ms),
         "last": None if cron.last_ms is None else iso(cron.last_ms),
-        "last job": None if cron.last_job is None else cron.last_job[:12],
+        "last job": None if cron.last_job is None else short_id(cron.last_job),
     }

@@ -136,6 +136,11 @@ class CommitStream:
     def __len__(self) -> int:
         return self._marks
 
+    @property
+    def mean_bytes(self) -> float:
+        """Return the mean size of a commit and its files."""
+        return sum(map(len, self._parts)) / max(1, self._marks)
+
     def add(self, commit: JobCommit, parent: str | None = None) -> str:
         """Add a commit, and return its name in the stream; `parent` is such a name or an object id."""
         self._marks += 1

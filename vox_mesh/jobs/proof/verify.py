@@ -12,7 +12,8 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
-from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remarks, bundle, faults_of
+from vox_mesh.model.jobs.bundle import bundle
+from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remarks, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at

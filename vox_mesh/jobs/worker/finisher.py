@@ -35,6 +35,7 @@ from vox_mesh.model.jobs.proof import (
     sanitize_error,
 )
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import detached_context, job_scope
@@ -104,13 +105,16 @@ class Finisher:
         writer: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
+        stamp_at: Callable[[int], BeatStamp | None],
     ) -> None:
+        """`stamp_at`: the bar and beat of a time, if the mesh has a tempo."""
         self._store = store
         self._transitions = transitions
         self._artifacts = artifacts
         self._writer = writer
         self._clock = clock
         self._chance = chance
+        self._stamp_at = stamp_at
         self.timeout_s: float | None = None
         """The timeout of one request in seconds; `None` for the store's default."""
         self.stale = 0
@@ -253,13 +257,14 @@ class Finisher:
     def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
         """Return the entry of a completion in its op, and its proof."""
         job, key = result.job, self._writer.identity.key
+        started_ms = job.started_ms or result.finished_ms
         envelope = Envelope(
             job_id=job.job_id,
             runner=_runner(),
             worker_id=key.public,
             node_id=self._writer.identity.node_id,
             attempt=job.claim_token,
-            started_ms=job.started_ms or result.finished_ms,
+            started_ms=started_ms,
             finished_ms=result.finished_ms,
             state=result.state.value,
             attest_program=_program(),
@@ -267,6 +272,7 @@ class Finisher:
             error=result.reason,
             outputs=[artifact.output for artifact in result.artifacts],
             command=result.attested,
+            stamp=self._stamp_at(max(started_ms, result.finished_ms)),
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {

@@ -143,7 +143,13 @@ class AttemptLimits:
         standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(_caps_of(own), agent, standings=standings)
         start: Start = "downbeat" if job.binding == WITH_BAR else "now"
-        spec = PhraseSpec(score, job.job_id, agent, allowance, start=start, job_id=job.job_id, role=job.kind)
+        spec = PhraseSpec(
+            *(score, job.job_id, agent, allowance),
+            start=start,
+            job_id=job.job_id,
+            role=job.kind,
+            score_name=job.kind,
+        )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
     # --- for handlers ----------------------------------------------------------------------------

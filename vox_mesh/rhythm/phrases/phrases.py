@@ -103,24 +103,24 @@ class Phrases:
             raise BadValue(f"task must be 1 to {MAX_TASK} printable characters, got {task!r}")
         if start not in (None, "now", "downbeat"):
             raise BadValue(f"start must be now or downbeat, got {start!r}")
-        known, written = _load_score(score)
+        known, written, name = _load_score(score)
         agent = self.parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
         begin = start or known.start or "now"
-        return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, begin, job_id, role)
+        return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, begin, job_id, role, name)
 
 
-def _load_score(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
-    """Return the score, and the budget given in its file."""
+def _load_score(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None, str | None]:
+    """Return the score, and the budget and the address given in its file."""
     if score is None:
-        return Score.built_in(), None
+        return Score.built_in(), None, None
     if isinstance(score, Score):
-        return score, None
+        return score, None, None
     if not isinstance(score, ScoreFile):
         is_text = isinstance(score, str) and (":" in score or "\n" in score)
         score = parse_score(str(score)) if is_text else _read_score(Path(score))
-    return score.score, score.budget
+    return score.score, score.budget, score.ucxl
 
 
 def _read_score(path: Path) -> ScoreFile:

@@ -56,3 +56,5 @@ class PhraseSpec:
     start: Start = "now"
     job_id: str | None = None
     role: str = ""
+    score_name: str | None = None
+    """The address of the score file, or the kind of the job."""
