@@ -263,9 +263,6 @@ class BeatStamp(NamedTuple):
         return is_window_id(self.window) and is_beat_index(self.beat_index)
 
 
-# --- ends of phases and bars ---------------------------------------------------------------------
-
-
 class Until(StrEnum):
     """The boundary at which a lock ends."""
 
