@@ -169,23 +169,24 @@ FROM spans CROSS JOIN agent_oplog ON OF_MESH AND node_id = chain AND seq BETWEEN
 WHERE typeof(node_id) = 'text' AND typeof(seq) = 'integer' AND typeof(payload) = 'text'
 
 -- part: CLAIMS
--- Ops that claimed or may have ended jobs, after an entry (?3) and up to another (?4). An end counts whatever the
--- verdict says, which is not signed. Values of other types are planted.
+-- Ops that claim jobs, or end them without a completion, after an entry (?3) and up to another (?4), whatever their
+-- verdicts say, which are not signed. Values of other types are planted.
 agent_oplog NOT INDEXED
-WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
-    (kind = 'ClaimWork' AND accepted = 1) OR kind IN ('CompleteJob', 'AbortJob')
-    OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
+WHERE id > ?3 AND id <= ?4 AND OF_MESH
+  AND (kind IN ('ClaimWork', 'AbortJob') OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
--- part: CONTENTS
--- Of a completion only pairs of a job and its claim token, as text: the payload also has the proofs.
-CASE kind WHEN 'CompleteJob' THEN (
-    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
-    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
-) ELSE CAST(payload AS TEXT) END
-
 -- name: claims_between
-SELECT id, kind, CONTENTS, result FROM CLAIMS ORDER BY id
+SELECT id, kind, CAST(payload AS TEXT), result, accepted = 1 FROM CLAIMS ORDER BY id
+
+-- name: completions_between
+-- The completions in the same part of the log: only pairs of a job and its claim token, since the payload also has the
+-- proofs.
+SELECT id, (
+    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
+    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs'))
+FROM agent_oplog NOT INDEXED
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind = 'CompleteJob' AND typeof(payload) = 'text' ORDER BY id
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
@@ -540,7 +541,8 @@ SELECT
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
-    (SELECT json_group_array(json_array(id, kind, CONTENTS, CAST(result AS TEXT))) FROM CLAIMS) AS claims,
+    (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
+        FROM CLAIMS) AS claims,
     (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings
 
 -- part: READY
@@ -586,12 +588,16 @@ SELECT CLAIMABLE, binding FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.
-SELECT RECORD, (
-    SELECT json_array(o.node_id, o.seq, o.kind, o.id) FROM agent_oplog AS o
-    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = jobs.last_op AND o.accepted = 1
-      AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
-FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
-WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+SELECT j.*, op.node_id, op.seq, op.kind, op.id
+FROM (
+    SELECT RECORD, place
+    FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+    WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+) AS j
+LEFT JOIN agent_oplog AS op
+    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = j.last_op AND op.accepted = 1
+    AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
+ORDER BY j.place
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.

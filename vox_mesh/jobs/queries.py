@@ -28,7 +28,10 @@ _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 _JOB_FIELDS: Final = len(Job._fields)
 _MAX_ENTRIES: Final = 2_000
-"""How many entries of the log are looked through at a time."""
+"""How many entries of the log are looked through for claims at a time."""
+
+_MAX_COMPLETIONS: Final = 250
+"""How many are looked through for completions, which are larger."""
 
 
 class KindRules(NamedTuple):
@@ -209,6 +212,11 @@ class JobQueries:
             rows = await self._read("claims_between", first_id, history.start)
             history.learn_earlier(rows, first_id)
 
+    async def follow_completions(self, history: ClaimHistory) -> None:
+        """Read the completions in the part of the log whose claims are known."""
+        while (span := history.next_completions(_MAX_COMPLETIONS)) is not None:
+            history.learn_completions(await self._read("completions_between", *span), *span)
+
     # --- queue -----------------------------------------------------------------------------------
 
     async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
@@ -243,10 +251,8 @@ class JobQueries:
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
         ids = json(each.id for each in chosen)
-        return [
-            PlacedJob(Job._make(row), None if place is None else OpPlace._make(orjson.loads(str(place))))
-            for *row, place in await self._read_some("still_claimable", (ids,), len(chosen))
-        ]
+        rows = await self._read_some("still_claimable", (ids,), len(chosen))
+        return [PlacedJob(Job._make(row[:_JOB_FIELDS]), _place(row[_JOB_FIELDS + 1 :])) for row in rows]
 
     async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
         """Return a job, if it is still claimable, with the entry of its last op."""
@@ -369,6 +375,10 @@ def _since_opening(job: Claimable, openings: Openings) -> Claimable:
     """Return a job that was ready before its binding opened as ready since then: ranks count from there."""
     opening = None if job.binding is None else openings.open.get(job.binding)
     return job if opening is None else job._replace(not_before_ms=max(job.not_before_ms, opening.begins_ms))
+
+
+def _place(op: tuple[Any, ...]) -> OpPlace | None:
+    return None if op[0] is None else OpPlace._make(op)
 
 
 def _is_claimable(

@@ -770,6 +770,7 @@ class JobQueries:
     def still_open(self, job_ids: Sequence[str]) -> list[str]: ...
     def situation(self, history: ClaimHistory | None = ...) -> Situation: ...
     def follow_back(self, history: ClaimHistory, entry_id: int) -> None: ...
+    def follow_completions(self, history: ClaimHistory) -> None: ...
     def ready(self, kinds: Sequence[str], limit: int = ...) -> list[Job]: ...
     def claimable(
         self,
@@ -1059,6 +1060,7 @@ class Leadership:
 
 class StatusClaimWriter:
     dropped: int
+    written: int
     @property
     def live(self) -> int: ...
     @property
@@ -1098,6 +1100,7 @@ class StatusQueries:
 
 class BarReporter:
     totals: ReportTotals
+    latency: Histogram
     @property
     def grace_ms(self) -> int: ...
     def reports(

@@ -78,8 +78,8 @@ async def test_help_is_asked_promised_and_given_between_commands_and_http(
     assert (request.body, request.thread, request.sender_agent) == ({"pr": 7}, thread_id, "coder")
     promise = {"promise_beats": 200, "fail_after_beats": 300, "confidence": 0.7, "on_fail": "later"}
     assert_problem(await served.ask("POST", f"{path}/promise", promise), 422, "bad_value")  # of no agent
-    as_reviewer = {"headers": {"Vox-Agent": "reviewer"}}
-    promised = (await served.ask("POST", f"{path}/promise", promise, **as_reviewer)).json()
+    as_reviewer = {"Vox-Agent": "reviewer"}
+    promised = (await served.ask("POST", f"{path}/promise", promise, headers=as_reviewer)).json()
     assert (promised["state"], promised["helper"], promised["task_id"]) == ("promised", "reviewer", "merge")
     assert (await run("show", thread_id, "--json")).document == await served.get(path) == promised
     assert (await run("list", "--state", "promised", "--json")).document[0] == promised
@@ -96,7 +96,9 @@ async def test_help_is_asked_promised_and_given_between_commands_and_http(
         1,
         f"vox-mesh: help thread {thread_id} is closed: it was answered",
     )
-    assert_problem(await served.ask("POST", f"{path}/withdraw", {}, **as_reviewer), 409, "thread_closed")
+    assert_problem(
+        await served.ask("POST", f"{path}/withdraw", {}, headers=as_reviewer), 409, "thread_closed"
+    )
 
 
 async def test_an_answer_is_waited_for_and_shown_without_control_characters(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vox_mesh.settings import Settings
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @click.argument("to")
 @click.argument("body", metavar="BODY|-")
 @click.option("--type", "msg_type", default=DEFAULT_TYPE, show_default=True, help="Message type.")
@@ -100,6 +100,8 @@ def send(
     Example:
       vox-mesh send reviewer '{"pr": 42}' --from coder --wait-ack 10s
     """
+    if more := click.get_current_context().args:
+        raise _too_many_words(to, body, more)
     settings = start_quickly("send")
     if key is not None and to == EVERYONE:
         raise BadValue(
@@ -125,6 +127,15 @@ def send(
         show_done(sent[0], _summary(sent[0], wait_ack), as_json=as_json, verbose=verbose)
     is_done = wait_ack is None or all(each["state"] == MessageState.ACKED for each in sent)
     return ExitCode.DONE if is_done else ExitCode.NO
+
+
+def _too_many_words(to: str, body: str, more: Sequence[str]) -> click.UsageError:
+    """Return the error about a body that is not one argument, with the command that was meant."""
+    from shlex import join  # imported late: only a mistake needs it
+
+    to, *words = (body, *more) if to == "to" else (to, body, *more)
+    meant = join(["vox-mesh", "send", to, " ".join(words)])
+    return click.UsageError(f"send takes TO and one BODY: did you mean `{meant}`?")
 
 
 def _summary(sent: Record, wait_ack: float | None) -> str:
