@@ -610,6 +610,19 @@ BEGIN
             AND awaited = 'op');
 END;
 
+-- The jobs that nodes have claimed on behalf of agents. A row counts only while its job has the same token.
+CREATE TABLE IF NOT EXISTS job_takes (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    grant_id      TEXT,
+    lease_ms      INTEGER NOT NULL,
+    artifacts     TEXT    NOT NULL DEFAULT '[]',  -- kept so far: name, hash, size and type of each
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
 -- The number of jobs of each kind in each state. Only the triggers below write it.
 CREATE TABLE IF NOT EXISTS job_counts (
     scope_id      TEXT    NOT NULL,

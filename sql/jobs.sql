@@ -58,6 +58,12 @@ AND typeof(created_ms) = 'integer' AND created_ms BETWEEN 0 AND 9007199254740991
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: IS_TAKEN
+-- Whether the claim of the job is on behalf of an agent.
+EXISTS (
+    SELECT 1 FROM job_takes AS t WHERE t.scope_id = ?1 AND t.repository_id = ?2
+      AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token)
+
 -- --- scheduling ------------------------------------------------------------------------------------------
 
 -- name: schedule
@@ -295,6 +301,20 @@ DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
         AND c.claimed_ms <= NOW_MS - k.rate_ms
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
 
+-- name: record_takes
+-- The agent on whose behalf the author has claimed them.
+INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, grant_id, lease_ms)
+SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant', ?4 ->> 'lease_duration_ms'
+FROM THEIR_JOBS WHERE j.last_op = ?3
+ON CONFLICT DO UPDATE SET
+    claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+
+-- name: end_takes
+-- ?3: pairs of a job and its claim token.
+DELETE FROM job_takes WHERE OF_MESH AND (job_id, claim_token) IN (
+    SELECT value ->> 0, value ->> 1 FROM json_each(?3))
+
 -- name: refuse_unknown_routes
 -- An op about routes has come since the author read them.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (KNOWS_ROUTES)
@@ -503,6 +523,13 @@ ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: taken
+-- A job, and the take that its claim token belongs to.
+SELECT RECORD, (
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
+) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
+
 -- name: beginning_with
 -- Jobs whose id begins with ?3; two are enough to see that it is ambiguous.
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' ORDER BY job_id LIMIT 2
@@ -537,7 +564,7 @@ SELECT
         FROM job_kinds WHERE OF_MESH) AS rules,
     (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
@@ -639,8 +666,9 @@ WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'Complet
 SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
 
 -- name: held_by
+-- What a node holds for itself, and not on behalf of an agent.
 SELECT STANDING FROM jobs INDEXED BY jobs_held
-WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
+WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3 AND NOT IS_TAKEN
 
 -- name: not_held
 -- Of these pairs of id and token, the ones that the node does not hold any more.

@@ -97,6 +97,7 @@ class MeshNode(Mesh):
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
+            policy_roots=parse_policy_roots(settings.worker_policy_roots),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic
@@ -191,7 +192,7 @@ class MeshNode(Mesh):
             store,
             jobs.transitions,
             chooser,
-            reconciler,
+            reconciler.request,
             self.clock,
             node_id,
             self._monotonic,
@@ -209,7 +210,7 @@ class MeshNode(Mesh):
             finisher=finisher,
             limits=WorkerLimits(self.rhythm.parts, self._monotonic),
             policy=open_exec_policy(settings) if settings.worker_exec else None,
-            policy_roots=parse_policy_roots(settings.worker_policy_roots),
+            policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
             chance=self._chance,
         )
@@ -367,6 +368,8 @@ class MeshNode(Mesh):
             if self._rejoining is not None:
                 await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
+            if "work" in vars(self):  # created at its first use
+                await self.work.close()
             await self.rhythm.close()
             await self.messages.close()
             await self.locks.close()

@@ -12,6 +12,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import ChangeLoop
@@ -99,6 +100,7 @@ class JobMaintenance:
             await self._crons.fire_due()
         if work.has_rules:
             await self._rules.fire()
+        await forget_takes(self._store)
 
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])

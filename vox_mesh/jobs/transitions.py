@@ -12,7 +12,8 @@ import orjson
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
+from vox_mesh.model.jobs.proof import AgentAttestation
+from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
@@ -84,13 +85,14 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        attested: AgentAttestation | None = None,
         within: Opening | None = None,
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
         If it is refused as `not_all`, `claim` may still get some of them.
         """
-        claim = self._claim_op(items, lease_ms, routing, causes)
+        claim = self._claim_op(items, lease_ms, routing, causes, attested)
         start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
         return (
             claim.script(
@@ -98,6 +100,7 @@ class JobTransitions:
                 claim.step("take"),
                 claim.guarded("refuse_unless_all", NOT_ALL),
                 *_not_late(within),
+                *([] if attested is None else [claim.step("record_takes")]),
             ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
@@ -108,13 +111,15 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        attested: AgentAttestation | None = None,
         within: Opening | None = None,
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
-        With `within`, it is refused unless the opening contains the time of the claim.
+        `attested` is the agent on whose behalf the node claims them. With `within`, it is refused unless the
+        opening contains the time of the claim.
         """
-        op = self._claim_op(items, lease_ms, routing, causes)
+        op = self._claim_op(items, lease_ms, routing, causes, attested)
         return op.script(
             *_not_early(within),
             op.step("claim"),
@@ -125,13 +130,21 @@ class JobTransitions:
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
             op.step("forget_claims"),
+            *([] if attested is None else [op.step("record_takes")]),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
     def _claim_op(
-        self, items: Sequence[Item], lease_ms: int, routing: Routing, causes: Iterable[str]
+        self,
+        items: Sequence[Item],
+        lease_ms: int,
+        routing: Routing,
+        causes: Iterable[str],
+        attested: AgentAttestation | None,
     ) -> _JobOp:
-        payload = {"jobs": items, "lease_duration_ms": lease_ms}
+        payload: dict[str, Any] = {"jobs": items, "lease_duration_ms": lease_ms}
+        if attested is not None:
+            payload |= {"agent": attested.agent, "grant": attested.grant}
         return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
     def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
@@ -186,10 +199,15 @@ class JobTransitions:
         logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
         return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged, causes=causes)
 
+    def end_takes(self, jobs: Iterable[Job]) -> Statement:
+        """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
+        pairs = [(job.job_id, job.claim_token) for job in jobs]
+        return Statement(SQL["end_takes"], (*self._mesh, orjson.dumps(pairs).decode()))
+
     def yield_jobs(
         self,
         items: Sequence[Item],
-        *,
+        *effects: Statement,
         claimer: str | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
@@ -200,6 +218,7 @@ class JobTransitions:
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
+            *effects,
             appendable=can_spool,
         )
 

@@ -25,9 +25,11 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.scheduling.crons import Crons
     from vox_mesh.jobs.scheduling.rules import Rules
+    from vox_mesh.jobs.work.work import AgentWork
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
+    from vox_mesh.model.jobs.policy_roots import PolicyRoots
     from vox_mesh.nodes.agents import Agents
     from vox_mesh.nodes.identity import Identity
     from vox_mesh.nodes.nodes import Features, Nodes
@@ -69,10 +71,12 @@ class MeshServices(RenamedAttributes):
         owner_key: str | None = None,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
+        policy_roots: PolicyRoots | None = None,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
-        `step_memory` returns what this home knows of earlier owners.
+        `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
+        claims, `None` if it claims any.
         """
         self.store = store
         self.clock = clock
@@ -84,6 +88,7 @@ class MeshServices(RenamedAttributes):
         self._owner_key = owner_key
         self._remembered = remembered
         self._step_memory = step_memory
+        self._policy_roots = policy_roots
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -264,9 +269,27 @@ class MeshServices(RenamedAttributes):
 
     async def _read_phases(self) -> list[str]:
         """Return the phases of the mesh's bars, now and as announced."""
-        await self.rhythm.refresh()
-        entries = self.rhythm.context.plan.entries_from(self.clock.now_ms)
+        entries = (await self.rhythm.read_plan()).entries_from(self.clock.now_ms)
         return list(dict.fromkeys(phase for entry in entries for phase in entry.policy.phase_beats))
+
+    @cached_property
+    def work(self) -> AgentWork:
+        """Return the work of agents: they take jobs and report them."""
+        from vox_mesh.jobs.proof.artifacts import Artifacts
+        from vox_mesh.jobs.work.work import AgentWork
+
+        return AgentWork(
+            self.store,
+            self._writer,
+            self.jobs,
+            self.nodes,
+            self.roles,
+            Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id),
+            self.rhythm,
+            policy_roots=self._policy_roots,
+            monotonic=self._dependencies.monotonic,
+            chance=self._dependencies.chance,
+        )
 
     @cached_property
     def crons(self) -> Crons:

@@ -31,6 +31,8 @@ from vox_mesh.cli.jobs.job_output import (
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
+from vox_mesh.cli.jobs.run_next import run_next
+from vox_mesh.cli.jobs.work import renew, report, take
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import (
@@ -77,7 +79,10 @@ def job() -> None:
     """
 
 
-for _command in (abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild):
+for _command in (
+    *(abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
+    *(take, renew, report, run_next),
+):
     job.add_command(_command)
 
 

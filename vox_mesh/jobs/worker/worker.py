@@ -96,7 +96,6 @@ class Worker(RenamedAttributes):
             chooser=chooser,
             claimer=claimer,
             reconciler=reconciler,
-            authorship=jobs.authorship,
             executor=self._executor,
             wake=self._wake,
             chance=chance,

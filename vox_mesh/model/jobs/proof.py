@@ -83,6 +83,17 @@ class CommandAttestation(NamedTuple):
         return {"attest_environment": self.environment, "attest_executable": self.executable}
 
 
+class AgentAttestation(NamedTuple):
+    """The agent that did the work, and the grant by which it may; the node signs on its behalf."""
+
+    agent: str
+    grant: str | None = None
+
+    def document(self, node_id: str) -> dict[str, Any]:
+        """Return the fields of the envelope."""
+        return {"agent": self.agent, "attested_by": node_id, "grant": self.grant}
+
+
 class Envelope(NamedTuple):
     """A worker's statement about an attempt; `attempt` is the claim token, `exit` a command's exit code."""
 
@@ -101,6 +112,7 @@ class Envelope(NamedTuple):
     command: CommandAttestation | None = None
     stamp: BeatStamp | None = None
     """The bar and beat in which it finished; `None` in a mesh without an announced tempo."""
+    agent: AgentAttestation | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the envelope as a JSON object; the error's text is sanitized."""
@@ -110,6 +122,7 @@ class Envelope(NamedTuple):
             "attest_program": self.attest_program,
             **({} if self.command is None else self.command.document()),
             **({} if self.stamp is None else self.stamp._asdict()),
+            **({} if self.agent is None else self.agent.document(self.node_id)),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
             # The clock may have been set back meanwhile.
@@ -192,6 +205,7 @@ def _is_known_valid(envelope: Envelope) -> bool:
         and envelope.exit is None
         and envelope.command is None
         and (envelope.stamp is None or envelope.stamp.is_valid)
+        and envelope.agent is None
         and _is_worker_valid(envelope.state, *worker)
     )
 
@@ -354,7 +368,13 @@ _STAMP_FIELDS: Final[Fields] = {
     "beat_index": (is_beat_index, f"a whole number from 1 to {LONGEST_BAR}"),
 }
 """The fields of the envelope in a mesh with a tempo; older ones do not have them."""
-_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS)
+_AGENT_FIELDS: Final[Fields] = {
+    "agent": (is_word, WORD),
+    "attested_by": (is_word, WORD),
+    "grant": (lambda value: value is None or is_word(value), f"null, or {WORD}"),
+}
+"""The fields of the envelope of an agent's work."""
+_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS, _AGENT_FIELDS)
 _OPTIONAL_TRAILERS: Final = {
     "attest_executable": "Attest-Executable",
     "attest_environment": "Attest-Environment",
@@ -386,6 +406,8 @@ def _envelope_faults(envelope: Any) -> list[str]:
         faults.append(f"it finished at {envelope['finished_at']}, before it started")
     if envelope["error"] is not None and envelope["state"] == "succeeded":
         faults.append("it succeeded, and has an error")
+    if envelope.get("attested_by", envelope["node_id"]) != envelope["node_id"]:
+        faults.append(f"it is attested by {envelope['attested_by']}, and its node is {envelope['node_id']}")
     return faults
 
 
