@@ -191,6 +191,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "refused-end-believed",
+        "a successor is given the outputs of a completion that its author's seal says was refused",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._is_accepted",
+                "return entry.accepted == 1 and not await self._trusted_keys.has_changed_verdict(entry)",
+                "return entry.accepted == 1",
+            ),
+        ),
+        ("test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "checkpoint-unsigned",
         "an attempt resumes from a checkpoint that no worker of its job has signed",
         (
