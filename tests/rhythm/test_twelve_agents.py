@@ -1,4 +1,4 @@
-"""Twelve agents on four nodes keep the phases of the mesh, one waits in vain, and a batch runs in review."""
+"""Twelve agents on four nodes keep the phases of the mesh, one waits forever, and a batch runs in review."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HALF_MS: Final = 500  # of a beat
 _POLICY: Final = "{cluster_id: east, initial_bpm: 60, bar_len_beats: 8}"
 _SCORE: Final = "score:\n  start: downbeat\n"
 _STEPS: Final = {0: "plan", 3: "-", 4: "work", 11: "-", 12: "review", 15: "done"}
-_STEPS_IN_VAIN: Final = {0: "plan", 3: "-", 4: "work", 8: "failed"}
+_STEPS_OF_WAITING: Final = {0: "plan", 3: "-", 4: "work", 8: "failed"}
 """By half beats of a bar: when an agent begins and ends a phase, half a beat early, and then its phrase."""
 _MOMENTS: Final = sorted({*range(0, 16, 2), *_STEPS})
 
@@ -32,11 +32,11 @@ _MOMENTS: Final = sorted({*range(0, 16, 2), *_STEPS})
 class Agent:
     """An agent that plays one phrase in each bar, as the score says."""
 
-    def __init__(self, node: MeshNode, name: str, *, waits_in_vain: bool) -> None:
+    def __init__(self, node: MeshNode, name: str, *, waits_forever: bool) -> None:
         self._node = node
         self._name = name
-        self._waits_in_vain = waits_in_vain
-        self.steps = _STEPS_IN_VAIN if waits_in_vain else _STEPS
+        self._waits_forever = waits_forever
+        self.steps = _STEPS_OF_WAITING if waits_forever else _STEPS
         self.done = asyncio.Queue[str]()
 
     async def run(self) -> None:
@@ -54,7 +54,7 @@ class Agent:
         for phase in (phrase.plan(), phrase.work(), phrase.review()):
             async with phase:
                 self.done.put_nowait(phase.name)
-                if phase.name == "work" and self._waits_in_vain:
+                if phase.name == "work" and self._waits_forever:
                     await phrase.wait_for(asyncio.Event().wait(), budget="help")
                 await phrase.times.until(phase.ends_ms - _HALF_MS)
             if phase.name != "review":
@@ -114,7 +114,7 @@ async def _begin(nodes: SkewedNodes, batches: asyncio.Queue[int]) -> list[Agent]
         await player.playing.worker.start()
     await nodes.players["a"].playing.crons.add("ingest", "every bar", {"kind": "ingest", "during": "review"})
     return [
-        Agent(nodes.players[name].playing, f"{name}{place}", waits_in_vain=(name, place) == ("c", 1))
+        Agent(nodes.players[name].playing, f"{name}{place}", waits_forever=(name, place) == ("c", 1))
         for name in _NODES
         for place in range(_AGENTS)
     ]

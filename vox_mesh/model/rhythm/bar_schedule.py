@@ -1,4 +1,4 @@
-"""Bar schedules: every so many bars of the mesh, on the downbeat, by the tempos in force."""
+"""Bar schedules: every N bars of the mesh, on the downbeat, by the tempos in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bindings: what a job that is bound to the rhythm waits for, as it is stored with the job."""
+"""Bindings: what a job that is bound to the rhythm waits for, in the form that is stored with it."""
 
 from __future__ import annotations
 
