@@ -301,7 +301,6 @@ class MeshNode(Mesh):
         self.trusted_keys.forget()
         self.jobs.authorship.forget()
         self.crons.forget()
-        self.rules.forget()
         self.worker.reconcile()
         self.messages.forget_leases()
         self._conductor.announce_again()
