@@ -244,7 +244,10 @@ class JobQueries:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
         ids = json(each.id for each in chosen)
         rows = await self._read_some("still_claimable", (ids,), len(chosen))
-        return [PlacedJob(Job._make(row[:_JOB_FIELDS]), _place(row[_JOB_FIELDS + 1 :])) for row in rows]
+        return [
+            PlacedJob(Job._make(job), _place(chain, seq, kind, entry_id))
+            for *job, _, chain, seq, kind, entry_id in rows
+        ]
 
     async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
         """Return a job, if it is still claimable, with the entry of its last op."""
@@ -363,8 +366,8 @@ def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:
     return PlacedJob(job, OpPlace(entry.node_id, entry.seq, entry.kind, entry.id), entry)
 
 
-def _place(op: tuple[Any, ...]) -> OpPlace | None:
-    return None if op[0] is None else OpPlace._make(op)
+def _place(chain: Any, seq: Any, kind: Any, entry_id: Any) -> OpPlace | None:
+    return None if chain is None else OpPlace(chain, seq, kind, entry_id)
 
 
 def _is_claimable(
