@@ -256,6 +256,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "rule-by-a-forged-op",
+        "a rule is fired by an op that its author did not sign",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.rules:Rules._is_genuine",
+                "return await trusted_keys.is_authentic(entry) and",
+                "return",
+            ),
+        ),
+        ("test_no_forged_op_fires_a_rule",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "memories-not-compared",
         "the log is verified without what nodes remember of it",
         (
