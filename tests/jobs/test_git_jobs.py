@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.nodes.test_features import another
 from tests.support.jobs.job_desks import ControlledHandler, ended, scheduled
 from tests.support.running.lengths import SOAK
 from tests.support.running.repositories import Repository, new_repository
@@ -24,6 +25,7 @@ from vox_mesh.jobs.git.repository import GitRepository, RefUpdate
 from vox_mesh.jobs.results import read_result
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.writer import AGENTS_NAMED
 from vox_mesh.views.jobs import verify_proof
 
 _JOBS: Final = 1_000 if SOAK else 200
@@ -123,6 +125,23 @@ async def test_a_proof_has_the_bar_and_beat_of_its_end_once_a_tempo_was_announce
     assert not is_valid("proof_of_execution_envelope", {**unstamped, "window": stamped["window"]})
     found = repository.git("log", "--all", "--format=%s", f"--grep=^Window: {stamped['window']}$")
     assert found == f"Result of job {after[:12]}: succeeded\n"
+
+
+async def test_a_proof_has_no_bar_while_a_node_lives_that_would_refuse_it(
+    tmp_path: Path, repository: Repository
+) -> None:
+    tempo = tmp_path / "tempo.yaml"
+    tempo.write_text("{cluster_id: east, initial_bpm: 60, bar_len_beats: 4}")
+    async with mesh(tmp_path, "first", tempo_policy=tempo) as first:
+        await first.rhythm.policies.settle()
+        await another(first, "older", AGENTS_NAMED - 1)
+        async with mesh(tmp_path, "first", "second", tempo) as second:
+            assert second.rhythm.context.entry.is_announced
+            (job_id,) = await done(second, 1)
+            await exported(second, repository)
+    assert (
+        "window" not in json.loads(repository.git("show", f"{_NAMES}{job_id}/result:proof.json"))["envelope"]
+    )
 
 
 async def test_jobs_that_are_exported_twice_have_the_same_refs(

@@ -129,6 +129,7 @@ class Rules:
         check_payload(manifest)
         wanted = RuleDefinition(op_kind, field_filter(fields or {}), *JobTemplate.of(manifest, "rule"))
         await self._check_kind(op_kind)
+        await self._jobs.refuse_unknown_phases([manifest])
         limit = self._table.statement("refuse_if_many", name, MAX_RULES, refusal=_TOO_MANY)
         try:
             return await self._table.add(name, wanted, adding(name, wanted), guards=[limit])
