@@ -140,7 +140,7 @@ async def test_a_proof_has_no_bar_while_a_node_lives_that_would_refuse_it(
             (job_id,) = await done(second, 1)
             await exported(second, repository)
     assert (
-        "window" not in json.loads(repository.git("show", f"{_NAMES}{job_id}/result:proof.json"))["envelope"]
+        "window" not in json.loads(repository.git("show", f"{NAMES}{job_id}/result:proof.json"))["envelope"]
     )
 
 
