@@ -73,7 +73,7 @@ class StatusPage(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A status as it is stored, with its batch and hash."""
+    """A stored status, with its batch and hash."""
 
     status: TaskStatus
     batch: SignedBatch | None
