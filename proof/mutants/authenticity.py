@@ -103,9 +103,9 @@ AUTHENTICITY_PLANTS: Final = (
         "a row of jobs is run though no signed op schedules it",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._are_scheduled",
-                "return [is_known and has_own_manifest(job) for",
-                "return [has_own_manifest(job) for",
+                "vox_mesh.jobs.authorship:JobAuthorship.genuine",
+                "doubt = _NOT_SIGNED",
+                "doubt = None",
             ),
         ),
         ("test_a_job_without_a_signed_op_is_not_run",),
@@ -168,7 +168,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a job is run though no signed op shows that its predecessors have ended",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._after_predecessors",
+                "vox_mesh.jobs.authorship:JobAuthorship._before_predecessors",
                 "unmet = await self.ends.unmet(conditions)",
                 "unmet = {}",
             ),
