@@ -408,6 +408,31 @@ UPDATE jobs SET
     state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
 WHERE id IN (SELECT id FROM items)
 
+-- part: ASKED
+-- The jobs that the op has returned to the queue with a question.
+THEIR_JOBS WHERE j.last_op = ?3 AND i.value ->> '$.question.id' IS NOT NULL
+
+-- name: ask
+-- A job with a question waits for the op that answers it.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
+ON CONFLICT DO NOTHING
+
+-- name: wait_for_answer
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+
+-- name: record_questions
+INSERT INTO job_questions (
+    scope_id, repository_id, job_id, question_id, asked_by, asked_of, asked_ms, expires_ms, escalate_to, escalate_ms,
+    question)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', coalesce(?4 ->> 'agent', ?5), i.value ->> '$.question.to', AT_MS,
+    i.value ->> '$.question.expires_ms', i.value ->> '$.question.escalate_to',
+    i.value ->> '$.question.escalate_ms', i.value -> 'question' FROM ASKED
+ON CONFLICT DO UPDATE SET
+    question_id = excluded.question_id, asked_by = excluded.asked_by, asked_of = excluded.asked_of,
+    asked_ms = excluded.asked_ms, expires_ms = excluded.expires_ms, escalate_to = excluded.escalate_to,
+    escalate_ms = excluded.escalate_ms, question = excluded.question, answered_by = NULL
+
 -- name: expire
 -- Jobs with expired leases: their attempts were interrupted. One interruption too many ends the job.
 UPDATE jobs SET

@@ -17,6 +17,7 @@ from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
@@ -202,11 +203,15 @@ class JobTransitions:
         causes: Iterable[str] = (),
     ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
-        op = self._op(YIELD, {"jobs": items}, claimer, causes=causes)
+        asks = any("question" in item for item in items)
+        agent = current_agent() if asks else None
+        payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
+        op = self._op(YIELD, payload, claimer, causes=causes)
         return op.script(
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
+            *([op.step("ask"), op.step("wait_for_answer"), op.step("record_questions")] if asks else []),
             *effects,
             appendable=can_spool,
         )
