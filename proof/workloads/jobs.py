@@ -14,6 +14,7 @@ from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
 from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ENDS, JobState
 
@@ -32,6 +33,10 @@ _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
 _NEEDS: Final = 0.3
+_AGENTS_TAKE: Final = 0.15
+_LATE: Final = 0.3
+"""How often an agent works on after its lease, and reports late."""
+
 _AT_A_TIME: Final = 4
 
 
@@ -65,6 +70,8 @@ async def run(context: WorkloadContext) -> None:
             await _abort(context, key_of(context.who, _JOB, numbers.earlier()))
         if context.rng.random() < _TAKES_BACK:
             await _take_back(context)
+        if context.rng.random() < _AGENTS_TAKE:
+            await _work_as_agent(context)
 
 
 async def _submit(context: WorkloadContext, plan: _Plan) -> None:
@@ -117,6 +124,23 @@ async def _work(context: WorkloadContext) -> None:
             await worker.start(concurrency=_AT_A_TIME)
         except MeshError:
             await asyncio.sleep(context.pace.tick_s)
+
+
+async def _work_as_agent(context: WorkloadContext) -> None:
+    """Take a job as an agent does, work on it, and report; now and then long after its lease."""
+    pace, rng, work = context.pace, context.rng, context.mesh.work
+    with suppress(MeshError):
+        for taken in await work.take(f"agent-{context.who}", [_WORK], lease=max(1.0, pace.ttl_s)):
+            about = {"job": taken.job.job_id, "token": taken.claim_token}
+            context.recorder.note("job.began", **about)
+            await asyncio.sleep(pace.rest_s * rng.random())
+            if rng.random() < _LATE:
+                await asyncio.sleep(taken.lease_ms / 1_000 * 1.5)
+            else:
+                await work.renew(taken.job, taken.claim_token)
+            context.outside.effect(context.recorder, attempt_key(taken.job.job_id, taken.claim_token))
+            context.recorder.note("job.done", **about)
+            await work.report(taken.job, taken.claim_token, succeeded())
 
 
 def attempt_key(job_id: str, claim_token: int) -> str:
