@@ -615,6 +615,7 @@ CREATE TABLE IF NOT EXISTS job_takes (
     grant_id      TEXT,
     lease_ms      INTEGER NOT NULL,
     artifacts     TEXT    NOT NULL DEFAULT '[]',  -- kept so far: name, hash, size and type of each
+    start_op      TEXT,                           -- the op that started the attempt; NULL: the job's last op
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 

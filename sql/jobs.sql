@@ -299,7 +299,11 @@ SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant',
 FROM THEIR_JOBS WHERE j.last_op = ?3
 ON CONFLICT DO UPDATE SET
     claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
-    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts, start_op = NULL
+
+-- name: keep_start
+-- ?3: the job, ?4: its claim token, ?5: the op that started the attempt, before the first renewal hides it.
+UPDATE job_takes SET start_op = coalesce(start_op, ?5) WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4
 
 -- name: end_takes
 -- ?3: pairs of a job and its claim token.
@@ -542,7 +546,7 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each
 -- name: taken
 -- A job, and the take that its claim token belongs to.
 SELECT RECORD, (
-    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts, t.start_op) FROM job_takes AS t
     WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
 ) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
 

@@ -14,3 +14,7 @@ CREATE TABLE IF NOT EXISTS job_questions (
     answered_by   TEXT,              -- NULL: not answered; the answer is in the op
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
+
+-- The op that started the attempt of an agent: a renewal changes the last op of the job.
+-- if-missing: job_takes.start_op
+ALTER TABLE job_takes ADD COLUMN start_op TEXT;

@@ -137,7 +137,7 @@ class JobTransitions:
             payload |= {"agent": attested.agent, "grant": attested.grant}
         return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
-    def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
+    def renew(self, items: Sequence[Item], lease_ms: int, *effects: Statement) -> Script:
         """Renew the leases of the jobs that are still held."""
         op = self._op(
             CLAIM, {"jobs": items, "lease_duration_ms": lease_ms, "renews": True}, self._node, None, lease_ms
@@ -146,8 +146,13 @@ class JobTransitions:
             op.step("renew"),
             op.guarded("refuse_stale_lease", _STALE),
             op.guarded("refuse_unless_moved", _ILLEGAL),
+            *effects,
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def keep_start(self, job: Job) -> Statement:
+        """Return the statement that keeps which op started an agent's attempt: a renewal hides it."""
+        return Statement(SQL["keep_start"], (*self._mesh, job.job_id, job.claim_token, job.last_op))
 
     def start(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
         """Start claimed jobs."""

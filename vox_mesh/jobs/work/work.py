@@ -221,7 +221,8 @@ class AgentWork:
         sent_ms = self._clock.now_ms
         try:
             with acting_as(take.attested.agent):
-                script = self._jobs.transitions.renew([item], lease_ms)
+                keep_start = self._jobs.transitions.keep_start(take.job)
+                script = self._jobs.transitions.renew([item], lease_ms, keep_start)
             await self._store.write(script)
         except Refused:
             raise _stale(take.job, claim_token) from None
