@@ -246,14 +246,14 @@ async def list_questions(mesh: MeshServices, query: QuestionsQuery) -> list[Aske
     return [AskedView.of(each) for each in await mesh.jobs.questions.open(query.to)]
 
 
-class AnswerRequest(RequestModel):
+class JobAnswerRequest(RequestModel):
     """The answer to the question of a job, a JSON value."""
 
     answer: Any
 
 
 @WORK.post("/v1/jobs/{job}/answer")
-async def answer_question(mesh: MeshServices, job: JobName, body: AnswerRequest) -> AskedView:
+async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerRequest) -> AskedView:
     """Answer the question of a job, which can be taken again with the answer."""
     return AskedView.of(await mesh.jobs.questions.answer(await mesh.jobs.find(job), body.answer))
 
