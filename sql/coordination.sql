@@ -558,6 +558,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     manifest         TEXT    NOT NULL,            -- canonical JSON; `job_id` is its hash
     max_interruptions INTEGER NOT NULL DEFAULT 5,  -- after more of them it fails
     interruptions    INTEGER NOT NULL DEFAULT 0,  -- attempts that ended with their worker or their lease
+    binding TEXT,                                 -- what of the rhythm it waits for; NULL: nothing
     UNIQUE (scope_id, repository_id, job_id),
     CHECK ((state IN ('claimed', 'running')) = (lease_until_ms IS NOT NULL)),
     CHECK ((state IN ('succeeded', 'failed', 'aborted')) = (ended_ms IS NOT NULL))
@@ -571,6 +572,10 @@ WHERE state = 'pending' AND waits = 0;
 
 CREATE INDEX IF NOT EXISTS jobs_held ON jobs (scope_id, repository_id, lease_until_ms, claimer, kind)
 WHERE lease_until_ms IS NOT NULL;
+
+-- Pending jobs that are bound to the rhythm.
+CREATE INDEX IF NOT EXISTS jobs_bound ON jobs (scope_id, repository_id, binding)
+WHERE state = 'pending' AND binding IS NOT NULL;
 
 -- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)

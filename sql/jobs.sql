@@ -29,7 +29,7 @@ SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 -- part: COLUMNS
 id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, max_interruptions, backoff_ms,
 lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions, created_ms, started_ms, ended_ms,
-exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op
+exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, binding
 
 -- part: RECORD
 COLUMNS, manifest
@@ -70,13 +70,14 @@ EXISTS (
 -- An existing job is unchanged; a ULID of another job is refused.
 INSERT INTO jobs (
     scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
-    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
+    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, binding, manifest
 )
 SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
     coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
     i.value ->> 'max_attempts', coalesce(i.value ->> 'max_interruptions', 5), i.value ->> 'backoff_ms',
     i.value ->> 'lease_ms', AT_MS,
-    i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value -> 'manifest'
+    i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value ->> 'binding',
+    i.value -> 'manifest'
 FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 
@@ -239,6 +240,14 @@ UPDATE jobs SET
     state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
     lease_until_ms = NOW_MS + ?6, last_op = ?3
 FROM next WHERE jobs.id = next.id
+
+-- name: refuse_early
+-- Jobs bound to the rhythm may be claimed from this time on.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS < ?1
+
+-- name: refuse_late
+-- And before this time; it must follow the transition.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS >= ?1
 
 -- name: refuse_unless_all
 -- It must follow the transition directly.
@@ -557,10 +566,23 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' OR
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
+-- part: BOUND
+jobs AS w INDEXED BY jobs_bound
+WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.state = 'pending' AND w.binding IS NOT NULL
+
+-- part: BINDINGS
+-- What of the rhythm pending jobs wait for, each once: a hostile row may say anything.
+WITH RECURSIVE b (binding) AS (
+    SELECT min(w.binding) FROM BOUND
+    UNION ALL
+    SELECT (SELECT min(w.binding) FROM BOUND AND w.binding > b.binding) FROM b WHERE b.binding IS NOT NULL
+    LIMIT 64
+) SELECT binding FROM b
+
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
--- the log, and the claims since an entry (?3), up to another (?4).
+-- the log, the claims since an entry (?3), up to another (?4), and what of the rhythm jobs wait for.
 SELECT
     (SELECT json_group_array(CAST(kind AS TEXT)) FROM job_counts
         WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
@@ -576,7 +598,8 @@ SELECT
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
     (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
-        FROM CLAIMS) AS claims
+        FROM CLAIMS) AS claims,
+    (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -590,13 +613,17 @@ CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
--- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any.
+-- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any. Of jobs
+-- that are bound to the rhythm, only those with a binding in ?8 that were ready by its time.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
-    READY AND coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
-        NOT IN (SELECT value FROM json_each(?6))
+    READY AND (?6 = '[]' OR coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
+        NOT IN (SELECT value FROM json_each(?6)))
     AND (?7 IS NULL OR iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.policy_root'
         IN (SELECT value FROM json_each(?7)))
+    AND (r.binding IS NULL OR EXISTS (
+        SELECT 1 FROM json_each(?8) AS o
+        WHERE o.value ->> 0 = r.binding AND r.not_before_ms <= o.value ->> 1))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
@@ -613,7 +640,7 @@ SELECT RECORD FROM jobs WHERE id IN FOREMOST IN_TURN
 SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 
 -- name: claimable_but
-SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
+SELECT CLAIMABLE, binding FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.

@@ -215,6 +215,9 @@ ORDER BY effect.id LIMIT 100
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 
+-- name: last_entry
+SELECT id, op_id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
+
 -- name: chain_page
 -- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one. ?6: the id
 -- of the last entry of the page before, since its other columns may be unreadable.

@@ -62,9 +62,10 @@ ORDER BY name LIMIT ?4
 
 -- name: refuse_unless_at
 -- ?3: name, ?4: its position as read, ?5: when it was added. The first node to fire has advanced it; and a removed
--- rule may have been added again.
+-- rule may have been added again. ?6 and ?7: an entry up to which the log was read, which may have been rolled back.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
-    SELECT 1 FROM job_rules WHERE OF_MESH AND name = ?3 AND position = ?4 AND added_ms = ?5)
+    SELECT 1 FROM job_rules WHERE OF_MESH AND name = ?3 AND position = ?4 AND added_ms = ?5
+) OR NOT EXISTS (SELECT 1 FROM agent_oplog WHERE OF_MESH AND id = ?6 AND op_id = ?7)
 
 -- name: advance
 -- ?3: name, ?4: the entry that was considered.

@@ -103,9 +103,9 @@ AUTHENTICITY_PLANTS: Final = (
         "a row of jobs is run though no signed op schedules it",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._are_scheduled",
-                "return [is_known and has_own_manifest(job) for",
-                "return [has_own_manifest(job) for",
+                "vox_mesh.jobs.authorship:JobAuthorship.genuine",
+                "doubt = _NOT_SIGNED",
+                "doubt = None",
             ),
         ),
         ("test_a_job_without_a_signed_op_is_not_run",),
@@ -168,7 +168,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a job is run though no signed op shows that its predecessors have ended",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._after_predecessors",
+                "vox_mesh.jobs.authorship:JobAuthorship._before_predecessors",
                 "unmet = await self.ends.unmet(conditions)",
                 "unmet = {}",
             ),
@@ -188,6 +188,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_successor_is_given_what_its_predecessor_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "refused-end-believed",
+        "a successor is given the outputs of a completion that its author's seal says was refused",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._is_accepted",
+                "return entry.accepted == 1 and not await self._trusted_keys.has_changed_verdict(entry)",
+                "return entry.accepted == 1",
+            ),
+        ),
+        ("test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
@@ -240,6 +253,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "rule-by-a-forged-op",
+        "a rule is fired by an op that its author did not sign",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.rules:Rules._is_genuine",
+                "return await trusted_keys.is_authentic(entry) and",
+                "return",
+            ),
+        ),
+        ("test_no_forged_op_fires_a_rule",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

@@ -12,6 +12,7 @@ from typing import Final
 from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
+from proof.workloads.working import work
 from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.work.reports import succeeded
@@ -37,8 +38,6 @@ _AGENTS_TAKE: Final = 0.15
 _LATE: Final = 0.3
 """How often an agent works on after its lease, and reports late."""
 
-_AT_A_TIME: Final = 4
-
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -59,7 +58,7 @@ class _Plan:
 
 async def run(context: WorkloadContext) -> None:
     """Work on jobs, and submit more."""
-    await _work(context)
+    await work(context, KINDS, _Handler(context))
     for name in _CRONS:
         await _add_cron(context, name)
     numbers = Numbers(context)
@@ -112,35 +111,21 @@ async def _add_cron(context: WorkloadContext, name: str) -> None:
 # --- working --------------------------------------------------------------------------------------
 
 
-async def _work(context: WorkloadContext) -> None:
-    """Run this node's worker while its process lives."""
-    worker = context.mesh.worker
-    if worker.is_running:
-        return
-    if not worker.kinds:
-        worker.handles(KINDS, lease=context.pace.ttl_s)(_Handler(context))
-    while not worker.is_running:
-        try:
-            await worker.start(concurrency=_AT_A_TIME)
-        except MeshError:
-            await asyncio.sleep(context.pace.tick_s)
-
-
 async def _work_as_agent(context: WorkloadContext) -> None:
     """Take a job as an agent does, work on it, and report; now and then long after its lease."""
-    pace, rng, work = context.pace, context.rng, context.mesh.work
+    pace, rng, agent_work = context.pace, context.rng, context.mesh.work
     with suppress(MeshError):
-        for taken in await work.take(f"agent-{context.who}", [_WORK], lease=max(1.0, pace.ttl_s)):
+        for taken in await agent_work.take(f"agent-{context.who}", [_WORK], lease=max(1.0, pace.ttl_s)):
             about = {"job": taken.job.job_id, "token": taken.claim_token}
             context.recorder.note("job.began", **about)
             await asyncio.sleep(pace.rest_s * rng.random())
             if rng.random() < _LATE:
                 await asyncio.sleep(taken.lease_ms / 1_000 * 1.5)
             else:
-                await work.renew(taken.job, taken.claim_token)
+                await agent_work.renew(taken.job, taken.claim_token)
             context.outside.effect(context.recorder, attempt_key(taken.job.job_id, taken.claim_token))
             context.recorder.note("job.done", **about)
-            await work.report(taken.job, taken.claim_token, succeeded())
+            await agent_work.report(taken.job, taken.claim_token, succeeded())
 
 
 def attempt_key(job_id: str, claim_token: int) -> str:
@@ -188,7 +173,7 @@ class _Handler:
 
 async def drain(context: WorkloadContext) -> None:
     """Let crons catch up and end, and work until all jobs are terminal."""
-    await _work(context)
+    await work(context, KINDS, _Handler(context))
     for name in _CRONS:
         await settling.until(context, partial(_is_cron_gone, context, name))
     await settling.until(context, partial(_is_all_done, context))

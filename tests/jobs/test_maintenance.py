@@ -47,7 +47,7 @@ ALL_OF_THEM = re.compile(r"SCAN (jobs|j|d|o)\b")
 
 def keeper_of(node: MeshNode, tick_s: float = _NEVER_S, chance: float = 0.0) -> JobMaintenance:
     """The keeper that a node runs."""
-    crons = Crons(node.store, node.jobs, node.clock)
+    crons = Crons(node.store, node.jobs, node.clock, lambda: node.rhythm)
     rules = Rules(node.store, node.jobs, node.clock, OpKinds())
     return JobMaintenance(
         node.store, node.clock, node.jobs, crons, rules, chance=lambda: chance, tick_s=tick_s

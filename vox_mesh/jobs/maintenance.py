@@ -90,6 +90,7 @@ class JobMaintenance:
         """Do the maintenance work that is due according to the replica."""
         if not self._clock.can_author:
             return  # other nodes do it, unless the database's clock itself is wrong
+        await self._crons.align()
         work = await self._look()
         now_ms = self._clock.now_ms
         if work.expiry_ms is not None and work.expiry_ms < now_ms:

@@ -14,6 +14,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
+from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
@@ -27,6 +28,9 @@ SQL: Final = named("jobs")
 
 ROUTES_CHANGED: Final = "routes_changed"
 """The refusal of `claim` if the log has an op about routes that its author has not seen."""
+
+OUTSIDE: Final = "outside_opening"
+"""The refusal of `take` and `claim` if jobs bound to the rhythm can't be claimed now."""
 
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
@@ -83,6 +87,7 @@ class JobTransitions:
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
         attested: AgentAttestation | None = None,
+        within: Opening | None = None,
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
@@ -92,8 +97,10 @@ class JobTransitions:
         start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
         return (
             claim.script(
+                *_not_early(within),
                 claim.step("take"),
                 claim.guarded("refuse_unless_all", NOT_ALL),
+                *_not_late(within),
                 *([] if attested is None else [claim.step("record_takes")]),
             ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
@@ -106,14 +113,18 @@ class JobTransitions:
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
         attested: AgentAttestation | None = None,
+        within: Opening | None = None,
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
-        `attested` is the agent on whose behalf the node claims them.
+        `attested` is the agent on whose behalf the node claims them. With `within`, it is refused unless the
+        opening contains the time of the claim.
         """
         op = self._claim_op(items, lease_ms, routing, causes, attested)
         return op.script(
+            *_not_early(within),
             op.step("claim"),
+            *_not_late(within),
             op.guarded("refuse_unknown_routes", ROUTES_CHANGED),
             op.guarded("refuse_routed_elsewhere", "routed_elsewhere"),
             op.guarded("refuse_held_back", "held_back"),
@@ -295,6 +306,14 @@ class _JobOp:
         script = Script(*statements, answer=answer, key=self.key, op=self._op, appendable=appendable)
         script.may_come_again = False  # its key is new
         return script
+
+
+def _not_early(within: Opening | None) -> Sequence[Statement]:
+    return () if within is None else [Statement(SQL["refuse_early"], (within.begins_ms,), refusal=OUTSIDE)]
+
+
+def _not_late(within: Opening | None) -> Sequence[Statement]:
+    return () if within is None else [Statement(SQL["refuse_late"], (within.ends_ms,), refusal=OUTSIDE)]
 
 
 @cache

@@ -78,6 +78,11 @@ class Rhythm(Phrases, RenamedAttributes):
         """Read the announced tempos. A node does so in every bar."""
         await self.policies.refresh()
 
+    async def read_plan(self) -> Plan:
+        """Read the announced tempos, and return the ones to follow."""
+        await self.refresh()
+        return self.context.plan
+
     @property
     def holds(self) -> BeatLocks:
         """Return `beat_locks`. Deprecated."""

@@ -264,9 +264,15 @@ class MeshServices(RenamedAttributes):
             self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
+            self._read_phases,
         )
         jobs.questions.notify = self._send_question
         return jobs
+
+    async def _read_phases(self) -> list[str]:
+        """Return the phases of the mesh's bars, now and as announced."""
+        entries = (await self.rhythm.read_plan()).entries_from(self.clock.now_ms)
+        return list(dict.fromkeys(phase for entry in entries for phase in entry.policy.phase_beats))
 
     @cached_property
     def work(self) -> AgentWork:
@@ -292,7 +298,7 @@ class MeshServices(RenamedAttributes):
         """Return the recurring jobs."""
         from vox_mesh.jobs.scheduling.crons import Crons
 
-        return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+        return Crons(self.store, self.jobs, self.clock, lambda: self.rhythm, self._may_adopt_crons)
 
     @cached_property
     def rules(self) -> Rules:

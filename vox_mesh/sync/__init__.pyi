@@ -73,6 +73,7 @@ from vox_mesh.model.oplog.key_changes import NodeKeys
 from vox_mesh.model.oplog.recovery_key import RecoveryKey
 from vox_mesh.model.oplog.succession import Succession
 from vox_mesh.model.oplog.verification import ChainReport, ChainWitness, Key, RecordedHead
+from vox_mesh.model.rhythm.bindings import Openings
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
 from vox_mesh.model.rhythm.control import Divergence, TempoDecision
@@ -81,6 +82,7 @@ from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp, TempoS
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport, ReportTotals
+from vox_mesh.model.rhythm.score import Start
 from vox_mesh.model.rhythm.tempo import Beat, Timeline, Until
 from vox_mesh.nodes.agents import Agent
 from vox_mesh.nodes.clock import Dependencies, MeshClock
@@ -104,7 +106,7 @@ from vox_mesh.rhythm.help import AnyThread, HelpCounts
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import T
 from vox_mesh.rhythm.phrases.phrases import AnyBudget, AnyScore
-from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, Start, State
+from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, State
 from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.health import Health
@@ -732,6 +734,8 @@ class Jobs:
         after: Iterable[Reference | Mapping[str, str]] = ...,
         priority: int = ...,
         run_at: datetime | None = ...,
+        at: str | None = ...,
+        during: str | None = ...,
         max_attempts: int = ...,
         max_interruptions: int | None = ...,
         backoff: Duration | None = ...,
@@ -746,6 +750,7 @@ class Jobs:
     def schedule_all(
         self, manifests: Sequence[Manifest], *, new: bool = ..., spool: bool = ..., defer: bool = ...
     ) -> list[Scheduled]: ...
+    def refuse_unknown_phases(self, manifests: Iterable[Manifest]) -> None: ...
     def check_clock(self) -> None: ...
     def item(self, manifest: Manifest, nonce: str | None = ...) -> dict[str, Any]: ...
     def retry(self, reference: Reference) -> Scheduled: ...
@@ -781,6 +786,7 @@ class JobQueries:
         at_ms: int,
         but_of: Sequence[str],
         policy_roots: PolicyRoots | None = ...,
+        openings: Openings = ...,
     ) -> ClaimableJobs: ...
     def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]: ...
     def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]: ...
@@ -895,6 +901,7 @@ class Crons:
     def remove(self, name: str) -> None: ...
     def forget(self) -> None: ...
     def fire_due(self) -> list[str]: ...
+    def align(self) -> None: ...
 
 class Rules:
     def add(
@@ -906,7 +913,6 @@ class Rules:
     ) -> Rule: ...
     def listed(self) -> list[Rule]: ...
     def remove(self, name: str) -> None: ...
-    def forget(self) -> None: ...
     def fire(self) -> list[str]: ...
 
 class Workflows:
@@ -960,7 +966,7 @@ class Rhythm:
         fallbacks: Fallbacks | None = ...,
         budget: AnyBudget = ...,
         state: State | None = ...,
-        start: Start = ...,
+        start: Start | None = ...,
         job_id: str | None = ...,
         role: str = ...,
     ) -> AbstractContextManager[Phrase]: ...
@@ -973,7 +979,7 @@ class Rhythm:
         fallbacks: Fallbacks | None = ...,
         budget: AnyBudget = ...,
         state: State | None = ...,
-        start: Start = ...,
+        start: Start | None = ...,
         job_id: str | None = ...,
         role: str = ...,
     ) -> Iterator[AbstractContextManager[Phrase]]: ...
@@ -991,6 +997,7 @@ class Rhythm:
     incidents: Incidents
     controller: TempoController
     def refresh(self) -> None: ...
+    def read_plan(self) -> Plan: ...
     @property
     def holds(self) -> BeatLocks: ...
     @property

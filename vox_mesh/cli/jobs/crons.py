@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job_options import JobSource, job_options, manifest_hint
+from vox_mesh.cli.jobs.job_options import JobSource, binding_options, job_options, manifest_hint
 from vox_mesh.cli.jobs.job_output import short_id, template_text
 from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
@@ -28,23 +28,33 @@ def cron() -> None:
 @click.argument("name")
 @click.argument("expression", metavar="EXPRESSION")
 @job_options
+@binding_options
 @click.option(
     "--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of the expression."
 )
 @json_option
-def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) -> None:
+def add(
+    name: str,
+    expression: str,
+    timezone: str,
+    at: str | None,
+    during: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Schedule a job at the times of a cron expression.
 
-    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. The job is in a file,
-    a kind for a handler, or a command after `--`. Adding an identical cron again changes nothing; a different
-    cron of the same name is refused.
+    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. Or it is `every N
+    bars` of the mesh's rhythm: then the job is scheduled on a downbeat. The job is in a file, a kind for a
+    handler, or a command after `--`. Adding an identical cron again changes nothing; a different cron of the
+    same name is refused.
 
     \b
     Example:
       vox-mesh cron add report '0 8 * * MON-FRI' --timezone Europe/Berlin -- make report
     """
     with manifest_hint("cron"):
-        manifest = JobSource(**asked).single_manifest("cron")
+        manifest = JobSource(**asked).single_manifest("cron", at=at, during=during)
         added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifest, timezone))
     show_one(vars(CronView.of(added)) if as_json else _line(added), as_json=as_json)
 

@@ -11,7 +11,14 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
-from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
+from vox_mesh.cli.jobs.job_options import (
+    JobSource,
+    binding_options,
+    job_argument,
+    job_options,
+    kind_option,
+    limit_option,
+)
 from vox_mesh.cli.jobs.job_output import (
     known_job,
     short_id,
@@ -152,6 +159,7 @@ def _scheduling_options(function: Function) -> Function:
 @job.command(cls=TrailingCommand)
 @job_options
 @_scheduling_options
+@binding_options
 @click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
 @click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(

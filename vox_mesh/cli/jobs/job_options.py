@@ -41,9 +41,12 @@ class JobSource(NamedTuple):
     command: list[str]
     isolated: bool
 
-    def single_manifest(self, noun: str) -> Manifest:
+    def single_manifest(self, noun: str, **fields: Any) -> Manifest:
         """Return the manifest of a cron or rule. Raises `BadValue` if there are several."""
-        manifests = self.manifests()
+        given = {name: value for name, value in fields.items() if value is not None}
+        if self.file is not None and given:
+            raise click.UsageError(f"--{next(iter(given))} can't be combined with --file: set it in the file")
+        manifests = self.manifests(**given)
         if len(manifests) != 1:
             raise BadValue(
                 f"a {noun} must have 1 manifest, got {len(manifests)}", hint=f"add a {noun} for each manifest"
@@ -87,6 +90,16 @@ def current_folder() -> str:
         raise BadValue(
             f"the current folder can't be used: {error.strerror}", hint="pass --cwd FOLDER or --isolated"
         ) from None
+
+
+def binding_options(function: Function) -> Function:
+    """Add the options that bind a job to the rhythm."""
+    for option in (
+        click.option("--during", metavar="PHASE", help="Start only in this phase of a bar, such as review."),
+        click.option("--at", metavar="downbeat", help="Start not before the next bar begins."),
+    ):
+        function = option(function)
+    return function
 
 
 def job_options(function: Function) -> Function:

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job_options import JobSource, job_options, json_option_value, manifest_hint
+from vox_mesh.cli.jobs.job_options import (
+    JobSource,
+    binding_options,
+    job_options,
+    json_option_value,
+    manifest_hint,
+)
 from vox_mesh.cli.jobs.job_output import short_id, template_text
 from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
@@ -27,9 +33,18 @@ def rule() -> None:
 @click.argument("name")
 @click.argument("op_kind", metavar="OP-KIND")
 @job_options
+@binding_options
 @click.option("--fields", metavar="JSON", help="Payload fields that the op must have, with their values.")
 @json_option
-def add(name: str, op_kind: str, fields: str | None, as_json: bool, **asked: Any) -> None:
+def add(
+    name: str,
+    op_kind: str,
+    fields: str | None,
+    at: str | None,
+    during: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Schedule a job for each op of a kind that is logged.
 
     The rule fires for the ops from now on, at most 60 times a minute; further ops wait. The job is in a file,
@@ -44,7 +59,7 @@ def add(name: str, op_kind: str, fields: str | None, as_json: bool, **asked: Any
     if not isinstance(wanted, dict):
         raise click.BadParameter("must be a JSON object", param_hint="--fields")
     with manifest_hint("rule"):
-        manifest = JobSource(**asked).single_manifest("rule")
+        manifest = JobSource(**asked).single_manifest("rule", at=at, during=during)
         added = run_command("rule add", lambda mesh: mesh.rules.add(name, op_kind, manifest, wanted))
     show_one(vars(RuleView.of(added)) if as_json else _line(added), as_json=as_json)
 

@@ -37,7 +37,10 @@ async def list_crons(mesh: MeshServices, query: PageQuery) -> Page[CronView]:
 
 
 class CronRequest(RequestModel):
-    """A manifest and its times: minute, hour, day of the month, month and day of the week."""
+    """A manifest and its times: minute, hour, day of the month, month and day of the week.
+
+    The expression may also be `every N bars`.
+    """
 
     expression: Annotated[str, Field(min_length=1, max_length=200, examples=["0 8 * * MON-FRI"])]
     timezone: Annotated[str, Field(min_length=1, max_length=64, examples=["Europe/Berlin"])] = "UTC"

@@ -13,7 +13,7 @@ from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.manifest import Manifest
 
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
-_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions")
+_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions", "at", "during")
 _DURATIONS: Final = ("backoff", "lease")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

@@ -39,9 +39,19 @@ _MINUTE_MS: Final = 60_000
 _SQL: Final = named("rules")
 _OPLOG: Final = named("oplog")
 _PAGE: Final = 100
-_WINDOW: Final = 10_000
+_WINDOW: Final = 1_000
 """How many entries are considered at a time. A rule that none of them fires is advanced past them."""
-_MAX_WINDOWS: Final = 50
+_MAX_WINDOWS: Final = 100
+
+
+class _LogPlace(NamedTuple):
+    """An entry of the log. If it is there, so is all that was committed before it."""
+
+    id: int
+    op_id: str
+
+
+_NOWHERE: Final = _LogPlace(0, "")
 
 
 class Rule(NamedTuple):
@@ -99,8 +109,7 @@ class Rules:
         self._table = DefinitionTable("rule", store, _SQL, self._ops, Rule._make)
         self._pages = Pages(store)
         self._log_throttled = ThrottledLogger(_log)
-        self._positions: dict[tuple[str, int], int] = {}  # of each rule, as this process knows them
-        self._end = 0  # of the log when all rules had considered it
+        self._end = _NOWHERE  # of the log when all rules had considered it
 
     async def add(
         self,
@@ -120,6 +129,7 @@ class Rules:
         check_payload(manifest)
         wanted = RuleDefinition(op_kind, field_filter(fields or {}), *JobTemplate.of(manifest, "rule"))
         await self._check_kind(op_kind)
+        await self._jobs.refuse_unknown_phases([manifest])
         limit = self._table.statement("refuse_if_many", name, MAX_RULES, refusal=_TOO_MANY)
         try:
             return await self._table.add(name, wanted, adding(name, wanted), guards=[limit])
@@ -148,17 +158,13 @@ class Rules:
         """Remove a rule; jobs it has scheduled stay. Raises `NotKnown` if there is none."""
         await self._table.remove(name, removing(name))
 
-    def forget(self) -> None:
-        """Forget which ops were considered: the database was rolled back, and may have lost their jobs."""
-        self._positions.clear()
-        self._end = 0
-
     # --- firing ----------------------------------------------------------------------------------
 
     async def fire(self) -> list[str]:
         """Schedule the jobs for the new ops according to the replica, and return their ids."""
         self._clock.refuse_if_off()
-        end = (await self._store.read(_OPLOG["last_id"], self._mesh)).value or 0
+        rows = await self._store.read(_OPLOG["last_entry"], self._mesh)
+        end = _LogPlace._make(rows[0]) if rows else _NOWHERE
         if end == self._end:
             return []
         await self._ops.refresh()
@@ -166,27 +172,26 @@ class Rules:
         fired: list[str] = []
         is_complete = True
         for _ in range(_MAX_WINDOWS):
-            behind = [each for each in scans if each.position < end]
+            behind = [each for each in scans if each.position < end.id]
             if not behind:
                 break
             start = min(each.position for each in behind)
-            up_to = min(end, start + _WINDOW)
+            up_to = min(end.id, start + _WINDOW)
             kinds = sorted({each.rule.op_kind for each in behind})
             page = await self._pages.accepted_of_kinds(kinds, start, up_to, limit=_PAGE)
             for scan in behind:
                 if await self._consider(scan, page, fired):
-                    self._move(scan, max(scan.position, page[-1].id if page else up_to))
+                    scan.position = max(scan.position, page[-1].id if page else up_to)
                 else:
                     scans.remove(scan)
                     is_complete = False
-        await self._advance([each for each in scans if each.position - each.rule.position >= _WINDOW])
-        if is_complete and all(each.position >= end for each in scans):
+        await self._advance([each for each in scans if each.position - each.rule.position >= _WINDOW], end)
+        if is_complete and all(each.position >= end.id for each in scans):
             self._end = end
         return fired
 
     async def _start_scans(self) -> list[_Scan]:
         """Return the rules that signed ops have added as they are stored, and where each goes on."""
-        self._positions = {key: self._positions[key] for key in self._ops.since.items() & {*self._positions}}
         names = orjson.dumps([*self._ops.definitions]).decode()
         scans: list[_Scan] = []
         for rule in map(Rule._make, await self._store.read(_SQL["to_fire"], (*self._mesh, names, MAX_RULES))):
@@ -194,15 +199,9 @@ class Rules:
                 text = "rule not fired, no signed op adds it with this definition: rule=%s"
                 self._log_throttled(logging.ERROR, text, rule.name)
                 continue
-            # Whatever the row says: not before the op that added it, nor what this process has considered.
-            since = self._ops.since[rule.name]
-            known = self._positions.get((rule.name, since), since)
-            scans.append(_Scan(rule, max(rule.position, known)))
+            # Whatever the row says, not before the op that added it.
+            scans.append(_Scan(rule, max(rule.position, self._ops.since[rule.name])))
         return scans
-
-    def _move(self, scan: _Scan, position: int) -> None:
-        scan.position = position
-        self._positions[scan.rule.name, self._ops.since[scan.rule.name]] = position
 
     async def _consider(self, scan: _Scan, page: Sequence[LogEntry], fired: list[str]) -> bool:
         """Fire a rule for the entries of a page; `False` if it does not go on for now."""
@@ -242,28 +241,26 @@ class Rules:
         began = tracing.began()
         script = self._jobs.transitions.schedule(
             [item],
-            self._guard(rule),
+            self._guard(rule, _LogPlace(entry.id, entry.op_id)),
             self._table.statement("advance_and_fire", *values),
             causes=[entry.op_id],
         )
         if not await self._write_if_next(script):
             return False
-        scan.rule = fired
-        self._move(scan, entry.id)
+        scan.rule, scan.position = fired, entry.id
         tracing.record_jobs("job schedule", [(job_id, {"vox.rule": rule.name})], began)
         _log.info("rule fired: rule=%s op_id=%s job_id=%s", rule.name, entry.op_id, job_id)
         return True
 
-    async def _advance(self, scans: Sequence[_Scan]) -> None:
+    async def _advance(self, scans: Sequence[_Scan], end: _LogPlace) -> None:
         """Store how far rules have come that no op has fired for long, so that no node starts over."""
         for scan in scans:
             step = self._table.statement("advance", scan.rule.name, scan.position)
-            await self._write_if_next(Script(self._guard(scan.rule), step))
+            await self._write_if_next(Script(self._guard(scan.rule, end), step))
 
-    def _guard(self, rule: Rule) -> Statement:
-        return self._table.statement(
-            "refuse_unless_at", rule.name, rule.position, rule.added_ms, refusal=FIRED
-        )
+    def _guard(self, rule: Rule, read: _LogPlace) -> Statement:
+        values = (rule.name, rule.position, rule.added_ms, *read)
+        return self._table.statement("refuse_unless_at", *values, refusal=FIRED)
 
     async def _write_if_next(self, script: Script) -> bool:
         try:

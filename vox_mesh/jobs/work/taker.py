@@ -15,7 +15,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
-from vox_mesh.jobs.worker.claim_round import ClaimRound, NextLook
+from vox_mesh.jobs.worker.claim_round import ClaimRound, NextLook, ReadPlan
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
@@ -80,6 +80,7 @@ class Taker:
         claimer: JobClaimer,
         leases: Leases,
         policy_roots: PolicyRoots | None,
+        read_plan: ReadPlan,
         give_back: GiveBack,
         chance: Callable[[], float],
     ) -> None:
@@ -87,7 +88,7 @@ class Taker:
         self._store = store
         self._clock = jobs.clock
         self._chooser = chooser
-        self._round = ClaimRound(jobs, chooser, claimer, policy_roots)
+        self._round = ClaimRound(jobs, chooser, claimer, policy_roots, read_plan)
         self._leases = leases
         self._error_backoff = ClaimBackoff(*_ERROR_BACKOFF_S, chance)
         self._race_backoff = ClaimBackoff(*_RACE_BACKOFF_S, chance)

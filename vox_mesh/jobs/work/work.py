@@ -137,7 +137,15 @@ class AgentWork:
             jobs.authorship.causes_of,
         )
         self._taker = Taker(
-            store, jobs, chooser, claimer, self._leases, policy_roots, self._give_back, chance
+            store,
+            jobs,
+            chooser,
+            claimer,
+            self._leases,
+            policy_roots,
+            rhythm.read_plan,
+            self._give_back,
+            chance,
         )
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ class ClaimLoop:
         self._limits = limits
         self._leases = leases
         self._chooser = chooser
-        self._round = ClaimRound(jobs, chooser, claimer, capacity.policy_roots)
+        self._round = ClaimRound(jobs, chooser, claimer, capacity.policy_roots, limits.read_plan)
         self._reconciler = reconciler
         self._executor = executor
         self._wake = wake

@@ -5,7 +5,7 @@ The worker claims for its handlers, and the work API for agents; both go through
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.jobs.jobs import Jobs
@@ -16,6 +16,12 @@ from vox_mesh.jobs.worker.limits import ClaimBlock
 from vox_mesh.model.jobs.policy_roots import PolicyRoots, allows
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Opening, Openings
+from vox_mesh.model.rhythm.openings import openings_at
+from vox_mesh.model.rhythm.plan import Plan
+
+ReadPlan = Callable[[], Awaitable[Plan]]
+"""Returns the tempos; it is called only if jobs are bound to the rhythm."""
 
 _MIN_WINDOW: Final = 16
 _MAX_WINDOW: Final = 512  # ready jobs read per look
@@ -54,6 +60,8 @@ class Survey(NamedTuple):
     doubted_s: float | None
     """In how many seconds the first job is looked at again that was not authentic just now."""
     blocked: ClaimBlock
+    openings: Openings
+    """Which jobs that are bound to the rhythm may be claimed."""
 
 
 class ClaimRound:
@@ -65,6 +73,7 @@ class ClaimRound:
         chooser: Chooser,
         claimer: JobClaimer,
         policy_roots: PolicyRoots | None,
+        read_plan: ReadPlan,
     ) -> None:
         self._jobs = jobs
         self._queries = jobs.queries
@@ -73,6 +82,7 @@ class ClaimRound:
         self._chooser = chooser
         self._claimer = claimer
         self._policy_roots = policy_roots
+        self._read_plan = read_plan
 
     async def read_kinds(self) -> list[str]:
         """Read the current situation and return the kinds that have unfinished jobs."""
@@ -87,8 +97,14 @@ class ClaimRound:
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
+        openings = await self._openings(self._chooser.bindings, at_ms)
         ready, unreadable = await self._queries.claimable(
-            unthrottled, window, at_ms=at_ms, but_of=blocked.accounts, policy_roots=self._policy_roots
+            unthrottled,
+            window,
+            at_ms=at_ms,
+            but_of=blocked.accounts,
+            policy_roots=self._policy_roots,
+            openings=openings,
         )
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:
@@ -100,7 +116,11 @@ class ClaimRound:
             doubted_s = min(filter(None, left_s.values()), default=None)
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
         has_skipped = len(jobs) < len(ready) or bool(unreadable) or len(unthrottled) < len(kinds)
-        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked)
+        return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked, openings)
+
+    async def _openings(self, bindings: Sequence[str], at_ms: int) -> Openings:
+        """Return which bindings to the rhythm are open at a time."""
+        return openings_at(await self._read_plan(), bindings, at_ms) if bindings else NO_BINDINGS
 
     async def still_genuine(self, chosen: Sequence[Claimable]) -> list[Job]:
         """Return the chosen jobs that are still claimable, authentic and of an allowed policy root."""
@@ -116,11 +136,15 @@ class ClaimRound:
         self, jobs: Sequence[Job], lease_of: Callable[[Job], int], attested: AgentAttestation | None = None
     ) -> AsyncIterator[Claimed]:
         """Claim and start jobs, on behalf of an agent if one is given, and yield the claimed ones."""
-        groups: dict[int, list[Job]] = {}
+        bindings = list({job.binding for job in jobs if job.binding is not None})
+        openings = await self._openings(bindings, self._clock.now_ms)
+        groups: dict[tuple[int, Opening | None], list[Job]] = {}
         for job in jobs:
-            groups.setdefault(lease_of(job), []).append(job)
-        for lease_ms, group in groups.items():
-            for claimed in await self._claimer.claim(group, lease_ms, attested):
+            opening = None if job.binding is None else openings.open.get(job.binding)
+            if job.binding is None or opening is not None:  # otherwise it has closed since the survey
+                groups.setdefault((lease_of(job), opening), []).append(job)
+        for (lease_ms, opening), group in groups.items():
+            for claimed in await self._claimer.claim(group, lease_ms, attested, opening):
                 yield claimed
 
     def _is_allowed(self, job: Job) -> bool:
@@ -136,7 +160,7 @@ class ClaimRound:
         if not survey.is_deep:
             # Due after the time of the survey, so that no job falls between the two reads.
             due_ms = await self._queries.next_due_ms(survey.kinds, at_ms=survey.at_ms)
-            moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms)
+            moments = (retry_at_ms, due_ms, survey.blocked.retry_at_ms, survey.openings.next_ms)
             retry_at_ms = min((each for each in moments if each is not None), default=None)
         if retry_at_ms is None:
             return NextLook(survey.doubted_s)

@@ -10,13 +10,14 @@ import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
-from vox_mesh.jobs.transitions import ROUTES_CHANGED, JobTransitions
+from vox_mesh.jobs.transitions import OUTSIDE, ROUTES_CHANGED, JobTransitions
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import next_token
+from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.script import Verdict
@@ -123,25 +124,42 @@ class JobClaimer:
         return self._throttled_until.get(kind, 0.0) > self._monotonic()
 
     async def claim(
-        self, jobs: Sequence[Job], lease_ms: int, attested: AgentAttestation | None = None
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None = None,
+        within: Opening | None = None,
     ) -> list[Claimed]:
-        """Claim and start jobs, on behalf of an agent if one is given, and return the claimed ones."""
+        """Claim and start jobs, on behalf of an agent if one is given, and return the claimed ones.
+
+        If an opening is given, there are none unless the time of the claim is within it.
+        """
         began = tracing.began()
-        claimed = await self._claim(jobs, lease_ms, attested)
+        claimed = await self._claim(jobs, lease_ms, attested, within)
         tracing.record_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
         return claimed
 
     async def _claim(
-        self, jobs: Sequence[Job], lease_ms: int, attested: AgentAttestation | None
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None,
+        within: Opening | None,
     ) -> list[Claimed]:
         if all(map(self._chooser.is_plain, {job.kind for job in jobs})):
-            claimed = await self._try(jobs, lease_ms, attested, short=True)
+            claimed = await self._try(jobs, lease_ms, attested, within, short=True)
             if claimed is not None:
                 return claimed
-        return await self._try(jobs, lease_ms, attested, short=False) or []
+        return await self._try(jobs, lease_ms, attested, within, short=False) or []
 
     async def _try(
-        self, jobs: Sequence[Job], lease_ms: int, attested: AgentAttestation | None, *, short: bool
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None,
+        within: Opening | None,
+        *,
+        short: bool,
     ) -> list[Claimed] | None:
         """Send the claim; `short` needs all jobs to be claimable, and `None` asks for the long form."""
         sent, started_ms = self._monotonic(), self._clock.now_ms
@@ -151,9 +169,9 @@ class JobClaimer:
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested)
+            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within)
         else:
-            claim_script = transitions.claim(items, lease_ms, routing, causes, attested)
+            claim_script = transitions.claim(items, lease_ms, routing, causes, attested, within)
             scripts = claim_script, transitions.start(starts, [claim_script.key])
         self.sent += 1
         try:
@@ -165,6 +183,8 @@ class JobClaimer:
             raise
         if isinstance(claim, Refused) and claim.reason == ROUTES_CHANGED:
             self._chooser.invalidate_routes()
+            return []
+        if isinstance(claim, Refused) and claim.reason == OUTSIDE:
             return []
         is_slow = self._monotonic() - sent > _SLOW_S
         if short and isinstance(claim, Refused) and (len(jobs) > 1 or is_slow):

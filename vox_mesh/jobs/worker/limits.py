@@ -17,9 +17,11 @@ from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.rhythm.bindings import WITH_BAR
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Resources
-from vox_mesh.model.rhythm.score import DEFER, Score
+from vox_mesh.model.rhythm.plan import Plan
+from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_op
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec
@@ -79,6 +81,10 @@ class WorkerLimits:
         accounts = tuple(await self.budgets.exhausted_accounts())
         is_all = await self.budgets.is_exhausted(self.agent)
         return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
+
+    async def read_plan(self) -> Plan:
+        """Return the tempos, as this node has read them in this bar."""
+        return self.rhythm.plan
 
     async def of(
         self, job: Job, core: Mapping[str, Any], notebook: Notebook, begun: BegunPhrase | None = None
@@ -157,8 +163,13 @@ class AttemptLimits:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
         standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(_caps_of(own), agent, standings=standings)
+        start: Start = "downbeat" if job.binding == WITH_BAR else "now"
         spec = PhraseSpec(
-            score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind, score_name=job.kind
+            *(score, job.job_id, agent, allowance),
+            start=start,
+            job_id=job.job_id,
+            role=job.kind,
+            score_name=job.kind,
         )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 

@@ -93,6 +93,21 @@ class Plan:
                 return entry
         return self.entries[0]
 
+    def entries_from(self, at_ms: int) -> Sequence[PlanEntry]:
+        """Return the entry in force at a time, and the following ones."""
+        return self.entries[self.entries.index(self.at(at_ms)) :]
+
+    def bar_at(self, at_ms: int) -> int:
+        """Return the number of bars before the one that contains a time, from the first tempo on."""
+        entry = self.at(at_ms)
+        return entry.first_bar + (at_ms - entry.anchor_ms) // entry.tempo.bar_ms
+
+    def downbeat_of(self, bar: int) -> int:
+        """Return when the bar with this number begins."""
+        earlier = (entry for entry in reversed(self.entries) if entry.first_bar <= bar)
+        entry = next(earlier, self.entries[0])
+        return entry.anchor_ms + (bar - entry.first_bar) * entry.tempo.bar_ms
+
     def stamp_at(self, at_ms: int) -> BeatStamp:
         """Return the bar and beat of a time."""
         beat = self.timeline.beat_at(at_ms)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -263,19 +263,8 @@ class BeatStamp(NamedTuple):
         return is_window_id(self.window) and is_beat_index(self.beat_index)
 
 
-# --- ends of phases and bars ---------------------------------------------------------------------
-
-
 class Until(StrEnum):
     """The boundary at which a lock ends."""
 
     PHASE = "phase"
     BAR = "bar"
-
-
-def end_of(until: Until, beat: Beat, phase_beats: Mapping[str, int]) -> int:
-    """Return when the phase or bar that contains a beat ends."""
-    if until is Until.BAR:
-        return beat.window_ends_ms
-    last = next(beats for beats in accumulate(phase_beats.values()) if beats >= beat.index)
-    return beat.window_ms + last * beat.beat_ms
