@@ -11,13 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import (
-    BadValue,
-    DatabaseUnavailable,
-    IllegalTransition,
-    OutcomeUnknown,
-    Refused,
-)
+from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
