@@ -882,7 +882,19 @@ CREATE TABLE IF NOT EXISTS status_claims (
     phase TEXT,
     score TEXT,                      -- the address of its score, or the kind of its job
     since_ms INTEGER,                -- when its state, and what it waits for, began
+    batch INTEGER,                   -- by which its node has signed it
     PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
+) WITHOUT ROWID;
+
+-- What a node has signed of its status claims: the hashes of all that it wrote at once.
+CREATE TABLE IF NOT EXISTS status_signatures (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    batch         INTEGER NOT NULL,  -- the time in milliseconds, times 1024, plus a random number
+    node_id       TEXT    NOT NULL,
+    hashes        TEXT    NOT NULL,
+    signature     TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, batch, node_id)
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX IF NOT EXISTS status_claims_serial ON status_claims (scope_id, repository_id, serial);
