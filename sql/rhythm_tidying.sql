@@ -20,11 +20,6 @@ DELETE FROM beat_pulses WHERE scope_id = ?1 AND repository_id = ?2 AND node_id I
     SELECT node_id FROM beat_pulses
     WHERE scope_id = ?1 AND repository_id = ?2 AND CAST(substr(hlc, 1, 13) AS INTEGER) < ?3 LIMIT ?4)
 
--- name: status_signatures
-DELETE FROM status_signatures WHERE scope_id = ?1 AND repository_id = ?2 AND (batch, node_id) IN (
-    SELECT batch, node_id FROM status_signatures
-    WHERE scope_id = ?1 AND repository_id = ?2 AND batch < ?3 * 1024 ORDER BY batch LIMIT ?4)
-
 -- name: tempo_policies
 -- The policy in effect then stays.
 DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor_ms IN (
@@ -38,8 +33,6 @@ DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor
 SELECT
     (SELECT min(CAST(substr(hlc, 1, 13) AS INTEGER)) FROM beat_pulses
      WHERE scope_id = ?1 AND repository_id = ?2) AS beat_pulses,
-    (SELECT min(batch) / 1024 FROM status_signatures
-     WHERE scope_id = ?1 AND repository_id = ?2) AS status_signatures,
     (SELECT min(anchor_ms) FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2) AS tempo_policies,
     (SELECT min(ended_ms) FROM help_threads
      WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL) AS help_threads,

@@ -294,4 +294,17 @@ AUTHENTICITY_PLANTS: Final = (
         ("test_chains_that_were_all_cut_back_are_found_by_what_their_nodes_remember",),
         instrument=Instrument.ATTACKS,
     ),
+    PlantedBug(
+        "unsigned-status",
+        "a status claim is shown though the node that it names did not sign it",
+        (
+            Code(
+                "vox_mesh.rhythm.claim_verifier:ClaimVerifier.are_genuine",
+                "return [batch is not None and digest in known[batch] for batch, digest in claims]",
+                "return [True for _ in claims]",
+            ),
+        ),
+        ("test_no_status_is_shown_that_its_node_did_not_sign",),
+        instrument=Instrument.ATTACKS,
+    ),
 )
