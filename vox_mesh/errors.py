@@ -86,8 +86,18 @@ class IllegalTransition(Refused):
     code = "illegal_transition"
 
 
+class NotGranted(Refused):
+    """The agent has no grant for it, or none that is in force: nothing was written."""
+
+    code = "not_granted"
+
+    def __init__(self, reason: str = code, *, statement: int = 0, missing: str = "") -> None:
+        super().__init__(reason, statement=statement)
+        self.hint = f"ask the owner for a grant{missing}; `vox-mesh grant check` says what an agent may do"
+
+
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
-    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition)
+    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
 }
 
 

@@ -26,6 +26,7 @@ _LAYERS: Final = (
     "contrib",
     "nodes",
     "oplog",
+    "grants",
     "coordination",
     "heartbeat",
     "locks",

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -15,9 +15,11 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
+    NotGranted,
     OutcomeUnknown,
     Refused,
 )
+from vox_mesh.grants.permits import Permit, Permits
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
@@ -50,6 +52,9 @@ from vox_mesh.store.script import Answer, Outcome, Script, Statement, new_key
 from vox_mesh.store.slices import in_slices
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
+
+if TYPE_CHECKING:
+    from vox_mesh.model.grants.capability import Act
 
 _log = logging.getLogger(__name__)
 
@@ -105,11 +110,14 @@ class Jobs:
         roles: Roles,
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
+        permits: Permits,
     ) -> None:
         self._store = store
         self._read_artifact = read_artifact
         self._nodes = nodes
         self._random_bytes = random_bytes
+        self._permits = permits
+        self._writer = writer
         self.clock = clock
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
@@ -192,8 +200,7 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.transitions.schedule(list(by_id.values()), can_spool=spool, defers=defer)
-        is_spooled = (await self._write(script)).spooled
+        script, is_spooled = await self._write_scheduling(list(by_id.values()), spool=spool, defer=defer)
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
@@ -213,6 +220,24 @@ class Jobs:
         jobs = [(item, found[item["job_id"]]) for item in items]
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
+
+    async def _write_scheduling(
+        self, items: Sequence[Item], *, spool: bool, defer: bool
+    ) -> tuple[Script, bool]:
+        """Schedule jobs by a permit, looked for again if it was out of date; return whether it is spooled."""
+        while True:
+            permit = await self.permit_scheduling(items)
+            script = self.transitions.schedule(items, can_spool=spool, defers=defer, permit=permit)
+            try:
+                return script, (await self._write(script)).spooled
+            except NotGranted:
+                if permit.grant_id is not None or self._permits.is_known_to_need_grants(permit.agent):
+                    raise
+                self._permits.expect_grants(permit.agent)
+
+    async def permit_scheduling(self, items: Sequence[Item]) -> Permit:
+        """Return the permit of the acting agent to schedule jobs; raise `NotGranted` if it has none."""
+        return await self._permits.permit(self._writer.acting_agent, lambda: _acts(items))
 
     async def check_clock(self) -> None:
         """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
@@ -433,6 +458,13 @@ def _refuse_too_many(jobs: int, edges: int) -> None:
             raise BadValue(
                 f"{name} in one call must be at most {most}, got {count}", hint="schedule them in parts"
             )
+
+
+def _acts(items: Sequence[Item]) -> list[Act]:
+    """Return the acts for which scheduling these jobs needs a grant."""
+    from vox_mesh.model.grants.needs import scheduling_acts  # imported late: few agents need grants
+
+    return scheduling_acts((item["kind"], orjson.loads(orjson.dumps(item["manifest"]))) for item in items)
 
 
 def _expiry_item(job: Job) -> Item:

@@ -13,7 +13,16 @@ from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE, TRANSFER
+from vox_mesh.model.oplog.verification import (
+    DELEGATE,
+    DESIGNATE,
+    INITIALISE,
+    OWNER_GRANTS,
+    OWNER_ONLY,
+    REKEY,
+    ROUTE,
+    TRANSFER,
+)
 from vox_mesh.store.script import Statement
 
 RESTORE: Final = "RestoreBackup"
@@ -104,6 +113,7 @@ REMOVE_BUDGET: Final = "RemoveBudget"
 
 _MESH_KINDS: Final = (
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
+    *(DELEGATE, *OWNER_GRANTS),
     *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )

@@ -16,6 +16,8 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
+    from vox_mesh.grants.grants import Grants
+    from vox_mesh.grants.permits import Permits
     from vox_mesh.jobs.git.exporter import JobExporter
     from vox_mesh.jobs.git.importer import JobImporter
     from vox_mesh.jobs.git.repository import GitRepository
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.grant_log import GrantLog
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
     from vox_mesh.oplog.ownership import Ownership
@@ -181,8 +184,31 @@ class MeshServices(RenamedAttributes):
             self.pending_ops,
             self.trusted_keys,
             LogPast(self.store, self.ownership, self.trusted_keys),
+            self._grant_log,
             self._remembered,
         )
+
+    @cached_property
+    def _grant_log(self) -> GrantLog:
+        from vox_mesh.oplog.grant_log import GrantLog
+
+        return GrantLog(self.store, self.ownership)
+
+    @cached_property
+    def permits(self) -> Permits:
+        """Return what decides by which grants the agents of this process act."""
+        from vox_mesh.grants.permits import Permits
+
+        return Permits(
+            self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
+        )
+
+    @cached_property
+    def grants(self) -> Grants:
+        """Return the grants of agents."""
+        from vox_mesh.grants.grants import Grants
+
+        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -197,6 +223,7 @@ class MeshServices(RenamedAttributes):
             lambda: self.identity.node_id,
             self._agent,
             self._dependencies.monotonic,
+            self.permits,
             on_granted=self._writer.witness.record_token,
             on_agent=self.sightings.note,
         )
@@ -258,6 +285,7 @@ class MeshServices(RenamedAttributes):
             self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
+            self.permits,
         )
 
     @cached_property
