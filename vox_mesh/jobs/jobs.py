@@ -235,7 +235,7 @@ class Jobs:
                     raise
                 self._permits.expect_grants(permit.agent)
 
-    async def permit_scheduling(self, items: Sequence[Item]) -> Permit:
+    async def permit_scheduling(self, items: Sequence[Mapping[str, Any]]) -> Permit:
         """Return the permit of the acting agent to schedule jobs; raise `NotGranted` if it has none."""
         return await self._permits.permit(self._writer.acting_agent, lambda: _acts(items))
 

@@ -195,7 +195,7 @@ class MeshServices(RenamedAttributes):
         return GrantLog(self.store, self.ownership)
 
     @cached_property
-    def permits(self) -> Permits:
+    def _permits(self) -> Permits:
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.grants.permits import Permits
 
@@ -223,7 +223,7 @@ class MeshServices(RenamedAttributes):
             lambda: self.identity.node_id,
             self._agent,
             self._dependencies.monotonic,
-            self.permits,
+            self._permits,
             on_granted=self._writer.witness.record_token,
             on_agent=self.sightings.note,
         )
@@ -285,7 +285,7 @@ class MeshServices(RenamedAttributes):
             self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
-            self.permits,
+            self._permits,
         )
 
     @cached_property
