@@ -30,6 +30,7 @@ from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.policy_roots import parse_policy_roots
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
@@ -97,6 +98,7 @@ class MeshNode(Mesh):
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
+            policy_roots=parse_policy_roots(settings.worker_policy_roots),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic
@@ -125,7 +127,7 @@ class MeshNode(Mesh):
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
+            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
@@ -177,13 +179,21 @@ class MeshNode(Mesh):
             monotonic=self._monotonic,
             to_boundary=lambda until, following: self.rhythm.beat_locks.lease_ms(until, following),
         )
-        finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
+        finisher = Finisher(
+            store,
+            jobs.transitions,
+            self.artifacts,
+            self._writer,
+            self.clock,
+            self._chance,
+            self._stamp_at,
+        )
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
             store,
             jobs.transitions,
             chooser,
-            reconciler,
+            reconciler.request,
             self.clock,
             node_id,
             self._monotonic,
@@ -201,10 +211,15 @@ class MeshNode(Mesh):
             finisher=finisher,
             limits=WorkerLimits(self.rhythm.parts, self._monotonic),
             policy=open_exec_policy(settings) if settings.worker_exec else None,
-            policy_roots=parse_policy_roots(settings.worker_policy_roots),
+            policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
             chance=self._chance,
         )
+
+    def _stamp_at(self, at_ms: int) -> BeatStamp | None:
+        """Return the bar and beat of a time for a proof, if the mesh has a tempo."""
+        # Nodes from before agents were named would refuse such a proof, too.
+        return self.rhythm.context.plan.announced_stamp_at(at_ms) if self._writer.names_agents else None
 
     def _create_server(self, settings: Settings) -> NodeServer:
         from vox_mesh.http.server import NodeServer  # imported late: not every node has a server
@@ -358,6 +373,8 @@ class MeshNode(Mesh):
             if self._rejoining is not None:
                 await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
+            if "work" in vars(self):  # created at its first use
+                await self.work.close()
             await self.rhythm.close()
             await self.messages.close()
             await self.locks.close()

@@ -191,6 +191,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "refused-end-believed",
+        "a successor is given the outputs of a completion that its author's seal says was refused",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._is_accepted",
+                "return entry.accepted == 1 and not await self._trusted_keys.has_changed_verdict(entry)",
+                "return entry.accepted == 1",
+            ),
+        ),
+        ("test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "checkpoint-unsigned",
         "an attempt resumes from a checkpoint that no worker of its job has signed",
         (
@@ -240,6 +253,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "rule-by-a-forged-op",
+        "a rule is fired by an op that its author did not sign",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.rules:Rules._is_genuine",
+                "return await trusted_keys.is_authentic(entry) and",
+                "return",
+            ),
+        ),
+        ("test_no_forged_op_fires_a_rule",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

@@ -43,6 +43,9 @@ class Load(StrEnum):
     LOCK_WAIT = "lock_wait"
     """Waits for a lock; one that does not wait is like any other write."""
 
+    TAKE = "take"
+    """Waits for a job; one that does not wait is like any other write."""
+
 
 class PoolLimits(NamedTuple):
     """The limits of a pool."""
@@ -67,6 +70,7 @@ _LIMITS: Final = {
     Load.EVENTS: PoolLimits(total=64, each=48),
     Load.WAIT: PoolLimits(total=256, each=192),
     Load.LOCK_WAIT: PoolLimits(total=256, each=256),
+    Load.TAKE: PoolLimits(total=256, each=256),
 }
 
 

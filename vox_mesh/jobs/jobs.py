@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -15,17 +15,17 @@ from vox_mesh.errors import (
     BadValue,
     DatabaseUnavailable,
     IllegalTransition,
-    NotGranted,
     OutcomeUnknown,
     Refused,
 )
-from vox_mesh.grants.permits import Permit, Permits
+from vox_mesh.grants.permits import Permits
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.results import ReadArtifact, read_result
+from vox_mesh.jobs.scheduling.permitted import PermittedScheduling
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
@@ -40,6 +40,7 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, phase_in
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
@@ -52,9 +53,6 @@ from vox_mesh.store.script import Answer, Outcome, Script, Statement, new_key
 from vox_mesh.store.slices import in_slices
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.end_watch import EndWatch
-
-if TYPE_CHECKING:
-    from vox_mesh.model.grants.capability import Act
 
 _log = logging.getLogger(__name__)
 
@@ -110,20 +108,21 @@ class Jobs:
         roles: Roles,
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
+        read_phases: Callable[[], Awaitable[Collection[str]]],
         permits: Permits,
     ) -> None:
         self._store = store
         self._read_artifact = read_artifact
+        self._read_phases = read_phases
         self._nodes = nodes
         self._random_bytes = random_bytes
-        self._permits = permits
-        self._writer = writer
         self.clock = clock
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
+        self.permitted = PermittedScheduling(writer, self.transitions, permits)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
         self.spooled = SpooledJobs(store, self.queries)
@@ -141,6 +140,8 @@ class Jobs:
         after: Iterable[Reference | Mapping[str, str]] = (),
         priority: int = DEFAULT_PRIORITY,
         run_at: datetime | None = None,
+        at: str | None = None,
+        during: str | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
         max_interruptions: int | None = None,
         backoff: Duration | None = None,
@@ -152,10 +153,16 @@ class Jobs:
         new: bool = True,
         defer: bool = False,
     ) -> Scheduled:
-        """Schedule a job for a handler, as `schedule_all` does."""
+        """Schedule a job for a handler, as `schedule_all` does.
+
+        `at="downbeat"`: it starts when the next bar has begun. `during`: the phase of a bar in which it
+        starts.
+        """
         fields = {
             "priority": priority,
             "run_at": run_at,
+            "at": at,
+            "during": during,
             "max_attempts": max_attempts,
             "max_interruptions": max_interruptions,
             "backoff": backoff,
@@ -180,8 +187,9 @@ class Jobs:
         With `new=False`, a manifest that was scheduled before is the same job. While the database is
         unreachable they are spooled, and scheduled once and in order when it is back; with `spool=False`,
         `DatabaseUnavailable` is raised. With `defer`, `after` may name jobs by full ids that are not
-        scheduled yet.
+        scheduled yet. Raises `BadValue` if a job is to start in a phase that the bars of the mesh don't have.
         """
+        await self.refuse_unknown_phases(manifests)
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
             if new:  # the nonce is part of the id, and `after` refers to ids
@@ -200,7 +208,9 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script, is_spooled = await self._write_scheduling(list(by_id.values()), spool=spool, defer=defer)
+        script, is_spooled = await self.permitted.write(
+            list(by_id.values()), self._write, spool=spool, defer=defer
+        )
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
@@ -221,23 +231,20 @@ class Jobs:
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
-    async def _write_scheduling(
-        self, items: Sequence[Item], *, spool: bool, defer: bool
-    ) -> tuple[Script, bool]:
-        """Schedule jobs by a permit, looked for again if it was out of date; return whether it is spooled."""
-        while True:
-            permit = await self.permit_scheduling(items)
-            script = self.transitions.schedule(items, can_spool=spool, defers=defer, permit=permit)
-            try:
-                return script, (await self._write(script)).spooled
-            except NotGranted:
-                if permit.grant_id is not None or self._permits.is_known_to_need_grants(permit.agent):
-                    raise
-                self._permits.expect_grants(permit.agent)
-
-    async def permit_scheduling(self, items: Sequence[Mapping[str, Any]]) -> Permit:
-        """Return the permit of the acting agent to schedule jobs; raise `NotGranted` if it has none."""
-        return await self._permits.permit(self._writer.acting_agent, lambda: _acts(items))
+    async def refuse_unknown_phases(self, manifests: Iterable[Manifest]) -> None:
+        """Raise `BadValue` if a job is to start in a phase that the bars of the mesh don't have."""
+        phases = {each.during for each in manifests if each.during is not None}
+        if not phases:
+            return
+        try:
+            known = await self._read_phases()
+        except DatabaseUnavailable:
+            return  # the jobs are spooled, and their workers know the phases
+        for phase in sorted(phases.difference(known)):
+            raise BadValue(
+                f"during must be a phase of the mesh's bars, got {phase!r}",
+                hint=f"the phases are {', '.join(known)}",
+            )
 
     async def check_clock(self) -> None:
         """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
@@ -270,6 +277,8 @@ class Jobs:
             item["max_interruptions"] = manifest.max_interruptions
         if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
+        if (binding := manifest.binding) is not None:
+            item["binding"] = binding
         if manifest.after:
             item["after"] = [_to_predecessor(each) for each in manifest.after]
         return item
@@ -460,13 +469,6 @@ def _refuse_too_many(jobs: int, edges: int) -> None:
             )
 
 
-def _acts(items: Sequence[Item]) -> list[Act]:
-    """Return the acts for which scheduling these jobs needs a grant."""
-    from vox_mesh.model.grants.needs import scheduling_acts  # imported late: few agents need grants
-
-    return scheduling_acts((item["kind"], orjson.loads(orjson.dumps(item["manifest"]))) for item in items)
-
-
 def _expiry_item(job: Job) -> Item:
     """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
     item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
@@ -482,6 +484,8 @@ def _retry_manifest(job: Job) -> Manifest:
         "max_attempts": job.max_attempts,
         "max_interruptions": job.max_interruptions,
         "backoff": timedelta(milliseconds=job.backoff_ms),
+        "at": job.binding if job.binding == AT_DOWNBEAT else None,
+        "during": phase_in(job.binding),
     }
     if job.lease_ms is not None:
         options["lease"] = timedelta(milliseconds=job.lease_ms)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
+from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import (
@@ -131,6 +132,8 @@ class BarReporter:
     def __init__(self, context: RhythmContext) -> None:
         self._context = context
         self.totals = ReportTotals()
+        self.latency = Histogram(LONG_S)
+        """The time from the end of a bar to its report by this node, in seconds."""
         self._watch = BarWatch()
 
     @property
@@ -393,6 +396,9 @@ class BarReporter:
             ),
         )
         await context.store.write(script)
+        for draft in new:
+            if draft.has_data:
+                self.latency.observe((context.times.now_ms - draft.window.end_ms) / 1_000)
         for draft, report in zip(drafts, reports, strict=True):
             self.totals.add(report, draft.before)
             if report.is_missing:

@@ -225,6 +225,12 @@ class Budgets:
         subject = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
         return Statement(_SQL["begin"], (*self._context.mesh, *attempt, *subject))
 
+    async def begun(self, job_id: str, claim_token: int) -> tuple[str, int] | None:
+        """Return the phrase of an attempt whose beginning is recorded, and when it began."""
+        values = (*self._context.mesh, job_id, claim_token)
+        rows = await self._context.store.read(_SQL["begun"], values, fresh=True)
+        return (rows[0]["phrase_id"], rows[0]["began_ms"]) if rows else None
+
     async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
         """Record the ends of lost attempts: earlier ones at this job, and any at other jobs.
 

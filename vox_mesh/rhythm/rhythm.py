@@ -14,7 +14,7 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
-from vox_mesh.model.rhythm.tempo import Timeline, window_id
+from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
@@ -78,6 +78,11 @@ class Rhythm(Phrases, RenamedAttributes):
         """Read the announced tempos. A node does so in every bar."""
         await self.policies.refresh()
 
+    async def read_plan(self) -> Plan:
+        """Read the announced tempos, and return the ones to follow."""
+        await self.refresh()
+        return self.context.plan
+
     @property
     def holds(self) -> BeatLocks:
         """Return `beat_locks`. Deprecated."""
@@ -106,11 +111,7 @@ class Rhythm(Phrases, RenamedAttributes):
 
     def stamp(self, hlc: str) -> Stamp:
         """Return the bar and beat of a hybrid timestamp."""
-        at_ms = Hlc.parse(hlc).wall_ms
-        beat = self.timeline.beat_at(at_ms)
-        return Stamp(
-            window_id(self.context.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
-        )
+        return Stamp(*self.context.plan.stamp_at(Hlc.parse(hlc).wall_ms), hlc)
 
     # --- status ----------------------------------------------------------------------------------
 

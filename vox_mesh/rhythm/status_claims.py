@@ -113,6 +113,8 @@ class StatusClaimWriter:
         self._spooled = 0  # since the database was last reachable
         self.dropped = 0
         """Claims dropped because there were too many."""
+        self.written = 0
+        """Claims written or spooled: one for each task and beat."""
 
     @property
     def live(self) -> int:
@@ -261,6 +263,7 @@ class StatusClaimWriter:
             for batch in list(self._batches()):
                 outcome = await self._context.store.write(self._script(batch), timeout=timeout_s)
                 self._spooled = self._spooled + len(batch) if outcome.spooled else 0
+                self.written += len(batch)
                 for key, (pending, _) in batch.items():
                     if self._pending.get(key) is pending:
                         del self._pending[key]

@@ -111,11 +111,15 @@ class StatusQueries:
         rows = await self._context.store.read(_LISTED, values, fresh=fresh)
         return merged((row[0] for row in rows), limit)
 
+    @property
+    def since_ms(self) -> int:
+        """The start of the first bar that counts: the one before this."""
+        timeline = self._context.timeline
+        return timeline.window_at(timeline.window_at(self._context.times.now_ms).start_ms - 1).start_ms
+
     def bounds(self) -> tuple[Value, ...]:
         """Return the mesh, the start of the first bar that counts, and the time, for the statement."""
-        now_ms, timeline = self._context.times.now_ms, self._context.timeline
-        this = timeline.window_at(now_ms)
-        return (*self._context.mesh, timeline.window_at(this.start_ms - 1).start_ms, now_ms)
+        return (*self._context.mesh, self.since_ms, self._context.times.now_ms)
 
 
 def merged(records: Iterable[Any], limit: int) -> StatusPage:

@@ -10,7 +10,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.model.rhythm.plan import BeatFrame, PlanEntry
-from vox_mesh.model.rhythm.tempo import window_id
+from vox_mesh.model.rhythm.tempo import BeatStamp, window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.rhythm.budgets import SetBudget, Spending
 from vox_mesh.rhythm.task_status import MAX_LIMIT, Position, TaskStatus
@@ -89,6 +89,13 @@ def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
     except (BadValue, TypeError, AttributeError):
         return Stamped(None, None)
     return Stamped(stamp.window, stamp.beat_index)
+
+
+async def announced_stamp(mesh: MeshServices) -> BeatStamp | None:
+    """Return the bar and beat of now, or `None` if no tempo was announced."""
+    now_ms = await mesh.nodes.now_ms()
+    await mesh.rhythm.refresh()
+    return mesh.rhythm.context.plan.announced_stamp_at(now_ms)
 
 
 # --- status claims -------------------------------------------------------------------------------

@@ -34,7 +34,12 @@ _PRELOADED: Final = (
         "vox_mesh.cli.database.conflicts",
         "vox_mesh.cli.jobs.crons",
     ),
-    *("vox_mesh.cli.jobs.job", "vox_mesh.cli.jobs.kinds", "vox_mesh.cli.jobs.worker"),
+    *(
+        "vox_mesh.cli.jobs.job",
+        "vox_mesh.cli.jobs.kinds",
+        "vox_mesh.cli.jobs.rules",
+        "vox_mesh.cli.jobs.worker",
+    ),
     *("vox_mesh.cli.locks.guard", "vox_mesh.cli.locks.lock", "vox_mesh.cli.messages.messages"),
     *(
         "vox_mesh.cli.messages.send",

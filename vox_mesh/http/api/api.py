@@ -24,6 +24,7 @@ from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
@@ -34,8 +35,9 @@ from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestM
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
-from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
+from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
 from vox_mesh.http.api.schemas import SCHEMAS
+from vox_mesh.http.api.work import WORK
 from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
@@ -48,8 +50,8 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, ARTIFACTS, WORKFLOWS),
-    *(CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, SCHEMAS, DATABASE),
+    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""

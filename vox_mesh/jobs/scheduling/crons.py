@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -15,13 +15,18 @@ from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, CronOps, adding, a
 from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
 from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS
-from vox_mesh.model.jobs.cron import Cron, iso
+from vox_mesh.model.jobs.cron import Cron, bars_in, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.rhythm.bar_schedule import BarSchedule
+    from vox_mesh.model.rhythm.plan import Plan
+    from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
 
@@ -51,14 +56,10 @@ class CronJob(NamedTuple):
         """Return its definition, which an op must have."""
         return CronDefinition(self.expression, self.timezone, self.manifest, self.options)
 
-    @property
-    def schedule(self) -> Cron:
-        """Return its schedule. Raises `BadValue` if this machine does not know its time zone."""
-        return Cron(self.expression, self.timezone)
-
     def job_at(self, time_ms: int) -> Manifest:
         """Return the manifest of the job of one due time, identical on every node."""
-        return JobTemplate(self.manifest, self.options).job(f"{self.name}@{iso(time_ms)}")
+        time = iso(time_ms) if bars_in(self.expression) is None else str(time_ms)  # bars may be short
+        return JobTemplate(self.manifest, self.options).job(f"{self.name}@{time}")
 
 
 class Crons:
@@ -69,10 +70,13 @@ class Crons:
         store: Store,
         jobs: Jobs,
         clock: MeshClock,
+        rhythm: Callable[[], Rhythm],
         may_adopt: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """`may_adopt`: whether this process signs for crons that were added before there were ops."""
         self._may_adopt = may_adopt
+        self._rhythm = rhythm
+        self._aligned_by: Plan | None = None
         self._ops = CronOps(store, jobs.trusted_keys)
         self._table = DefinitionTable("cron", store, _SQL, self._ops, CronJob._make)
         self._store = store
@@ -87,15 +91,20 @@ class Crons:
     ) -> CronJob:
         """Add a cron that schedules a job at each time of the expression. Adding it again changes nothing.
 
-        A manifest may be given by its fields. Raises `BadValue` if another cron has this name.
+        The expression has five fields, or is `every N bars`. A manifest may be given by its fields. Raises
+        `BadValue` if another cron has this name.
         """
         if not isinstance(manifest, Manifest):
             manifest = Manifest.of(**manifest)
         self._table.check_name(name)
-        cron = Cron(" ".join(expression.split()), timezone)
+        expression = " ".join(expression.split())
+        if bars_in(expression) is not None:
+            await self._rhythm().refresh()
+        next_ms = self._schedule_of(expression, timezone).after(self._clock.now_ms)
         template = JobTemplate.of(manifest, "cron")
-        wanted = CronDefinition(cron.expression, cron.timezone, *template)
-        return await self._table.add(name, wanted, adding(name, wanted), cron.after(self._clock.now_ms))
+        await self._jobs.refuse_unknown_phases([manifest])
+        wanted = CronDefinition(expression, timezone, *template)
+        return await self._table.add(name, wanted, adding(name, wanted), next_ms)
 
     async def listed(self) -> list[CronJob]:
         """Return all crons by name."""
@@ -147,16 +156,33 @@ class Crons:
         _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
         return job_id
 
+    async def align(self) -> None:
+        """Move the crons in bars to their next downbeats, if this node has learnt of another tempo."""
+        plan = self._rhythm().context.plan
+        if plan is self._aligned_by:
+            return
+        rows = await self._store.read(_SQL["in_bars"], self._mesh)
+        now_ms = self._clock.now_ms
+        for cron in map(CronJob._make, rows):
+            with suppress(_Unusable):
+                if cron.next_ms > now_ms and cron.next_ms != self._schedule(cron).after(now_ms):
+                    await self._move_on(cron)
+        self._aligned_by = plan
+
     async def _correct(self, cron: CronJob) -> None:
         """Move a cron on to its next time, without a job: no node has written the time that it has."""
+        if await self._move_on(cron):
+            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+
+    async def _move_on(self, cron: CronJob) -> bool:
+        """Set the next time of a cron, and return whether no other node was first."""
         following_ms = self._schedule(cron).after(self._clock.now_ms)
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, 0)
         script = Script(
             Statement(_SQL["refuse_unless_due"], due, refusal=FIRED),
             Statement(_SQL["correct"], (*self._mesh, cron.name, following_ms)),
         )
-        if await self._write_if_due(script):
-            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+        return await self._write_if_due(script)
 
     async def _write_if_due(self, script: Script) -> bool:
         try:
@@ -177,11 +203,22 @@ class Crons:
         is_due = cron.next_ms <= latest_ms and latest_ms > max(since_ms, self._fired_ms.get(cron.name, 0))
         return latest_ms if is_due else None
 
-    def _schedule(self, cron: CronJob) -> Cron:
+    def _schedule(self, cron: CronJob) -> Cron | BarSchedule:
         try:
-            return cron.schedule
+            return self._schedule_of(cron.expression, cron.timezone)
         except BadValue as error:
             raise self._unusable(cron, error) from None
+
+    def _schedule_of(self, expression: str, timezone: str) -> Cron | BarSchedule:
+        """Return a schedule. Raises `BadValue` if it is none, or its time zone is not known here."""
+        bars = bars_in(expression)
+        if bars is None:
+            return Cron(expression, timezone)
+        if timezone != "UTC":
+            raise BadValue(f"a schedule in bars has no time zone, got {timezone!r}", hint="omit it")
+        from vox_mesh.model.rhythm.bar_schedule import BarSchedule  # imported late: few crons have one
+
+        return BarSchedule(self._rhythm().context.plan, bars)
 
     def _unusable(self, cron: CronJob, error: Exception) -> _Unusable:
         self._log_unusable(cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}")
@@ -215,7 +252,7 @@ class Crons:
     def _prepare_firing(self, cron: CronJob, time_ms: int) -> tuple[str, Script]:
         try:
             item = self._jobs.item(cron.job_at(time_ms))
-            following_ms = cron.schedule.after(self._clock.now_ms)
+            following_ms = self._schedule(cron).after(self._clock.now_ms)
         except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
             raise self._unusable(cron, error) from None
         job_id = item["job_id"]

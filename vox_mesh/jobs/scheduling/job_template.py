@@ -1,4 +1,4 @@
-"""Job templates: the stored manifest of a cron, which makes many jobs that differ by their nonces."""
+"""Job templates: the stored manifest of a cron or rule, which makes many jobs that differ by their nonces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.manifest import Manifest
 
 _SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
-_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions")
+_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions", "at", "during")
 _DURATIONS: Final = ("backoff", "lease")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

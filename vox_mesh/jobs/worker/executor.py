@@ -11,6 +11,7 @@ from typing import Any
 
 from vox_mesh.errors import AWAY, BadValue, MeshError, NotAuthentic
 from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
@@ -148,21 +149,8 @@ class Executor:
             if not attempt.is_released:
                 raise
             return self._stopped(attempt)
-        except AWAY as error:  # raised before the work; `run_attempt` handles the errors of the work
-            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
-        except BadValue as error:  # its manifest or checkpoint: another attempt would not read it either
-            _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
-        except NotAuthentic as error:  # a predecessor was changed since the job was claimed
-            self._jobs.authorship.doubt(job, error.line)
-            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
-        except MeshError as error:  # the output of a predecessor can't be read
-            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.FAILED, error.line)
-        except Exception as error:
-            _log.exception("job not started: job_id=%s", job.job_id)
-            return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
+        except Exception as error:  # raised before the work; `run_attempt` handles the errors of the work
+            return result_of_failed_start(job, error, self._jobs.authorship)
         finally:
             self.stats.ran.observe(self._leases.now - began)
 
@@ -269,3 +257,21 @@ class Executor:
         for attempt in list(self._running.values()):
             attempt.is_released = True
             attempt.cancel()
+
+
+def result_of_failed_start(job: Job, error: Exception, authorship: JobAuthorship) -> AttemptResult:
+    """Return the result of an attempt that could not start: the job is retried if that may help."""
+    if isinstance(error, AWAY):
+        _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+    if isinstance(error, BadValue):  # its manifest or checkpoint: another attempt would not read it either
+        _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
+    if isinstance(error, NotAuthentic):  # a predecessor was changed since the job was claimed
+        authorship.doubt(job, error.line)
+        return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+    if isinstance(error, MeshError):  # the output of a predecessor can't be read
+        _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.FAILED, error.line)
+    _log.error("job not started: job_id=%s", job.job_id, exc_info=error)
+    return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")

@@ -17,9 +17,11 @@ from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.rhythm.bindings import WITH_BAR
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
-from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
-from vox_mesh.model.rhythm.score import DEFER, Score
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Resources
+from vox_mesh.model.rhythm.plan import Plan
+from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_op
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec
@@ -38,6 +40,13 @@ Work = Callable[[], Awaitable[AttemptResult]]
 """The work of an attempt: it runs a handler or a command."""
 
 
+class BegunPhrase(NamedTuple):
+    """The phrase of an attempt that has begun."""
+
+    phrase_id: str
+    began_ms: int
+
+
 class ClaimBlock(NamedTuple):
     """The accounts for which no job is claimed, and when to check again."""
 
@@ -50,7 +59,9 @@ class ClaimBlock(NamedTuple):
 class WorkerLimits:
     """The scores and budgets that limit the jobs of one worker."""
 
-    def __init__(self, parts: PhraseParts, monotonic: Callable[[], float]) -> None:
+    def __init__(self, parts: PhraseParts, monotonic: Callable[[], float], agent: str | None = None) -> None:
+        """`agent` is charged for the work, by default the agent of this process."""
+        self._agent = agent
         self.parts = parts
         self.rhythm = parts.context
         self.budgets = parts.budgets
@@ -61,7 +72,7 @@ class WorkerLimits:
     @property
     def agent(self) -> str:
         """Return the agent of this worker, by default its node."""
-        return self.rhythm.agent or self.rhythm.node_id
+        return self._agent or self.rhythm.agent or self.rhythm.node_id
 
     async def blocked_claims(self) -> ClaimBlock:
         """Return the accounts for which no job is claimed."""
@@ -71,8 +82,17 @@ class WorkerLimits:
         is_all = await self.budgets.is_exhausted(self.agent)
         return ClaimBlock(accounts, is_all, self.budgets.next_check_ms if accounts or is_all else None)
 
-    async def of(self, job: Job, core: Mapping[str, Any], notebook: Notebook) -> AttemptLimits | None:
-        """Return the limits of an attempt, or `None` if it has none; `core` is its manifest's."""
+    async def read_plan(self) -> Plan:
+        """Return the tempos, as this node has read them in this bar."""
+        return self.rhythm.plan
+
+    async def of(
+        self, job: Job, core: Mapping[str, Any], notebook: Notebook, begun: BegunPhrase | None = None
+    ) -> AttemptLimits | None:
+        """Return the limits of an attempt, or `None` if it has none; `core` is its manifest's.
+
+        `begun` is given if the attempt has begun before.
+        """
         standings = await self.budgets.standings()
         if "score" not in core and "budget" not in core and agent_of(self.agent) not in standings:
             return None
@@ -80,10 +100,16 @@ class WorkerLimits:
         budget = Budget.of_document(core.get("budget", {}))
         spent: tuple[float, int | None] = (0.0, None)
         is_repeated = job.attempts > 1
-        await self._charge_lost(job, is_repeated=is_repeated)
+        if begun is None:
+            await self._charge_lost(job, is_repeated=is_repeated)
         if is_repeated:
             spent = await self.budgets.spent_on_job(job.job_id)
-        return AttemptLimits(self, job, notebook, score, budget, standings, *spent)
+        return AttemptLimits(self, job, notebook, score, budget, standings, *spent, begun)
+
+    async def begun(self, job: Job) -> BegunPhrase | None:
+        """Return the phrase that the current attempt at a job has begun, or `None` if it is not recorded."""
+        row = await self.budgets.begun(job.job_id, job.claim_token)
+        return None if row is None else BegunPhrase(*row)
 
     async def _charge_lost(self, job: Job, *, is_repeated: bool) -> None:
         """Charge lost attempts: of this job if it was tried before, and others once per beat."""
@@ -106,6 +132,7 @@ class AttemptLimits:
         standings: Mapping[str, BudgetStanding],
         spent_bu: float,
         first_began_ms: int | None,
+        begun: BegunPhrase | None = None,
     ) -> None:
         self._worker_limits = worker_limits
         self._rhythm = worker_limits.rhythm
@@ -114,8 +141,8 @@ class AttemptLimits:
         self._score = score
         self._budget = budget
         self._number = job.failures + job.interruptions + 1  # one lost with its worker was a phrase, too
-        self._phrase_id: Final = new_key()
-        self._began_ms = self._rhythm.times.now_ms
+        begun = begun or BegunPhrase(new_key(), self._rhythm.times.now_ms)
+        self._phrase_id, self._began_ms = begun
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(worker_limits.agent)]
         if budget.charge_to is not None:
@@ -136,8 +163,13 @@ class AttemptLimits:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
         standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(_caps_of(own), agent, standings=standings)
+        start: Start = "downbeat" if job.binding == WITH_BAR else "now"
         spec = PhraseSpec(
-            score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind, score_name=job.kind
+            *(score, job.job_id, agent, allowance),
+            start=start,
+            job_id=job.job_id,
+            role=job.kind,
+            score_name=job.kind,
         )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
@@ -171,6 +203,32 @@ class AttemptLimits:
             return await self._run_recorded(attempting)
         finally:
             self._worker_limits.shares.leave(self._share)
+
+    # --- an agent's attempt: the node only sees its begin, its renewals and its report ----------
+
+    async def begin(self) -> str | None:
+        """Record the begin of an agent's attempt. Return why it can't begin, or `None`."""
+        if (why := self._exhausted_reason()) is None:
+            await self._record_begin()
+        return why
+
+    async def exceeded(self, used: Resources) -> MeshError | None:
+        """Return the limit that an agent's attempt has exceeded by now, or `None`."""
+        self.meter.report(used)
+        self._worker_limits.shares.join(self._share)
+        now_ms = self._rhythm.times.now_ms
+        self._check(now_ms, await self._worker_limits.budgets.standings())
+        if self.phrase is not None and now_ms >= self.phrase.ends_ms:
+            self._stop(self.phrase.overrun_error())
+        return self._stop_error
+
+    async def end(self, result: AttemptResult) -> AttemptResult:
+        """Return the result of an agent's attempt within its limits, and record its usage."""
+        result = self._apply_limits(result)
+        await self._record(result)
+        return result
+
+    # --- checks ----------------------------------------------------------------------------------
 
     def _exhausted_reason(self) -> str | None:
         """Return why the attempt can't start because earlier ones used up its limits, or `None`."""

@@ -55,7 +55,7 @@ class JobPhrase(Phrase):
                 return begins_ms
             if self._automatic is None or self._order(phase) > self._order(self._automatic):
                 self._automatic = phase
-                self._timer.count_as(phase, begins_ms)
+                self._timer.count_as(phase, max(begins_ms, self.began_ms))
                 self._reporter.begin_phase(phase, self.beats_until(ends_ms))
         return None
 
