@@ -208,9 +208,8 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script, is_spooled = await self.permitted.write(
-            list(by_id.values()), self._write, spool=spool, defer=defer
-        )
+        wanted = [*by_id.values()]
+        script, is_spooled = await self.permitted.write(wanted, self._write, spool=spool, defer=defer)
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
@@ -223,10 +222,7 @@ class Jobs:
         except DatabaseUnavailable as error:  # the jobs may be scheduled
             raise OutcomeUnknown(f"the scheduled jobs can't be read: {error}", key=script.key) from error
         if len(found) < len(by_id):
-            raise OutcomeUnknown(
-                "the scheduled jobs are missing: the database was rolled back",
-                key=script.key,
-            )
+            raise OutcomeUnknown("scheduled jobs are missing: the database was rolled back", key=script.key)
         jobs = [(item, found[item["job_id"]]) for item in items]
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]

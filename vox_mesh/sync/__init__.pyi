@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.base_errors import MeshError
+from vox_mesh.grants.grants import GrantDecision
+from vox_mesh.grants.permits import Permit
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
@@ -32,6 +34,7 @@ from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
 from vox_mesh.jobs.scheduling.crons import CronJob
+from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
@@ -53,6 +56,10 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.base.histogram import Histogram
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.grants.capability import Act
+from vox_mesh.model.grants.grant import Grant
+from vox_mesh.model.grants.history import GrantHistory, GrantRecord
 from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
@@ -236,6 +243,8 @@ class MeshServices:
     def pending_ops(self) -> PendingOps: ...
     @property
     def oplog(self) -> OpLog: ...
+    @property
+    def grants(self) -> Grants: ...
     @property
     def locks(self) -> Locks: ...
     @property
@@ -487,6 +496,35 @@ class RouteAudit:
     def barred_from(self, kind: str, completion: LogEntry, job_id: str, claim_token: Any) -> str | None: ...
     def history(self) -> RouteHistory: ...
 
+class Grants:
+    def admit(self, agent: str, public_key: str | None = ...) -> Outcome: ...
+    def set_strict(self, *, strict: bool) -> Outcome: ...
+    def issue(
+        self,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        lasts: Duration | None = ...,
+        budget: int | None = ...,
+        delegations: int = ...,
+    ) -> Grant: ...
+    def delegate(
+        self,
+        parent_id: str,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        key: SigningKey,
+        lasts: Duration | None = ...,
+        budget: int | None = ...,
+        delegations: int = ...,
+    ) -> Grant: ...
+    def revoke(self, grant_id: str) -> Outcome: ...
+    def history(self) -> GrantHistory: ...
+    def in_force(self, agent: str | None = ...) -> list[GrantRecord]: ...
+    def find(self, grant_id: str) -> GrantRecord: ...
+    def check(self, agent: str, act: str | Act) -> GrantDecision: ...
+
 class Locks:
     sessions: LockSessions
     waited: Histogram
@@ -720,6 +758,7 @@ class Jobs:
     authorship: JobAuthorship
     predecessor_results: PredecessorResults
     transitions: JobTransitions
+    permitted: PermittedScheduling
     notes: Notes
     checkpoints: JobCheckpoints
     spooled: SpooledJobs
@@ -840,6 +879,12 @@ class PredecessorResults:
     def bind(self, job: Job) -> Mapping[str, Any]: ...
     def conditions_named_by(self, job: Job) -> dict[str, str]: ...
 
+class PermittedScheduling:
+    def write(
+        self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
+    ) -> tuple[Script, bool]: ...
+    def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+
 class Notes:
     def of(self, job_id: str, *, fresh: bool = ...) -> Note: ...
     def logged(self, job_id: str, *, after: int = ..., limit: int = ...) -> list[Piece]: ...
@@ -900,7 +945,6 @@ class Rules:
     ) -> Rule: ...
     def listed(self) -> list[Rule]: ...
     def remove(self, name: str) -> None: ...
-    def forget(self) -> None: ...
     def fire(self) -> list[str]: ...
 
 class Workflows:

@@ -9,7 +9,7 @@ import orjson
 
 from vox_mesh.errors import NotGranted
 from vox_mesh.grants.permits import Permit, Permits
-from vox_mesh.jobs.transitions import Item, JobTransitions
+from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 
@@ -29,7 +29,7 @@ class PermittedScheduling:
         self._permits = permits
 
     async def write(
-        self, items: Sequence[Item], write: Write, *, spool: bool, defer: bool
+        self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
     ) -> tuple[Script, bool]:
         """Schedule jobs by a permit, looked for again if it was out of date; return whether it is spooled."""
         while True:
