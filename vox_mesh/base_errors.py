@@ -35,6 +35,12 @@ class BadValue(MeshError):
     code = "bad_value"
 
 
+class NotKnown(MeshError):
+    """There is no such node, op or key."""
+
+    code = "not_known"
+
+
 class NotJson(BadValue):
     """A text is not JSON."""
 

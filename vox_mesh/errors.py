@@ -16,6 +16,7 @@ from vox_mesh.base_errors import BadValue as BadValue
 from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotJson as NotJson
+from vox_mesh.base_errors import NotKnown as NotKnown
 
 # --- results of a script -------------------------------------------------------------------------
 
@@ -90,10 +91,6 @@ class NotGranted(Refused):
     """The agent has no grant for it, or none that is in force: nothing was written."""
 
     code = "not_granted"
-
-    def __init__(self, reason: str = code, *, statement: int = 0, missing: str = "") -> None:
-        super().__init__(reason, statement=statement)
-        self.hint = f"ask the owner for a grant{missing}; `vox-mesh grant check` says what an agent may do"
 
 
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
@@ -306,12 +303,6 @@ class DatabaseClockJumped(DatabaseUnavailable):
     """The database's clock jumped: no lease is granted or expires until the nodes agree on the jump."""
 
     code = "database_clock_jumped"
-
-
-class NotKnown(MeshError):
-    """There is no such node, op or key."""
-
-    code = "not_known"
 
 
 class ArtifactMissing(NotKnown):

@@ -76,7 +76,9 @@ class Permits:
         found = history.grant_for(agent, acts, self._clock.now_ms)
         if found is None:
             wanted = ", ".join(f"`{act}`" for act in acts[:3])
-            raise NotGranted(missing=f" for {agent} that allows {wanted}")
+            error = NotGranted(NotGranted.code, statement=0)
+            error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
+            raise error
         return found.grant_id
 
     async def permit(self, agent: str, acts: Callable[[], Sequence[Act]]) -> Permit:
