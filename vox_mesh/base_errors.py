@@ -1,4 +1,4 @@
-"""The root of the error family, and the errors about what a user wrote; import all from `vox_mesh.errors`."""
+"""The root of the error family, and errors without a family of their own; import all from `vox_mesh.errors`."""
 
 from __future__ import annotations
 
@@ -95,3 +95,9 @@ class BadBudget(BadDocument):
     """A budget, or a file of rates, can't be used."""
 
     code = "bad_budget"
+
+
+class UpgradeRefused(MeshError):
+    """The server answers, but not over WebSocket."""
+
+    code = "upgrade_refused"

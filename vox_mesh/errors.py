@@ -17,6 +17,7 @@ from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotJson as NotJson
 from vox_mesh.base_errors import NotKnown as NotKnown
+from vox_mesh.base_errors import UpgradeRefused as UpgradeRefused
 
 # --- results of a script -------------------------------------------------------------------------
 
@@ -177,12 +178,6 @@ class ServerFull(Unreachable):
     """The server closed the connection because its limit of open streams is reached."""
 
     code = "server_full"
-
-
-class UpgradeRefused(MeshError):
-    """The server answers, but not over WebSocket."""
-
-    code = "upgrade_refused"
 
 
 class NoAnswer(DatabaseUnavailable):
