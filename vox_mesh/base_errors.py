@@ -1,4 +1,4 @@
-"""The root of the error family, and errors without a family of their own; import all from `vox_mesh.errors`."""
+"""The root of the error family, and a part of it; import all errors from `vox_mesh.errors`."""
 
 from __future__ import annotations
 

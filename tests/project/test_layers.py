@@ -26,7 +26,6 @@ _LAYERS: Final = (
     "contrib",
     "nodes",
     "oplog",
-    "grants",
     "coordination",
     "heartbeat",
     "locks",

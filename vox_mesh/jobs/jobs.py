@@ -18,7 +18,6 @@ from vox_mesh.errors import (
     OutcomeUnknown,
     Refused,
 )
-from vox_mesh.grants.permits import Permits
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
@@ -46,6 +45,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter

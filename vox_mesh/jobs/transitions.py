@@ -10,7 +10,6 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import IllegalTransition, StaleClaim
-from vox_mesh.grants.permits import Permit, grant_guard
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.proof import AgentAttestation
@@ -18,6 +17,7 @@ from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permit, grant_guard
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Value

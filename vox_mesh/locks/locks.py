@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vox_mesh.errors import LockHeld, MeshError, NotGranted, NotKnown, Refused, StaleFence
-from vox_mesh.grants.permits import Permits
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
@@ -35,6 +34,7 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
-from vox_mesh.grants.permits import grant_guard
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
+from vox_mesh.oplog.grants.permits import grant_guard
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key

@@ -25,7 +25,7 @@ from vox_mesh.model.oplog.verification import (
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.causal_audit import CausalAudit
-from vox_mesh.oplog.grant_log import GrantLog
+from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages

@@ -16,8 +16,6 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
-    from vox_mesh.grants.grants import Grants
-    from vox_mesh.grants.permits import Permits
     from vox_mesh.jobs.git.exporter import JobExporter
     from vox_mesh.jobs.git.importer import JobImporter
     from vox_mesh.jobs.git.repository import GitRepository
@@ -38,7 +36,9 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
-    from vox_mesh.oplog.grant_log import GrantLog
+    from vox_mesh.oplog.grants.grant_log import GrantLog
+    from vox_mesh.oplog.grants.grants import Grants
+    from vox_mesh.oplog.grants.permits import Permits
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
     from vox_mesh.oplog.ownership import Ownership
@@ -196,14 +196,14 @@ class MeshServices(RenamedAttributes):
 
     @cached_property
     def _grant_log(self) -> GrantLog:
-        from vox_mesh.oplog.grant_log import GrantLog
+        from vox_mesh.oplog.grants.grant_log import GrantLog
 
         return GrantLog(self.store, self.ownership)
 
     @cached_property
     def _permits(self) -> Permits:
         """Return what decides by which grants the agents of this process act."""
-        from vox_mesh.grants.permits import Permits
+        from vox_mesh.oplog.grants.permits import Permits
 
         return Permits(
             self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
@@ -212,7 +212,7 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def grants(self) -> Grants:
         """Return the grants of agents."""
-        from vox_mesh.grants.grants import Grants
+        from vox_mesh.oplog.grants.grants import Grants
 
         return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
 

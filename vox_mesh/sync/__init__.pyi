@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from vox_mesh.base_errors import MeshError
-from vox_mesh.grants.grants import GrantDecision
-from vox_mesh.grants.permits import Permit
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
@@ -99,6 +97,8 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
+from vox_mesh.oplog.grants.grants import GrantDecision
+from vox_mesh.oplog.grants.permits import Permit
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp

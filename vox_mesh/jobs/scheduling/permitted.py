@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vox_mesh.errors import NotGranted
-from vox_mesh.grants.permits import Permit, Permits
 from vox_mesh.jobs.transitions import JobTransitions
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 

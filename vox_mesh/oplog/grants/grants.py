@@ -16,7 +16,7 @@ from vox_mesh.model.grants.templates import capabilities_of
 from vox_mesh.model.messages.records import EVERYONE, checked_agent
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grant_log import GrantLog
+from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter

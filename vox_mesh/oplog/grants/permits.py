@@ -18,7 +18,7 @@ from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.model.grants.capability import Act
-    from vox_mesh.oplog.grant_log import GrantLog
+    from vox_mesh.oplog.grants.grant_log import GrantLog
 
 _SQL: Final = named("grants")
 _REUSE_S: Final = 1.0
