@@ -138,6 +138,8 @@ class Executor:
         written = await self._complete(result)
         if written is None and attempt.phrase is not None:
             attempt.phrase.withdraw("its claim was lost")
+        elif written is not None and written.question is not None:
+            await self._jobs.questions.announce(written.job.job_id)
         self._count(written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:
@@ -178,8 +180,11 @@ class Executor:
         resumed = await checkpoints.resumed(job) if job.attempts > 1 else None
         limits = await self._limits.of(job, core, notebook)
         store, clock = self._store, self._jobs.clock
-        read_results = partial(self._jobs.predecessor_results.read, job)
-        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed, read_results)
+        answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
+        results = partial(self._jobs.predecessor_results.read, job)
+        return JobContext(
+            job, core, store, clock, self._artifacts, notebook, limits, resumed, results, answer
+        )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
         policy, handler, limits = self._capacity.policy, attempt.handler, context.limits

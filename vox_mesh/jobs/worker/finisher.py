@@ -35,6 +35,7 @@ from vox_mesh.model.jobs.proof import (
     prove_with_text,
     sanitize_error,
 )
+from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
 from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import MeshClock
@@ -43,7 +44,7 @@ from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import acting_as
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class AttemptResult(NamedTuple):
     """The ops that recorded its model calls."""
     agent: AgentAttestation | None = None
     """The agent that did the work, if its node reports it on an agent's behalf."""
+    question: Question | None = None
+    """What must be answered before the job can go on."""
 
     @property
     def causes(self) -> Sequence[str]:
@@ -256,6 +259,8 @@ class Finisher:
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if result.reason is not None:
             item["reason"] = sanitize_error(result.reason)
+        if result.question is not None:
+            item["question"] = result.question.document(new_key(), now_ms)
         if result.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + result.delay_ms}
         count, name = (
