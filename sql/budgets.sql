@@ -4,11 +4,15 @@
 scope_id = ?1 AND repository_id = ?2
 
 -- name: record
--- The end of a phrase; idempotent.
+-- The ends of phrases (?5), each once. ?3: the node, ?4: its time.
+WITH given AS MATERIALIZED (SELECT value AS v FROM json_each(?5))
 INSERT INTO phrase_ends (
-    scope_id, repository_id, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats, waited, overruns,
-    first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms, node_id, hlc
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+    scope_id, repository_id, node_id, hlc, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats,
+    waited, overruns, first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms)
+SELECT ?1, ?2, ?3, ?4, v ->> 0, v ->> 1, v ->> 2, v ->> 3, v ->> 4, v ->> 5, v ->> 6,
+    v ->> 7, v ->> 8, v ->> 9, v ->> 10, v ->> 11, v ->> 12, v ->> 13, v ->> 14,
+    v ->> 15, v ->> 16, v ->> 17
+FROM given WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: set
@@ -30,15 +34,6 @@ SELECT subject, document, since_ms, spent_bu AS bu FROM budgets WHERE OF_MESH
 -- The use of earlier attempts at a job, and the start of the first.
 SELECT total(bu) AS bu, min(began_ms) AS began_ms FROM phrase_ends INDEXED BY phrase_ends_of_job
 WHERE OF_MESH AND job_id = ?3
-
--- name: begin
--- An attempt at a job; ignored after its end.
-INSERT INTO phrase_begins (
-    scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms
-)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
-WHERE NOT EXISTS (SELECT 1 FROM phrase_ends WHERE OF_MESH AND phrase_id = ?4)
-ON CONFLICT DO NOTHING
 
 -- name: lost
 -- Attempts whose job is not held, or held by another attempt: of the job ?3, which begins again; and of all other

@@ -177,7 +177,15 @@ class MeshNode(Mesh):
             monotonic=self._monotonic,
             to_boundary=lambda until, following: self.rhythm.beat_locks.lease_ms(until, following),
         )
-        finisher = Finisher(store, jobs.transitions, self.artifacts, self._writer, self.clock, self._chance)
+        finisher = Finisher(
+            store,
+            jobs.transitions,
+            self.artifacts,
+            self._writer,
+            self.clock,
+            self._chance,
+            self.rhythm.budgets.record,
+        )
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
             store,

@@ -143,16 +143,16 @@ class JobTransitions:
         self,
         items: Sequence[Item],
         *effects: Statement,
-        proofs: Sequence[Item] | None = None,
+        logged: Sequence[Item] | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
     ) -> Script:
         """Complete jobs with their results, all or none.
 
-        The proofs, one per job, are only for the op log: no statement reads them. `can_spool`: whether it is
-        spooled while the database is unavailable.
+        `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
+        `can_spool`: whether it is spooled while the database is unavailable.
         """
-        op = self._completion(items, proofs, causes)
+        op = self._completion(items, logged, causes)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -164,15 +164,15 @@ class JobTransitions:
         return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
     def _completion(
-        self, items: Sequence[Item], proofs: Sequence[Item] | None, causes: Iterable[str]
+        self, items: Sequence[Item], logged: Sequence[Item] | None, causes: Iterable[str]
     ) -> _JobOp:
-        logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged, causes=causes)
+        both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes)
 
     def yield_jobs(
         self,
         items: Sequence[Item],
-        *,
+        *effects: Statement,
         claimer: str | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
@@ -183,6 +183,7 @@ class JobTransitions:
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
+            *effects,
             appendable=can_spool,
         )
 

@@ -126,12 +126,12 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
-    if (phrase := context.phrase) is None:
+    try:
         result = await _call_handler(context, handler)
-    else:
-        async with phrase:  # a fallback sets the result in place of the handler
-            phrase.result = await _call_handler(context, handler)
-        result = phrase.result
+    except Exception as error:
+        if context.limits is None or not context.limits.covers(error):
+            raise
+        result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
     return AttemptResult(context.job, JobState.SUCCEEDED)
@@ -143,6 +143,7 @@ async def _call_handler(context: JobContext, handler: Handler) -> Any:
     thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
     call = partial(copy_context().run, _call_in_thread, handler.function, context)
     if context.limits is not None:
+        context.limits.prepare_thread()
         call = partial(context.limits.meter.timed, call)
     context.thread = thread.do(call)
     thread.finish()

@@ -21,8 +21,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import Work, WorkerLimits
-from vox_mesh.jobs.worker.phrase import JobPhrase
+from vox_mesh.jobs.worker.limits import AttemptLimits, Work, WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
@@ -64,9 +63,9 @@ class Attempt:
         return None if self.context is None else self.context.thread
 
     @property
-    def phrase(self) -> JobPhrase | None:
-        """Return the phrase of the attempt, or `None` if its job has no score."""
-        return None if self.context is None else self.context.phrase
+    def limits(self) -> AttemptLimits | None:
+        """Return the limits of the attempt, or `None` if it has none."""
+        return None if self.context is None else self.context.limits
 
     def cancel(self) -> None:
         """Stop the attempt; its handler sees `context.is_cancelled` from now on."""
@@ -135,8 +134,8 @@ class Executor:
         """Run an attempt and complete its job with the result."""
         result = await self._run(attempt)
         written = await self._complete(result)
-        if written is None and attempt.phrase is not None:
-            attempt.phrase.withdraw("its claim was lost")
+        if written is None and result.end is not None and attempt.limits is not None:
+            await attempt.limits.record_refused(result.end)
         self._count(written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:
@@ -258,11 +257,9 @@ class Executor:
         if tasks := self.tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    def advance_phrases(self) -> None:
-        """Enter the phases that have begun, of the attempts that have a score."""
-        for attempt in self._running.values():
-            if (phrase := attempt.phrase) is not None:
-                phrase.advance(self._jobs.clock.now_ms)
+    async def check_limits(self) -> None:
+        """Enter the phases that have begun, and stop the attempts that have exceeded a limit."""
+        await self._limits.watch.check_all()
 
     def release_all(self) -> None:
         """Stop all attempts and return their jobs to the queue."""

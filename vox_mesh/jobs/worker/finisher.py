@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -35,12 +36,13 @@ from vox_mesh.model.jobs.proof import (
     sanitize_error,
 )
 from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
+from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -53,6 +55,20 @@ _RETRY_DELAY_S: Final = 0.5
 _MAX_TRIES: Final = 20
 _NOT_RECORDED: Final = "inference_not_recorded"
 _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
+
+
+class AttemptEnd(NamedTuple):
+    """The recorded end of an attempt: its usage and cost, and what the op log has of it."""
+
+    end: PhraseEnd
+    logged: Mapping[str, Any] | None
+    """The end of its phrase; an attempt without a score has none."""
+
+    def failed(self, note: str) -> AttemptEnd:
+        """Return the end of an attempt whose result was not accepted."""
+        end = replace(self.end, outcome=PhraseOutcome.FAILED, first_useful_ms=None, note=note)
+        logged = self.logged and {**self.logged, "outcome": end.outcome.value, "note": note}
+        return AttemptEnd(end, logged)
 
 
 class AttemptResult(NamedTuple):
@@ -73,6 +89,8 @@ class AttemptResult(NamedTuple):
     attested: CommandAttestation | None = None
     inferences: Sequence[str] = ()
     """The ops that recorded its model calls."""
+    end: AttemptEnd | None = None
+    """The end of a metered attempt, which is recorded together with the result."""
 
     @property
     def causes(self) -> Sequence[str]:
@@ -104,9 +122,12 @@ class Finisher:
         writer: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
+        record: Callable[..., Statement],
     ) -> None:
+        """`record` returns the statement that records the ends of phrases."""
         self._store = store
         self._transitions = transitions
+        self._record = record
         self._artifacts = artifacts
         self._writer = writer
         self._clock = clock
@@ -227,15 +248,19 @@ class Finisher:
 
     def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
+        ends = [each.end.end for each in group if each.end is not None]
+        effects = [self._record(*ends)] if ends else []
         if group[0].is_requeued:
-            items = [self._yield_item(each) for each in group]
+            yielded = [{**self._yield_item(each), **_logged_end(each)} for each in group]
             node_id = self._writer.identity.node_id
-            return self._transitions.yield_jobs(items, claimer=node_id, can_spool=can_spool, causes=causes)
-        artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
+            return self._transitions.yield_jobs(
+                yielded, *effects, claimer=node_id, can_spool=can_spool, causes=causes
+            )
+        if artifacts := self._artifacts.rows(artifact for each in group for artifact in each.artifacts):
+            effects.append(artifacts)
         pairs = [self._complete_item(each) for each in group]
-        items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
-        effects = [artifacts] if artifacts else []
-        return self._transitions.complete(items, *effects, proofs=proofs, can_spool=can_spool, causes=causes)
+        items, logged = [item for item, _ in pairs], [more for _, more in pairs]
+        return self._transitions.complete(items, *effects, logged=logged, can_spool=can_spool, causes=causes)
 
     def _yield_item(self, result: AttemptResult) -> Item:
         job, now_ms = result.job, self._clock.now_ms
@@ -251,7 +276,7 @@ class Finisher:
         return {**item, "not_before_ms": now_ms + wait_ms, name: 1}
 
     def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
-        """Return the entry of a completion in its op, and its proof."""
+        """Return the entry of a completion in its op, and what only the log has: its proof and phrase."""
         job, key = result.job, self._writer.identity.key
         envelope = Envelope(
             job_id=job.job_id,
@@ -279,7 +304,8 @@ class Finisher:
             item["exit_code"] = result.exit_code
         if result.reason is not None:
             item["reason"] = proof.envelope["error"]
-        return item, {"envelope": embedded(text), "signature": proof.signature}
+        signed = {"envelope": embedded(text), "signature": proof.signature}
+        return item, {"proof": signed, **_logged_end(result)}
 
     async def close(self) -> None:
         """Wait until all results are written."""
@@ -292,12 +318,19 @@ def _fallback(result: AttemptResult, failure: MeshError) -> AttemptResult | None
     if isinstance(failure, Refused):
         if failure.reason != _NOT_RECORDED:
             return None
-        return result._replace(
-            state=JobState.FAILED, reason="its kind is audited, and it recorded no inference"
-        )
+        return _failed(result, "its kind is audited, and it recorded no inference")
     if not result.artifacts:
         return None
-    return result._replace(state=JobState.FAILED, reason=failure.line, artifacts=())
+    return _failed(result, failure.line)._replace(artifacts=())
+
+
+def _failed(result: AttemptResult, reason: str) -> AttemptResult:
+    end = None if result.end is None else result.end.failed(reason)
+    return result._replace(state=JobState.FAILED, reason=reason, end=end)
+
+
+def _logged_end(result: AttemptResult) -> Item:
+    return {} if result.end is None or result.end.logged is None else {"phrase": result.end.logged}
 
 
 def _settle(entry: _Entry, failure: MeshError | None) -> None:

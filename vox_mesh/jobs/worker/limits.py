@@ -7,30 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.exec.process_group import ProcessGroup
 from vox_mesh.jobs.progress import Notebook
-from vox_mesh.jobs.worker.finisher import AttemptResult
+from vox_mesh.jobs.worker.finisher import AttemptEnd, AttemptResult
+from vox_mesh.jobs.worker.limit_watch import FIRST_CHECK_MS, LimitWatch
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
-from vox_mesh.jobs.worker.phrase import JobPhrase
+from vox_mesh.jobs.worker.phrase import JobPhrase, claimed_end
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.base.ulid import attempt_ulid
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
-from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.claims import ClaimState
+from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import DEFER, Score
+from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
-from vox_mesh.rhythm.phrases.reporting import end_op
+from vox_mesh.rhythm.phrases.reporting import end_document, end_op, join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec
 from vox_mesh.store.engines.thread import to_the_end
-from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.script import Script
 
 _log = logging.getLogger(__name__)
 
-_CHECK_PAUSES_MS: Final = (50, 500)  # doubles from the first to the second
+_MAX_PAUSE_MS: Final = 500  # of checks; the first one is shorter, and each is twice as long as the one before
+_MAX_SCORES: Final = 256
+_NO_BUDGET: Final = Budget()
+_NO_BEATS: Final = dict.fromkeys(PHASES, 0.0)
 _RECORD_TIMEOUT_S: Final = 2.0
 _JOB: Final = "the job"
+_LOST: Final = "its claim was lost"
 _WORK: Final = "work"
 _EXHAUSTED: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
 
@@ -56,7 +68,10 @@ class WorkerLimits:
         self.budgets = parts.budgets
         self.monotonic = monotonic
         self.shares = Shares()
-        self._charged_ms = -1  # the beat in which lost attempts were last charged
+        self.watch = LimitWatch(parts.context, parts.budgets)
+        self._scores: Recent[bytes, Score] = Recent(_MAX_SCORES)
+        parts.status.add_source(self._claim_begun)
+        self._charged_in: Beat | None = None  # the beat in which lost attempts were last charged
 
     @property
     def agent(self) -> str:
@@ -76,8 +91,8 @@ class WorkerLimits:
         standings = await self.budgets.standings()
         if "score" not in core and "budget" not in core and agent_of(self.agent) not in standings:
             return None
-        score = Score.of_document(core["score"]) if "score" in core else None
-        budget = Budget.of_document(core.get("budget", {}))
+        score = self._score_of(core["score"]) if "score" in core else None
+        budget = Budget.of_document(core["budget"]) if "budget" in core else _NO_BUDGET
         spent: tuple[float, int | None] = (0.0, None)
         is_repeated = job.attempts > 1
         await self._charge_lost(job, is_repeated=is_repeated)
@@ -85,11 +100,25 @@ class WorkerLimits:
             spent = await self.budgets.spent_on_job(job.job_id)
         return AttemptLimits(self, job, notebook, score, budget, standings, *spent)
 
+    def _score_of(self, document: Mapping[str, Any]) -> Score:
+        """Return the score of a document: many jobs have the same."""
+        key = orjson.dumps(document)
+        score = self._scores.get(key)
+        if score is None:
+            score = self._scores[key] = Score.of_document(document)
+        return score
+
+    def _claim_begun(self) -> None:
+        """Claim the status of all running attempts that have not claimed any."""
+        for attempt in self.watch.attempts:
+            assert isinstance(attempt, AttemptLimits)
+            attempt.claim_begun()
+
     async def _charge_lost(self, job: Job, *, is_repeated: bool) -> None:
         """Charge lost attempts: of this job if it was tried before, and others once per beat."""
-        epoch_ms = self.rhythm.beat().epoch_ms
-        if is_repeated or epoch_ms != self._charged_ms:
-            self._charged_ms = epoch_ms
+        beat = self.rhythm.beat()
+        if is_repeated or beat is not self._charged_in:
+            self._charged_in = beat
             await self.budgets.charge_lost(job.job_id, fresh=is_repeated)
 
 
@@ -114,23 +143,35 @@ class AttemptLimits:
         self._score = score
         self._budget = budget
         self._number = job.failures + job.interruptions + 1  # one lost with its worker was a phrase, too
-        self._phrase_id: Final = new_key()
         self._began_ms = self._rhythm.times.now_ms
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(worker_limits.agent)]
         if budget.charge_to is not None:
             self._subjects.append(account_of(budget.charge_to))
         self._budgets = {subject: standing.budget for subject, standing in self._budgets_in_force(standings)}
-        self.phrase = None if score is None else self._create_phrase(score)
-        self._phases = _phases_of(self.phrase, self._budgets.values())
+        self._phrase: JobPhrase | None = None
+        self._has_ended = False
         self._warned: set[str] = set()
-        self._pause_ms = _CHECK_PAUSES_MS[0]
+        self._pause_ms = FIRST_CHECK_MS
         self._stop_error: MeshError | None = None
         self._timeout: asyncio.Timeout | None = None
         self._group: ProcessGroup | None = None
         self.meter = Meter(worker_limits.monotonic)
-        epoch_ms = self._rhythm.beat(self._began_ms).epoch_ms
-        self._share = Share(self.meter, self._subjects, epoch_ms, self._stop)
+        self._share: Share | None = None
+
+    @property
+    def phrase(self) -> JobPhrase | None:
+        """Return the phrase of the attempt, or `None` without a score.
+
+        It is created when it is first used: most attempts end before that.
+        """
+        if self._phrase is None and self._score is not None:
+            self._phrase = self._create_phrase(self._score)
+            if self._has_ended:
+                self._phrase.outcome = PhraseOutcome.FAILED  # too late: it claims nothing
+            else:
+                self._phrase.advance(self._began_ms)
+        return self._phrase
 
     def _create_phrase(self, score: Score) -> JobPhrase:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
@@ -150,7 +191,29 @@ class AttemptLimits:
     @property
     def phrase_beats(self) -> float | None:
         """Return the beats of the phrase, or `None` if they are not limited."""
-        return sum(self._phases.values()) if self._phases else None
+        phases = self._phases
+        return sum(phases.values()) if phases else None
+
+    @property
+    def _phases(self) -> Mapping[str, float]:
+        """Return the beats of each phase, empty if neither a score nor a cap limits them."""
+        if self.phrase is not None:
+            return self.phrase.beats
+        caps = [each.phase_caps[_WORK] for each in self._budgets.values() if _WORK in each.phase_caps]
+        return {_WORK: min(caps)} if caps else {}
+
+    def covers(self, error: BaseException) -> bool:
+        """Return whether a fallback has covered an error: `covering_result` is the job's result."""
+        return self._phrase is not None and self._phrase.covers(error)
+
+    @property
+    def covering_result(self) -> Any:
+        """Return the result of the fallback."""
+        return None if self._phrase is None else self._phrase.result
+
+    def prepare_thread(self) -> None:
+        """Create the phrase before a handler runs in a thread, which must not do it."""
+        _ = self.phrase
 
     # --- enforcing -------------------------------------------------------------------------------
 
@@ -158,17 +221,33 @@ class AttemptLimits:
         """Run an attempt within its limits, record its usage, and return its result."""
         if (why := self._exhausted_reason()) is not None:
             attempting.close()
-            if self.phrase is not None:
-                self.phrase.outcome = PhraseOutcome.FAILED  # it does not begin, and claims nothing
+            self._has_ended = True
             failed = AttemptResult(self._job, JobState.FAILED, why, finished_ms=self._began_ms)
             return failed._replace(may_retry=False)
-        if self.phrase is not None:
-            self.phrase.advance(self._began_ms)
-        self._worker_limits.shares.join(self._share)
+        worker_limits = self._worker_limits
+        worker_limits.watch.add(self, self._began_ms)
+        if self._score is not None:
+            worker_limits.parts.status.expect()
+        if any(each.per_beat for each in self._budgets.values()):
+            self._join_shares()
         try:
-            return await self._run_recorded(attempting)
+            result = self._apply_limits(await attempting)
+            return result._replace(end=await self._finish(result))
+        except asyncio.CancelledError:
+            attempting.close()  # it may not have been started
+            await to_the_end(asyncio.create_task(self._record_stopped(), name="vox-mesh-phrase-end"))
+            raise
         finally:
-            self._worker_limits.shares.leave(self._share)
+            worker_limits.watch.remove(self)
+            if self._share is not None:
+                worker_limits.shares.leave(self._share)
+
+    def _join_shares(self) -> Share:
+        if self._share is None:
+            epoch_ms = self._rhythm.beat(self._began_ms).epoch_ms
+            self._share = Share(self.meter, self._subjects, epoch_ms, self._stop)
+            self._worker_limits.shares.join(self._share)
+        return self._share
 
     def _exhausted_reason(self) -> str | None:
         """Return why the attempt can't start because earlier ones used up its limits, or `None`."""
@@ -180,22 +259,6 @@ class AttemptLimits:
         if self._own_standing.verdict(self._rhythm.timeline, self._began_ms) is Verdict.STOP:
             return _hard_end_reason(_JOB, budget)
         return None
-
-    async def _run_recorded(self, attempting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
-        watching = asyncio.create_task(self._watch(), name="vox-mesh-bounds")
-        try:
-            await self._record_begin()
-            result = await attempting
-        except asyncio.CancelledError:
-            attempting.close()  # it may not have been started
-            watching.cancel()
-            await to_the_end(asyncio.create_task(self._record(None), name="vox-mesh-phrase-end"))
-            raise
-        finally:
-            watching.cancel()
-        result = self._apply_limits(result)
-        await self._record(result)
-        return result
 
     async def within(self, work: Work) -> AttemptResult:
         """Run the work; raise the limit's error if it is stopped."""
@@ -210,9 +273,12 @@ class AttemptLimits:
             self._stop(error)
             raise
         except TimeoutError:
-            if self._stop_error is None or not limit.expired():
+            if not limit.expired():
                 raise
-            raise self._stop_error from None
+            if self._stop_error is None and self._phrase is not None:  # its phrase is over
+                self._timeout = None
+                self._stop(self._phrase.overrun_error())
+            raise self._stop_error or OverBudget("it was cut off") from None
 
     def watch_processes(self, group: ProcessGroup) -> None:
         """Meter the processes of a command, and stop them when a limit is exceeded."""
@@ -227,55 +293,55 @@ class AttemptLimits:
         self._notebook.log("log", f"cut off: {why.line}\n")
         if self._group is not None:
             self._group.end()  # keeps its output
-        elif self._timeout is not None:
+        else:
+            self._cancel_work()
+
+    def _cancel_work(self) -> None:
+        if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
-    async def _watch(self) -> None:
-        try:
-            await self._watch_limits()
-        except Exception:
-            _log.exception("job limits not enforceable: job_id=%s", self._job.job_id)
-            self._stop(OverBudget("its worker could not keep its bounds"))
+    def stop_unchecked(self, error: Exception) -> None:
+        """Stop the attempt, because its limits can't be checked."""
+        _log.error("job limits not enforceable: job_id=%s: %r", self._job.job_id, error)
+        self._stop(OverBudget("its worker could not keep its bounds"))
 
-    async def _watch_limits(self) -> None:
-        times = self._rhythm.times
-        while self._stop_error is None:
-            if self.meter.is_sampling:
-                await asyncio.to_thread(self.meter.sample)
-            standings = await self._worker_limits.budgets.standings()
-            now_ms = times.now_ms
-            next_ms = self._check(now_ms, standings)
-            await times.until(min(next_ms, now_ms + self._pause_ms))
-            self._pause_ms = min(2 * self._pause_ms, _CHECK_PAUSES_MS[1])
+    def claim_begun(self) -> None:
+        """Claim the status of the attempt, if it has not claimed any."""
+        _ = self.phrase
 
-    def _check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
+    def check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
         """Stop the attempt if a limit is exceeded. Return the time of the next check, in ms."""
+        share = self._join_shares()
         timeline = self._rhythm.timeline
         beat = timeline.beat_at(now_ms)
         moments = [beat.ends_ms]
-        if self.phrase is not None:
-            next_ms = self.phrase.advance(now_ms)
-            moments += [self.phrase.ends_ms] if next_ms is None else [next_ms, self.phrase.ends_ms]
-            if self.phrase.is_due:
-                self._stop(self.phrase.overrun_error())
-        elif self._phases:
-            end_ms = timeline.after(self._began_ms, sum(self._phases.values()))
+        if (phrase := self.phrase) is not None:
+            next_ms = phrase.advance(now_ms)
+            moments += [phrase.ends_ms] if next_ms is None else [next_ms, phrase.ends_ms]
+            if phrase.is_due and phrase.is_command:
+                self._stop(phrase.overrun_error())
+            elif phrase.is_due:
+                self._cancel_work()
+        elif phases := self._phases:
+            end_ms = timeline.after(self._began_ms, sum(phases.values()))
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._stop(self._cap_error())
+                self._stop(self._cap_error(phases))
         # The first check in a beat covers the previous beat, or several if none was checked in between.
-        beats = max(1.0, timeline.beats_between(self._share.epoch_ms, beat.epoch_ms))
+        beats = max(1.0, timeline.beats_between(share.epoch_ms, beat.epoch_ms))
         for subject, standing in self._budgets_in_force(standings):
             moments += self._check_budget(subject, standing, now_ms)
-            self._check_beat_ceiling(subject, standing.budget, beats)
-        self._share.count_from(beat.epoch_ms)
+            self._check_beat_ceiling(share, subject, standing.budget, beats)
+        share.count_from(beat.epoch_ms)
+        moments.append(now_ms + self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, _MAX_PAUSE_MS)
         return min(each for each in moments if each > now_ms)
 
-    def _check_beat_ceiling(self, subject: str, budget: Budget, beats: float) -> None:
+    def _check_beat_ceiling(self, own: Share, subject: str, budget: Budget, beats: float) -> None:
         """Check the ceiling per beat; that of an agent or account covers all its attempts on this node."""
         if subject == _JOB:
-            excess, share = budget.over_in_beat(self._share.used, beats), self._share
-        elif (found := self._worker_limits.shares.excess(self._share, subject, budget, beats)) is not None:
+            excess, share = budget.over_in_beat(own.used, beats), own
+        elif (found := self._worker_limits.shares.excess(own, subject, budget, beats)) is not None:
             excess, share = found
         else:
             return
@@ -308,33 +374,14 @@ class AttemptLimits:
             _log.warning("job budget nearly used: job_id=%s: %s", self._job.job_id, line)
             self._notebook.log("log", f"{line}\n")
 
-    def _cap_error(self) -> MeshError:
-        ((phase, beats),) = self._phases.items()
+    def _cap_error(self, phases: Mapping[str, float]) -> MeshError:
+        ((phase, beats),) = phases.items()
         subject = next(
             subject for subject, each in self._budgets.items() if each.phase_caps.get(phase) == beats
         )
         return OverBudget(f"the {beats:g} beats that the budget of {subject} has for {phase} are used")
 
     # --- recording -------------------------------------------------------------------------------
-
-    async def _record_begin(self) -> None:
-        """Record the start of the phrase, so that another node can charge it if this worker dies."""
-        job = self._job
-        begin = PhraseBegin(
-            phrase_id=self._phrase_id,
-            job_id=job.job_id,
-            claim_token=job.claim_token,
-            agent_id=self._worker_limits.agent,
-            account=self._budget.charge_to or "",
-            role=job.kind,
-            attempt=self._number,
-            began_ms=self._began_ms,
-        )
-        script = Script(self._worker_limits.budgets.record_begin(begin), appendable=True)
-        try:
-            await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
-        except MeshError as error:
-            _log.warning("phrase start not recorded: job_id=%s: %s", job.job_id, error.line)
 
     def _apply_limits(self, result: AttemptResult) -> AttemptResult:
         """Return the result as failed if a limit stopped it, and without a retry if none is left."""
@@ -344,67 +391,102 @@ class AttemptLimits:
         if self._score is not None:
             defers = DEFER in self._score.escalation.on_overrun or self._stop_error is None
             may_retry = may_retry and defers and self._number < self._score.retry.max_phrases
-        if verdict(self._own_standing.bu + self.beats, self._budget) in _EXHAUSTED:
+        budget = self._budget
+        if budget.max_bu is not None and verdict(self._own_standing.bu + self.beats, budget) in _EXHAUSTED:
             may_retry = False
         return result._replace(may_retry=may_retry)
 
-    async def _record(self, result: AttemptResult | None) -> None:
-        """Record the usage; `result` is `None` if the job was released or its claim lost."""
+    async def _finish(self, result: AttemptResult | None) -> AttemptEnd:
+        """Return the end of the attempt and claim it; `result` is `None` if it was stopped."""
         if self.meter.is_sampling:
             await asyncio.to_thread(self.meter.sample)
-        rhythm, job = self._rhythm, self._job
-        now_ms = max(self._began_ms, rhythm.times.now_ms)
+        if self._phrase is not None:
+            await self._phrase.settle()
+        # Nothing is awaited from here on: the end, its bar and its claim have one time.
+        ended_ms = max(self._began_ms, self._rhythm.times.now_ms)
         outcome, reason = _outcome_of(result), "it was stopped" if result is None else result.reason or ""
-        if self.phrase is not None:
-            outcome = await self.phrase.finish(outcome, reason, now_ms)
+        outcome, measured = self._measure(outcome, reason, ended_ms)
+        job = self._job
         end = PhraseEnd(
-            phrase_id=self._phrase_id,
+            phrase_id=attempt_ulid(job.job_id, job.claim_token),
             agent_id=self._worker_limits.agent,
             task_id=job.job_id,
             job_id=job.job_id,
             outcome=outcome,
             began_ms=self._began_ms,
-            ended_ms=now_ms,
+            ended_ms=ended_ms,
             attempt=self._number,
             resources=self.meter.used,
             account=self._budget.charge_to or "",
             role=job.kind,
-            **self._measured(outcome, now_ms, reason),
+            **measured,
         )
-        record = self._worker_limits.budgets.record(end)
-        op = None if self.phrase is None else end_op(end, self._worker_limits.budgets.cost_of(end))
-        script = Script(record, op=op, key=end.phrase_id, appendable=True)
-        try:
-            await rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S if result is None else None)
-        except MeshError as error:
-            _log.error("job usage not recorded: job_id=%s: %s", job.job_id, error.line)
+        logged = None
+        if self._score is not None:
+            logged = end_document(end, self._worker_limits.budgets.cost_of(end))
+        return AttemptEnd(end, logged)
 
-    def _measured(self, outcome: PhraseOutcome, now_ms: int, reason: str) -> dict[str, Any]:
-        """Return the measured part of the recorded end."""
-        if (phrase := self.phrase) is None:
-            beats = self._rhythm.timeline.beats_between(self._began_ms, now_ms)
-            useful_ms = now_ms if outcome is PhraseOutcome.DONE else None
-            return {"beats": {_WORK: beats}, "first_useful_ms": useful_ms, "note": reason}
-        return {
-            "beats": phrase.used,
-            "waited": phrase.waited,
-            "overruns": phrase.overruns,
-            "first_useful_ms": phrase.first_useful_ms,
-            "note": phrase.note,
-        }
+    def _measure(
+        self, outcome: PhraseOutcome, reason: str, ended_ms: int
+    ) -> tuple[PhraseOutcome, dict[str, Any]]:
+        """Return the outcome and the measured part of the end; the end of a phrase is claimed."""
+        phrase = self._phrase if self._is_brief(ended_ms) else self.phrase
+        self._has_ended = True
+        if phrase is not None:
+            outcome = phrase.finish(outcome, reason, ended_ms)
+            return outcome, {
+                "beats": phrase.used,
+                "waited": phrase.waited,
+                "overruns": phrase.overruns,
+                "first_useful_ms": phrase.first_useful_ms,
+                "note": phrase.note,
+            }
+        note, useful_ms = join_remarks([reason]), ended_ms if outcome is PhraseOutcome.DONE else None
+        beats = {_WORK: self._rhythm.timeline.beats_between(self._began_ms, ended_ms)}
+        if self._score is not None:
+            beats = {**_NO_BEATS, PHASES[0]: beats[_WORK]}
+            self._worker_limits.parts.status.claim_end(
+                self._worker_limits.agent,
+                self._job.job_id,
+                claimed_end(outcome),
+                note,
+                self._began_ms,
+                ended_ms,
+            )
+        return outcome, {"beats": beats, "first_useful_ms": useful_ms, "note": note}
+
+    def _is_brief(self, ended_ms: int) -> bool:
+        """Return whether the attempt ended in its first phase, which has a beat or more without a cap."""
+        if any(each.phase_caps for each in self._budgets.values()):
+            return False
+        return ended_ms - self._began_ms < self._rhythm.timeline.tempo_at(self._began_ms).beat_ms
+
+    async def _record_stopped(self) -> None:
+        """Record the end of an attempt that was stopped: its job was released, or its claim lost."""
+        await self._record(await self._finish(None))
+
+    async def record_refused(self, refused: AttemptEnd) -> None:
+        """Record the end of an attempt whose result was not accepted, and claim that it failed."""
+        if self._score is not None:
+            self._worker_limits.parts.status.claim(
+                self._worker_limits.agent, self._job.job_id, ClaimState.FAILED, notes=_LOST
+            )
+        await self._record(refused.failed(_LOST))
+
+    async def _record(self, ended: AttemptEnd) -> None:
+        """Record an end on its own, as there is no result to record it with."""
+        end, budgets = ended.end, self._worker_limits.budgets
+        op = None if ended.logged is None else end_op(end, budgets.cost_of(end))
+        script = Script(budgets.record(end), op=op, key=end.phrase_id, appendable=True)
+        try:
+            await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
+        except MeshError as error:
+            _log.error("job usage not recorded: job_id=%s: %s", self._job.job_id, error.line)
 
 
 def _caps_of(budget: Budget) -> Budget:
     """Return the caps of a budget: its total is checked by the worker."""
     return budget.model_copy(update={"max_bu": None, "hard_end": None})
-
-
-def _phases_of(phrase: JobPhrase | None, budgets: Collection[Budget]) -> Mapping[str, float]:
-    """Return the beats of each phase, empty if neither a score nor a cap limits them."""
-    if phrase is not None:
-        return phrase.beats
-    caps = [each.phase_caps[_WORK] for each in budgets if _WORK in each.phase_caps]
-    return {_WORK: min(caps)} if caps else {}
 
 
 def _hard_end_reason(subject: str, budget: Budget) -> str:

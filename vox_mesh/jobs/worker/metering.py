@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from vox_mesh.errors import OverBudget
 from vox_mesh.jobs.exec.process_group import ProcessGroup, group_of
 from vox_mesh.model.rhythm.budgets import Budget, Excess
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.costs import NOTHING, Resources
 
 _GB: Final = 1e9
 _MB: Final = 1e6
@@ -26,7 +26,7 @@ class Meter:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._reported = Resources()
+        self._reported = NOTHING
         self._group: ProcessGroup | None = None
         self._thread_clock: int | None = None
         self._cpu_s: float | None = None
@@ -44,6 +44,8 @@ class Meter:
     @property
     def used(self) -> Resources:
         """Return the resources used so far."""
+        if self._cpu_s is None and self._gb_s is None and self._io_mb is None:
+            return self._reported
         measured = Resources(cpu_sec=self._cpu_s, mem_gbs=self._gb_s, disk_io_mb=self._io_mb)
         return measured + self._reported
 

@@ -258,7 +258,7 @@ class Worker(RenamedAttributes):
 
     async def catch_up(self) -> None:
         """Renew the leases that are due, stop expired jobs, and enter the phases that have begun."""
-        self._executor.advance_phrases()
+        await self._executor.check_limits()
         await self._leases.renew_due()
 
     async def _listen(self) -> None:

@@ -40,6 +40,14 @@ def derive_ulid(ulid: str, purpose: str) -> str:
     return encode(milliseconds_of(ulid), int.from_bytes(digest[:10], "big"))
 
 
+def attempt_ulid(job_id: str, claim_token: int) -> str:
+    """Return the ULID of one attempt at a job; the trigger `phrase_loses_its_lease` derives the same one.
+
+    Its time is that of the claim, and the rest are the first digits of the job's id.
+    """
+    return _letters(claim_token % _TIME_LIMIT, _TIME_SHIFTS) + job_id[:16].upper()
+
+
 def milliseconds_of(ulid: str) -> int:
     """Return the time part of a ULID."""
     value = 0

@@ -38,6 +38,8 @@ class Resources:
     accel_sec: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
+        if other is NOTHING:  # the usual case
+            return self
         return self._combine(other, _sum, _sums)
 
     def __sub__(self, earlier: Resources) -> Resources:
@@ -67,6 +69,8 @@ class Resources:
 
     def as_json(self) -> dict[str, Any]:
         """Return the reported resources as a JSON object."""
+        if self is NOTHING:
+            return {}
         document: dict[str, Any] = {}
         for name, device, amount in self.amounts():
             if device:
@@ -95,6 +99,9 @@ class Resources:
                 raise BadValue(f"resource must be one of {', '.join(PRIMITIVES)}, got {name}")
         return cls(**document)
 
+
+NOTHING: Final = Resources()
+"""No resource was reported."""
 
 PRIMITIVES: Final = tuple(each.name for each in fields(Resources))
 CLASSED: Final = ("gpu_sec", "accel_sec")
@@ -182,8 +189,11 @@ class Rates(BaseModel):
 
     def total(self, beats: Mapping[str, float], used: Resources) -> float:
         """Return the cost of beats by role and of used resources. Unreported resources cost nothing."""
+        work = sum(count * self.of_role(role) for role, count in beats.items())
+        if used is NOTHING:  # the usual case
+            return work
         return (
-            sum(count * self.of_role(role) for role, count in beats.items())
+            work
             + _cost_by_class(used.gpu_sec, self.gpu_sec)
             + _cost_by_class(used.accel_sec, self.accel_sec)
             + (used.cpu_sec or 0.0) * self.cpu_sec
@@ -217,20 +227,6 @@ class PhraseOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PhraseBegin:
-    """The beginning of an attempt at a job, kept until its end is recorded."""
-
-    phrase_id: str
-    job_id: str
-    claim_token: int
-    agent_id: str
-    account: str
-    role: str
-    attempt: int
-    began_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class PhraseEnd:
     """The recorded end of a phrase. Its cost and bar are derived from it."""
 
@@ -248,7 +244,7 @@ class PhraseEnd:
     attempt: int = 1
     overruns: int = 0
     first_useful_ms: int | None = None
-    resources: Resources = Resources()
+    resources: Resources = NOTHING
     account: str = ""
     """The account that is charged."""
     role: str = ""
