@@ -47,11 +47,14 @@ WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND j.lease_until_ms IS NULL
   AND (b.job_id = ?3 OR coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) < ?4) LIMIT ?5
 
 -- part: COUNTED
--- Every end twice: for the agent, and for the account; from the start of the subject's budget, or from ?4 on.
+-- Every end twice: for the agent, and for the account; and the phrases that are only counted; from the start of the subject's budget, or from ?4 on.
 (
-    SELECT 'agent:' || agent_id AS subject, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH
+    SELECT 'agent:' || agent_id AS subject, ended_ms, 1 AS phrases, bu, cost, resources FROM phrase_ends WHERE OF_MESH
     UNION ALL
-    SELECT 'account:' || account, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH AND account <> ''
+    SELECT 'account:' || account, ended_ms, 1, bu, cost, resources FROM phrase_ends WHERE OF_MESH AND account <> ''
+    UNION ALL
+    SELECT 'agent:' || agent_id, window_ms, done, bu, cost, json_object('cpu_sec', cpu_sec) FROM job_tallies
+    WHERE OF_MESH AND is_scored
 ) AS e
 LEFT JOIN budgets AS b ON b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject = e.subject
 
@@ -59,7 +62,7 @@ LEFT JOIN budgets AS b ON b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject
 (?3 IS NULL OR e.subject = ?3) AND e.ended_ms >= coalesce(?4, b.since_ms, 0)
 
 -- name: spent
-SELECT e.subject, count(*) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
+SELECT e.subject, sum(e.phrases) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
 FROM COUNTED WHERE FROM_WHEN GROUP BY e.subject ORDER BY e.subject
 
 -- name: used

@@ -841,6 +841,7 @@ CREATE TABLE IF NOT EXISTS bar_reports (
     node_id        TEXT    NOT NULL,
     hlc            TEXT    NOT NULL,
     reported_ms    INTEGER NOT NULL,
+    jobs INTEGER NOT NULL DEFAULT 0,  -- the number of jobs in it that are only counted
     PRIMARY KEY (scope_id, repository_id, window_ms, revision)
 ) WITHOUT ROWID;
 
@@ -906,8 +907,29 @@ CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repos
 CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
 
--- Metered attempts at jobs that ended without their end being recorded: a row that stays was lost with its worker.
--- Nodes of earlier versions write a row when an attempt begins.
+-- Sums over the jobs that ended in a bar and have no row in `phrase_ends`: those without a score or budget, and those
+-- with a score that began and succeeded within a beat.
+CREATE TABLE IF NOT EXISTS job_tallies (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,  -- the bar in which they ended
+    agent_id      TEXT    NOT NULL,
+    is_scored     INTEGER NOT NULL,
+    done          INTEGER NOT NULL,
+    failed        INTEGER NOT NULL,
+    done_beats    INTEGER NOT NULL,  -- the beats in which jobs ran that are done
+    failed_beats  INTEGER NOT NULL,
+    bu            REAL    NOT NULL,
+    cost          REAL    NOT NULL,
+    cpu_sec       REAL    NOT NULL,
+    mem_gbs       REAL    NOT NULL,
+    io_mb         REAL    NOT NULL,
+    delays        TEXT    NOT NULL,  -- JSON: how many jobs were done after how long, by the class of the delay
+    PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, is_scored)
+) WITHOUT ROWID;
+
+-- Metered attempts that another node has taken from their worker, until their end is recorded: a row that stays was
+-- lost with its worker. Nodes of earlier versions write a row when an attempt begins.
 CREATE TABLE IF NOT EXISTS phrase_begins (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -923,40 +945,12 @@ CREATE TABLE IF NOT EXISTS phrase_begins (
     PRIMARY KEY (scope_id, repository_id, job_id, phrase_id)
 ) WITHOUT ROWID;
 
--- The id is `attempt_ulid` of the job and its claim token.
 CREATE TRIGGER IF NOT EXISTS phrase_loses_its_lease AFTER UPDATE OF state ON jobs
 WHEN OLD.lease_until_ms IS NOT NULL AND NEW.lease_until_ms IS NULL AND NEW.state <> 'succeeded'
 BEGIN
     UPDATE phrase_begins SET lease_until_ms = OLD.lease_until_ms
     WHERE scope_id = OLD.scope_id AND repository_id = OLD.repository_id AND job_id = OLD.job_id
       AND claim_token = OLD.claim_token;
-    INSERT INTO phrase_begins (
-        scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms,
-        lease_until_ms)
-    SELECT OLD.scope_id, OLD.repository_id, OLD.job_id, (
-            SELECT group_concat(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', (OLD.claim_token >> value & 31) + 1, 1), '')
-            FROM (SELECT value FROM json_each('[45,40,35,30,25,20,15,10,5,0]') ORDER BY key)
-        ) || upper(substr(OLD.job_id, 1, 16)), OLD.claim_token, a.agent_id, coalesce(a.core ->> '$.budget.charge_to', ''),
-        OLD.kind, OLD.failures + OLD.interruptions + 1, OLD.started_ms, OLD.lease_until_ms
-    FROM (
-        SELECT iif(json_valid(OLD.manifest), OLD.manifest, '{}') AS core, coalesce((
-            SELECT h.agent_id FROM mesh_heartbeats AS h
-            WHERE h.scope_id = OLD.scope_id AND h.repository_id = OLD.repository_id AND h.node_id = OLD.claimer
-        ), OLD.claimer) AS agent_id
-    ) AS a
-    WHERE OLD.started_ms IS NOT NULL
-      AND (a.core ->> '$.score' IS NOT NULL OR a.core ->> '$.budget' IS NOT NULL OR EXISTS (
-        SELECT 1 FROM budgets AS b
-        WHERE b.scope_id = OLD.scope_id AND b.repository_id = OLD.repository_id AND b.subject = 'agent:' || a.agent_id))
-      AND NOT EXISTS (
-        SELECT 1 FROM phrase_begins AS p
-        WHERE p.scope_id = OLD.scope_id AND p.repository_id = OLD.repository_id AND p.job_id = OLD.job_id
-          AND p.claim_token = OLD.claim_token)
-      AND NOT EXISTS (
-        SELECT 1 FROM phrase_ends AS p INDEXED BY phrase_ends_of_job
-        WHERE p.scope_id = OLD.scope_id AND p.repository_id = OLD.repository_id AND p.job_id = OLD.job_id
-          AND p.began_ms >= OLD.started_ms)
-    ON CONFLICT DO NOTHING;
 END;
 
 -- The last checkpoint of a task, taken on a downbeat.

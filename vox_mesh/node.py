@@ -22,6 +22,7 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
@@ -184,7 +185,7 @@ class MeshNode(Mesh):
             self._writer,
             self.clock,
             self._chance,
-            self.rhythm.budgets.record,
+            EndRecorder(self.rhythm.budgets, self.rhythm.tallies),
         )
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(

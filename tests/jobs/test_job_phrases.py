@@ -14,6 +14,7 @@ from tests.rhythm.orchestra import START_MS, SkewedNodes, orchestra
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.model.jobs.records import COMPLETE, YIELD
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.node import MeshNode
 
@@ -82,10 +83,11 @@ async def claims_of(node: MeshNode, agent: str) -> list[tuple[int, str]]:
 
 
 async def phrases_in_log(node: MeshNode) -> list[dict[str, Any]]:
-    """Return the ends of phrases, as the op log has them."""
-    sql = "SELECT payload FROM agent_oplog WHERE kind = 'EndPhrase' AND accepted = 1 ORDER BY id"
-    rows = await node.store.read(sql, fresh=True)
-    return [orjson.loads(row["payload"]) for row in rows]
+    """Return the ends of phrases, as the op log has them: each with its job's completion or yield."""
+    sql = "SELECT payload FROM agent_oplog WHERE kind IN (?1, ?2) AND accepted = 1 ORDER BY id"
+    rows = await node.store.read(sql, (COMPLETE, YIELD), fresh=True)
+    items = [item for row in rows for item in orjson.loads(row["payload"])["jobs"]]
+    return [{**item["phrase"], "job": item["job_id"]} for item in items if "phrase" in item]
 
 
 async def all_reports(node: MeshNode) -> list[BarReport]:

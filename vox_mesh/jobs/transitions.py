@@ -179,7 +179,9 @@ class JobTransitions:
     ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
         op = self._op(YIELD, {"jobs": items}, claimer, causes=causes)
+        is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
+            *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
@@ -200,6 +202,7 @@ class JobTransitions:
 
     def _end(self, op: _JobOp, name: str) -> Script:
         return op.script(
+            op.step("take_phrases"),
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("fail_successors"),

@@ -23,6 +23,7 @@ from vox_mesh.model.rhythm.reports import (
     ReportTotals,
     stretches,
 )
+from vox_mesh.model.rhythm.tallies import delays_ms
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.policies import refuse_if_announced
@@ -377,9 +378,10 @@ class BarReporter:
         """Write all drafts, or none if another node has written one of them."""
         context, drafts = self._context, [*late, *new]
         hlc = context.tick()
-        reports = await self._make_reports(drafts, hlc)
+        figures = await self._read_figures([draft for draft in drafts if draft.has_data])
+        reports = self._make_reports(drafts, figures, hlc)
         through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
-        rows = orjson.dumps([_report_values(report) for report in reports]).decode()
+        rows = orjson.dumps([_report_values(each, figures.get(each.start_ms)) for each in reports]).decode()
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
@@ -399,9 +401,10 @@ class BarReporter:
                 _log.info("bars missing: count=%d first=%s", report.bars, report.window_id)
         return reports
 
-    async def _make_reports(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
+    def _make_reports(
+        self, drafts: Sequence[_Draft], figures: Mapping[int, Figures], hlc: str
+    ) -> list[BarReport]:
         context, plan = self._context, self._context.plan
-        figures = await self._read_figures([draft for draft in drafts if draft.has_data])
         reports: list[BarReport] = []
         for draft in drafts:
             window = draft.window
@@ -446,37 +449,49 @@ class BarReporter:
                     break
 
 
-def _report_values(report: BarReport) -> tuple[Any, ...]:
-    """Return the report's values in the order of the statement."""
+def _report_values(report: BarReport, figures: Figures | None) -> tuple[Any, ...]:
+    """Return the values of a report in the order of the statement; one without data has no figures."""
+    jobs, scored = (0, 0) if figures is None else (figures.counted_jobs, figures.counted_phrases)
     return (
         report.start_ms,
         report.revision,
         report.window_id,
         report.end_ms,
         int(report.is_missing),
-        sum(report.phrases.values()),
+        sum(report.phrases.values()) - scored,
         sum(report.promises.values()),
         orjson.dumps(report.document()).decode(),
+        jobs,
     )
 
 
 def _parse_figures(row: Row) -> Figures:
     reporters, tasks, beats, overruns, firsts = orjson.loads(row["tasks"])
     phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
+    scored, done, failed, done_beats, failed_beats, job_cost, delays, more_reporters = orjson.loads(
+        row["jobs"]
+    )
     return Figures(
-        tasks=_without_zeros(tasks),
-        beats=_without_zeros(beats),
-        reporters=reporters,
+        tasks=_without_zeros(_plus(tasks, done=scored)),
+        beats=_without_zeros(_plus(beats, done=done_beats, failed=failed_beats)),
+        reporters=reporters + more_reporters,
         late=tuple(orjson.loads(row["late"])),
         missing=tuple(orjson.loads(row["missing"])),
-        deliverables=(tasks[ClaimState.DONE] or 0) + finished,
+        deliverables=(tasks[ClaimState.DONE] or 0) + finished + done,
         overruns=_without_zeros(overruns),
-        phrases=_without_zeros(phrases),
+        phrases=_without_zeros(_plus(phrases, done=scored)),
         phrase_overruns=phrase_overruns,
-        cost=cost,
+        cost=cost + job_cost,
+        counted_jobs=done + failed,
+        counted_phrases=scored,
+        delays_ms=list(delays_ms(delays)),
         firsts=[(began_ms, useful_ms) for began_ms, useful_ms in (*firsts, *more_firsts)],
         promises=orjson.loads(row["promises"]),
     )
+
+
+def _plus(counts: Mapping[str, int | None], **more: int) -> dict[str, int | None]:
+    return {name: (count or 0) + more.get(name, 0) for name, count in counts.items()}
 
 
 def _without_zeros(counts: dict[str, int | None]) -> dict[str, int]:

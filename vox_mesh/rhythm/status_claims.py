@@ -152,18 +152,6 @@ class StatusClaimWriter:
         self._has_claims.set()
         return claim
 
-    def claim_end(
-        self, agent: str, task: str, state: ClaimState, notes: str, began_ms: int, ended_ms: int
-    ) -> None:
-        """Claim the end of a task that made no other claim; the values must be valid."""
-        beat, hlc = self._beat_of(ended_ms, None), self._context.tick()
-        claim = StatusClaim.unchecked(agent, task, beat.index, state, notes, hlc)
-        useful_ms = ended_ms if claim.shows_use else None
-        self._pending[agent, task, beat.epoch_ms] = _PendingClaim(
-            claim, beat, False, began_ms, useful_ms, hlc
-        )
-        self._has_claims.set()
-
     def add_source(self, make_claims: Callable[[], None]) -> None:
         """Have this called at the end of each beat in which claims were expected, before they are written."""
         self._sources.append(make_claims)

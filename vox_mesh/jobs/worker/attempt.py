@@ -15,8 +15,8 @@ from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.results import RESULT, STDOUT
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
 from vox_mesh.jobs.worker.limits import Work
 from vox_mesh.model.base.canonical import canonical
@@ -143,7 +143,7 @@ async def _call_handler(context: JobContext, handler: Handler) -> Any:
     thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
     call = partial(copy_context().run, _call_in_thread, handler.function, context)
     if context.limits is not None:
-        context.limits.prepare_thread()
+        context.limits.begin_phrase()  # not in the thread
         call = partial(context.limits.meter.timed, call)
     context.thread = thread.do(call)
     thread.finish()

@@ -15,10 +15,11 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import AttemptLimits, Work, WorkerLimits
@@ -134,8 +135,11 @@ class Executor:
         """Run an attempt and complete its job with the result."""
         result = await self._run(attempt)
         written = await self._complete(result)
-        if written is None and result.end is not None and attempt.limits is not None:
-            await attempt.limits.record_refused(result.end)
+        if result.end is not None and attempt.limits is not None:
+            if written is None:
+                await attempt.limits.record_refused(result.end)
+            elif written.state is not result.state:
+                attempt.limits.claim_failure(written.reason or "")
         self._count(written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:

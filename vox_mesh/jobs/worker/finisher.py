@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from blake3 import blake3
 
@@ -24,25 +23,25 @@ from vox_mesh.errors import (
     ScriptFailed,
     StaleClaim,
 )
-from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import (
     BLAKE3,
-    CommandAttestation,
     Envelope,
     Runner,
     prove_with_text,
     sanitize_error,
 )
-from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
-from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
+from vox_mesh.model.jobs.records import JobState, backoff_ms
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -55,57 +54,6 @@ _RETRY_DELAY_S: Final = 0.5
 _MAX_TRIES: Final = 20
 _NOT_RECORDED: Final = "inference_not_recorded"
 _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
-
-
-class AttemptEnd(NamedTuple):
-    """The recorded end of an attempt: its usage and cost, and what the op log has of it."""
-
-    end: PhraseEnd
-    logged: Mapping[str, Any] | None
-    """The end of its phrase; an attempt without a score has none."""
-
-    def failed(self, note: str) -> AttemptEnd:
-        """Return the end of an attempt whose result was not accepted."""
-        end = replace(self.end, outcome=PhraseOutcome.FAILED, first_useful_ms=None, note=note)
-        logged = self.logged and {**self.logged, "outcome": end.outcome.value, "note": note}
-        return AttemptEnd(end, logged)
-
-
-class AttemptResult(NamedTuple):
-    """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed.
-
-    With `is_interrupted`, the attempt ended with its worker, and has no result.
-    """
-
-    job: Job
-    state: JobState
-    reason: str | None = None
-    exit_code: int | None = None
-    artifacts: Sequence[Artifact] = ()
-    finished_ms: int = 0
-    may_retry: bool = True
-    delay_ms: int | None = None
-    is_interrupted: bool = False
-    attested: CommandAttestation | None = None
-    inferences: Sequence[str] = ()
-    """The ops that recorded its model calls."""
-    end: AttemptEnd | None = None
-    """The end of a metered attempt, which is recorded together with the result."""
-
-    @property
-    def causes(self) -> Sequence[str]:
-        """Return the ops that led to this result."""
-        return (self.job.last_op, *self.inferences)
-
-    @property
-    def is_requeued(self) -> bool:
-        """Return whether the job returns to the queue."""
-        if self.delay_ms is not None:
-            return True
-        if self.is_interrupted:
-            return self.job.may_be_interrupted
-        has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
-        return self.state is JobState.FAILED and has_another
 
 
 _Entry = tuple[AttemptResult, "asyncio.Future[AttemptResult | None]"]
@@ -122,12 +70,11 @@ class Finisher:
         writer: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
-        record: Callable[..., Statement],
+        recorder: EndRecorder,
     ) -> None:
-        """`record` returns the statement that records the ends of phrases."""
         self._store = store
         self._transitions = transitions
-        self._record = record
+        self._recorder = recorder
         self._artifacts = artifacts
         self._writer = writer
         self._clock = clock
@@ -248,8 +195,7 @@ class Finisher:
 
     def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
-        ends = [each.end.end for each in group if each.end is not None]
-        effects = [self._record(*ends)] if ends else []
+        effects = self._recorder.statements(group)
         if group[0].is_requeued:
             yielded = [{**self._yield_item(each), **_logged_end(each)} for each in group]
             node_id = self._writer.identity.node_id

@@ -15,10 +15,10 @@ import orjson
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.exec.process_group import ProcessGroup
 from vox_mesh.jobs.progress import Notebook
-from vox_mesh.jobs.worker.finisher import AttemptEnd, AttemptResult
+from vox_mesh.jobs.worker.attempt_result import AttemptEnd, AttemptResult
 from vox_mesh.jobs.worker.limit_watch import FIRST_CHECK_MS, LimitWatch
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
-from vox_mesh.jobs.worker.phrase import JobPhrase, claimed_end
+from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.base.ulid import attempt_ulid
 from vox_mesh.model.jobs.records import Job, JobState
@@ -112,7 +112,7 @@ class WorkerLimits:
         """Claim the status of all running attempts that have not claimed any."""
         for attempt in self.watch.attempts:
             assert isinstance(attempt, AttemptLimits)
-            attempt.claim_begun()
+            attempt.begin_phrase()
 
     async def _charge_lost(self, job: Job, *, is_repeated: bool) -> None:
         """Charge lost attempts: of this job if it was tried before, and others once per beat."""
@@ -211,8 +211,8 @@ class AttemptLimits:
         """Return the result of the fallback."""
         return None if self._phrase is None else self._phrase.result
 
-    def prepare_thread(self) -> None:
-        """Create the phrase before a handler runs in a thread, which must not do it."""
+    def begin_phrase(self) -> None:
+        """Create the phrase and claim that it has begun, unless that was done before."""
         _ = self.phrase
 
     # --- enforcing -------------------------------------------------------------------------------
@@ -304,10 +304,6 @@ class AttemptLimits:
         """Stop the attempt, because its limits can't be checked."""
         _log.error("job limits not enforceable: job_id=%s: %r", self._job.job_id, error)
         self._stop(OverBudget("its worker could not keep its bounds"))
-
-    def claim_begun(self) -> None:
-        """Claim the status of the attempt, if it has not claimed any."""
-        _ = self.phrase
 
     def check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
         """Stop the attempt if a limit is exceeded. Return the time of the next check, in ms."""
@@ -405,7 +401,8 @@ class AttemptLimits:
         # Nothing is awaited from here on: the end, its bar and its claim have one time.
         ended_ms = max(self._began_ms, self._rhythm.times.now_ms)
         outcome, reason = _outcome_of(result), "it was stopped" if result is None else result.reason or ""
-        outcome, measured = self._measure(outcome, reason, ended_ms)
+        is_brief = outcome is PhraseOutcome.DONE and self._is_brief(ended_ms)
+        outcome, measured = self._measure(outcome, reason, ended_ms, is_brief=is_brief)
         job = self._job
         end = PhraseEnd(
             phrase_id=attempt_ulid(job.job_id, job.claim_token),
@@ -424,13 +421,25 @@ class AttemptLimits:
         logged = None
         if self._score is not None:
             logged = end_document(end, self._worker_limits.budgets.cost_of(end))
-        return AttemptEnd(end, logged)
+        return AttemptEnd(end, logged, is_brief)
+
+    def _is_brief(self, ended_ms: int) -> bool:
+        """Return whether an attempt that succeeds is only counted: its claims would all be in one beat."""
+        return (
+            self._phrase is None
+            and self._score is not None
+            and self._number == 1
+            and self._budget is _NO_BUDGET
+            and len(self._budgets) == 1
+            and not self.meter.has_reports
+            and self._rhythm.beat(ended_ms).epoch_ms <= self._began_ms
+        )
 
     def _measure(
-        self, outcome: PhraseOutcome, reason: str, ended_ms: int
+        self, outcome: PhraseOutcome, reason: str, ended_ms: int, *, is_brief: bool
     ) -> tuple[PhraseOutcome, dict[str, Any]]:
         """Return the outcome and the measured part of the end; the end of a phrase is claimed."""
-        phrase = self._phrase if self._is_brief(ended_ms) else self.phrase
+        phrase = None if is_brief else self.phrase
         self._has_ended = True
         if phrase is not None:
             outcome = phrase.finish(outcome, reason, ended_ms)
@@ -441,25 +450,14 @@ class AttemptLimits:
                 "first_useful_ms": phrase.first_useful_ms,
                 "note": phrase.note,
             }
-        note, useful_ms = join_remarks([reason]), ended_ms if outcome is PhraseOutcome.DONE else None
-        beats = {_WORK: self._rhythm.timeline.beats_between(self._began_ms, ended_ms)}
-        if self._score is not None:
-            beats = {**_NO_BEATS, PHASES[0]: beats[_WORK]}
-            self._worker_limits.parts.status.claim_end(
-                self._worker_limits.agent,
-                self._job.job_id,
-                claimed_end(outcome),
-                note,
-                self._began_ms,
-                ended_ms,
-            )
-        return outcome, {"beats": beats, "first_useful_ms": useful_ms, "note": note}
-
-    def _is_brief(self, ended_ms: int) -> bool:
-        """Return whether the attempt ended in its first phase, which has a beat or more without a cap."""
-        if any(each.phase_caps for each in self._budgets.values()):
-            return False
-        return ended_ms - self._began_ms < self._rhythm.timeline.tempo_at(self._began_ms).beat_ms
+        useful_ms = ended_ms if outcome is PhraseOutcome.DONE else None
+        bu = self._rhythm.timeline.beats_between(self._began_ms, ended_ms)
+        beats = {**_NO_BEATS, PHASES[0]: bu} if is_brief else {_WORK: bu}
+        return outcome, {
+            "beats": beats,
+            "first_useful_ms": useful_ms,
+            "note": join_remarks([reason]) if reason else "",
+        }
 
     async def _record_stopped(self) -> None:
         """Record the end of an attempt that was stopped: its job was released, or its claim lost."""
@@ -467,11 +465,14 @@ class AttemptLimits:
 
     async def record_refused(self, refused: AttemptEnd) -> None:
         """Record the end of an attempt whose result was not accepted, and claim that it failed."""
-        if self._score is not None:
-            self._worker_limits.parts.status.claim(
-                self._worker_limits.agent, self._job.job_id, ClaimState.FAILED, notes=_LOST
-            )
+        self.claim_failure(_LOST)
         await self._record(refused.failed(_LOST))
+
+    def claim_failure(self, reason: str) -> None:
+        """Claim that the job is not done, although the attempt has succeeded."""
+        if self._score is not None:
+            agent, notes = self._worker_limits.agent, join_remarks([reason])
+            self._worker_limits.parts.status.claim(agent, self._job.job_id, ClaimState.FAILED, notes=notes)
 
     async def _record(self, ended: AttemptEnd) -> None:
         """Record an end on its own, as there is no result to record it with."""

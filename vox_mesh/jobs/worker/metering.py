@@ -42,6 +42,11 @@ class Meter:
         return self._group is not None or self._thread_clock is not None
 
     @property
+    def has_reports(self) -> bool:
+        """Return whether usage was reported that is not measured here."""
+        return self._reported is not NOTHING
+
+    @property
     def used(self) -> Resources:
         """Return the resources used so far."""
         if self._cpu_s is None and self._gb_s is None and self._io_mb is None:

@@ -124,8 +124,9 @@ class JobPhrase(Phrase):
         self.outcome = outcome
         if reason:
             self._reporter.add_remark(reason)
+        is_done = outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         note = join_remarks(self._reporter.remarks)
-        self._reporter.finish(claimed_end(outcome), note, ended_ms)
+        self._reporter.finish(ClaimState.DONE if is_done else ClaimState.FAILED, note, ended_ms)
         return outcome
 
     @property
@@ -147,9 +148,3 @@ class JobPhrase(Phrase):
     def note(self) -> str:
         """The remarks on the attempt, in one line."""
         return join_remarks(self._reporter.remarks)
-
-
-def claimed_end(outcome: PhraseOutcome) -> ClaimState:
-    """Return the status that is claimed for the outcome of an attempt."""
-    is_done = outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
-    return ClaimState.DONE if is_done else ClaimState.FAILED

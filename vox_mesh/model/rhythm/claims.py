@@ -116,18 +116,6 @@ class StatusClaim:
         object.__setattr__(self, "wait_for", tuple(self.wait_for))
 
     @classmethod
-    def unchecked(
-        cls, agent_id: str, task_id: str, beat_index: int, state: ClaimState, notes: str, hlc: str
-    ) -> Self:
-        """Return a claim of values that are known to be valid: checking each takes longer than writing it."""
-        claim = object.__new__(cls)
-        for name, value in zip(
-            cls.__slots__, (agent_id, task_id, beat_index, state, (), None, None, notes, hlc), strict=True
-        ):
-            object.__setattr__(claim, name, value)
-        return claim
-
-    @classmethod
     def of_document(cls, document: Any) -> Self:
         """Return the claim of a JSON object. The old form's `beat` is `beat_index`; its `bar` is dropped.
 
