@@ -15,6 +15,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits, Work
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
@@ -22,7 +23,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import AttemptLimits, Work, WorkerLimits
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
@@ -191,10 +192,13 @@ class Executor:
         checkpoints = self._jobs.checkpoints
         notebook = Notebook(self._store, job, checkpoints)
         resumed = await checkpoints.resumed(job) if job.attempts > 1 else None
-        limits = await self._limits.of(job, core, notebook)
+        meter = self._limits.new_meter()
+        limits = await self._limits.of(job, core, notebook, meter)
         store, clock = self._store, self._jobs.clock
         read_results = partial(self._jobs.predecessor_results.read, job)
-        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed, read_results)
+        return JobContext(
+            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, read_results
+        )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
         policy, handler, limits = self._capacity.policy, attempt.handler, context.limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -183,6 +184,12 @@ class Rates(BaseModel):
         None, description="a map of cpu_sec, gpu_sec and accel_sec to effective compute units per second"
     )
 
+    @cached_property
+    def prices_resources(self) -> bool:
+        """Whether anything but beats has a price."""
+        plain = (self.cpu_sec, self.mem_gbs, self.io_mb, self.egress_mb, self.storage_gbh)
+        return any(plain) or bool(self.gpu_sec or self.accel_sec)
+
     def of_role(self, role: str) -> float:
         """Return the price of a beat of a role, 1 by default."""
         return self.role_rate_bu.get(role, self.role_rate_bu.get(DEFAULT, 1.0))
@@ -190,7 +197,7 @@ class Rates(BaseModel):
     def total(self, beats: Mapping[str, float], used: Resources) -> float:
         """Return the cost of beats by role and of used resources. Unreported resources cost nothing."""
         work = sum(count * self.of_role(role) for role, count in beats.items())
-        if used is NOTHING:  # the usual case
+        if used is NOTHING or not self.prices_resources:  # the usual case
             return work
         return (
             work
