@@ -51,9 +51,10 @@ class PredecessorResults:
         Raises `BadValue` if a binding names a job that is no predecessor, and `NotAuthentic` if the table of
         jobs says more about one than signed ops do.
         """
-        bindings = bindings_of(job.core)
+        core = job.core  # it is parsed each time
+        bindings = bindings_of(core)
         if not bindings:
-            return job.core
+            return core
         ids = await self._ids_by_name(job)
         outputs: dict[str, Any] = {}
         for ulid in dict.fromkeys(name for each in bindings for name in each.jobs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
@@ -18,7 +19,7 @@ from vox_mesh.model.base.ulid import attempt_ulid
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome
+from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import DEFER, Score
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
@@ -36,9 +37,10 @@ _MAX_PAUSE_MS: Final = 500  # of checks; the first one is shorter, and each is t
 NO_BUDGET: Final = Budget()
 """The budget of a job without one."""
 
-_NO_BEATS: Final = dict.fromkeys(PHASES, 0.0)
+_NO_BEATS: Final[Mapping[str, float]] = dict.fromkeys(PHASES, 0)
 _RECORD_TIMEOUT_S: Final = 2.0
 _JOB: Final = "the job"
+_NO_BUDGETS: Final = {_JOB: NO_BUDGET}
 _LOST: Final = "its claim was lost"
 _WORK: Final = "work"
 _EXHAUSTED: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
@@ -72,9 +74,12 @@ class AttemptLimits:
         self._began_ms = self._rhythm.times.now_ms
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(worker_limits.agent)]
-        if budget.charge_to is not None:
-            self._subjects.append(account_of(budget.charge_to))
-        self._budgets = {subject: standing.budget for subject, standing in self._budgets_in_force(standings)}
+        self._budgets = _NO_BUDGETS
+        if budget is not NO_BUDGET or standings:
+            if budget.charge_to is not None:
+                self._subjects.append(account_of(budget.charge_to))
+            in_force = self._budgets_in_force(standings)
+            self._budgets = {subject: standing.budget for subject, standing in in_force}
         self._phrase: JobPhrase | None = None
         self._has_ended = False
         self._warned: set[str] = set()
@@ -154,7 +159,7 @@ class AttemptLimits:
         worker_limits.watch.add(self, self._began_ms)
         if self._score is not None:
             worker_limits.parts.status.expect()
-        if any(each.per_beat for each in self._budgets.values()):
+        if self._budgets is not _NO_BUDGETS and any(each.per_beat for each in self._budgets.values()):
             self._join_shares()
         try:
             result = self._apply_limits(await attempting)
@@ -180,6 +185,8 @@ class AttemptLimits:
         budget, score = self._budget, self._score
         if score is not None and self._number > (most := score.retry.max_phrases):
             return f"all phrases of its score ({most}) were played before"
+        if budget is NO_BUDGET:
+            return None
         if verdict(self._own_standing.bu, budget) in _EXHAUSTED:
             return f"{self._own_standing.bu:.2f} of {budget.max_bu:g} beats of its budget were used before"
         if self._own_standing.verdict(self._rhythm.timeline, self._began_ms) is Verdict.STOP:
@@ -327,11 +334,23 @@ class AttemptLimits:
             await self._phrase.settle()
         # Nothing is awaited from here on: the end, its bar and its claim have one time.
         ended_ms = max(self._began_ms, self._rhythm.times.now_ms)
-        outcome, reason = _outcome_of(result), "it was stopped" if result is None else result.reason or ""
-        is_brief = outcome is PhraseOutcome.DONE and self._is_brief(ended_ms)
-        outcome, measured = self._measure(outcome, reason, ended_ms, is_brief=is_brief)
+        outcome = _outcome_of(result)
+        if outcome is PhraseOutcome.DONE and self._is_brief(ended_ms):
+            self._has_ended = True
+            return self._brief_end(ended_ms, NOTHING if result is None else result.usage)
+        reason = "it was stopped" if result is None else result.reason or ""
+        used = self.meter.used if result is None else result.usage
+        end = self._make_end(used, ended_ms, *self._measure(outcome, reason, ended_ms))
+        logged = None
+        if self._score is not None:
+            logged = end_document(end, self._worker_limits.budgets.cost_of(end))
+        return AttemptEnd(lambda: end, logged, self._began_ms, ended_ms)
+
+    def _make_end(
+        self, used: Resources, ended_ms: int, outcome: PhraseOutcome, measured: dict[str, Any]
+    ) -> PhraseEnd:
         job = self._job
-        end = PhraseEnd(
+        return PhraseEnd(
             phrase_id=attempt_ulid(job.job_id, job.claim_token),
             agent_id=self._worker_limits.agent,
             task_id=job.job_id,
@@ -340,15 +359,11 @@ class AttemptLimits:
             began_ms=self._began_ms,
             ended_ms=ended_ms,
             attempt=self._number,
-            resources=self.meter.used if result is None else result.usage,
+            resources=used,
             account=self._budget.charge_to or "",
             role=job.kind,
             **measured,
         )
-        logged = None
-        if self._score is not None:
-            logged = end_document(end, self._worker_limits.budgets.cost_of(end))
-        return AttemptEnd(end, logged, is_brief)
 
     def _is_brief(self, ended_ms: int) -> bool:
         """Return whether an attempt that succeeds is only counted: its claims would all be in one beat."""
@@ -356,35 +371,51 @@ class AttemptLimits:
             self._phrase is None
             and self._score is not None
             and self._number == 1
-            and self._budget is NO_BUDGET
-            and len(self._budgets) == 1
+            and self._budgets is _NO_BUDGETS
             and not self.meter.has_reports
             and self._rhythm.beat(ended_ms).epoch_ms <= self._began_ms
         )
 
     def _measure(
-        self, outcome: PhraseOutcome, reason: str, ended_ms: int, *, is_brief: bool
+        self, outcome: PhraseOutcome, reason: str, ended_ms: int
     ) -> tuple[PhraseOutcome, dict[str, Any]]:
         """Return the outcome and the measured part of the end; the end of a phrase is claimed."""
-        phrase = None if is_brief else self.phrase
-        self._has_ended = True
-        if phrase is not None:
-            outcome = phrase.finish(outcome, reason, ended_ms)
-            return outcome, {
-                "beats": phrase.used,
-                "waited": phrase.waited,
-                "overruns": phrase.overruns,
-                "first_useful_ms": phrase.first_useful_ms,
-                "note": phrase.note,
-            }
-        useful_ms = ended_ms if outcome is PhraseOutcome.DONE else None
-        bu = self._rhythm.timeline.beats_between(self._began_ms, ended_ms)
-        beats = {**_NO_BEATS, PHASES[0]: bu} if is_brief else {_WORK: bu}
+        phrase, self._has_ended = self.phrase, True
+        if phrase is None:
+            beats = {_WORK: self._rhythm.timeline.beats_between(self._began_ms, ended_ms)}
+            useful_ms = ended_ms if outcome is PhraseOutcome.DONE else None
+            return outcome, {"beats": beats, "first_useful_ms": useful_ms, "note": join_remarks([reason])}
+        outcome = phrase.finish(outcome, reason, ended_ms)
         return outcome, {
-            "beats": beats,
-            "first_useful_ms": useful_ms,
-            "note": join_remarks([reason]) if reason else "",
+            "beats": phrase.used,
+            "waited": phrase.waited,
+            "overruns": phrase.overruns,
+            "first_useful_ms": phrase.first_useful_ms,
+            "note": phrase.note,
         }
+
+    def _brief_end(self, ended_ms: int, used: Resources) -> AttemptEnd:
+        """Return the end of an attempt that is only counted. It is made fast: short jobs are many."""
+        job, worker_limits, began_ms = self._job, self._worker_limits, self._began_ms
+        bu = (ended_ms - began_ms) / self._rhythm.beat(ended_ms).beat_ms
+        cost = worker_limits.budgets.rates.total({job.kind: bu}, used)
+        beats = {**_NO_BEATS, PHASES[0]: bu or 0}
+        logged = {
+            "phrase": attempt_ulid(job.job_id, job.claim_token),
+            "agent": worker_limits.agent,
+            "attempt": self._number,
+            "outcome": PhraseOutcome.DONE.value,
+            "beats": beats,
+            "waited": {},
+            "overruns": 0,
+            "cost": cost or 0,
+            "began_ms": began_ms,
+            "ended_ms": ended_ms,
+            "note": "",
+        }
+        measured = {"beats": beats, "first_useful_ms": ended_ms}
+        make = partial(self._make_end, used, ended_ms, PhraseOutcome.DONE, measured)
+        return AttemptEnd(make, logged, began_ms, ended_ms, is_brief=True)
 
     async def _record_stopped(self) -> None:
         """Record the end of an attempt that was stopped: its job was released, or its claim lost."""
@@ -403,7 +434,7 @@ class AttemptLimits:
 
     async def _record(self, ended: AttemptEnd) -> None:
         """Record an end on its own, as there is no result to record it with."""
-        end, budgets = ended.end, self._worker_limits.budgets
+        end, budgets = ended.make(), self._worker_limits.budgets
         op = None if ended.logged is None else end_op(end, budgets.cost_of(end))
         script = Script(budgets.record(end), op=op, key=end.phrase_id, appendable=True)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,17 +15,20 @@ from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resou
 class AttemptEnd(NamedTuple):
     """The recorded end of an attempt: its usage and cost, and what the op log has of it."""
 
-    end: PhraseEnd
+    make: Callable[[], PhraseEnd]
+    """Makes the record; that of an attempt that is only counted is made if its result is not accepted."""
     logged: Mapping[str, Any] | None
     """The end of its phrase; an attempt without a score has none."""
+    began_ms: int
+    ended_ms: int
     is_brief: bool = False
     """Whether it is only counted: it is the first, and has succeeded within a beat and without a budget."""
 
     def failed(self, note: str) -> AttemptEnd:
         """Return the end of an attempt whose result was not accepted."""
-        end = replace(self.end, outcome=PhraseOutcome.FAILED, first_useful_ms=None, note=note)
+        end = replace(self.make(), outcome=PhraseOutcome.FAILED, first_useful_ms=None, note=note)
         logged = self.logged and {**self.logged, "outcome": end.outcome.value, "note": note}
-        return AttemptEnd(end, logged)
+        return AttemptEnd(lambda: end, logged, self.began_ms, self.ended_ms)
 
 
 class AttemptResult(NamedTuple):

@@ -21,7 +21,7 @@ class EndRecorder:
 
     def statements(self, results: Sequence[AttemptResult]) -> list[Statement]:
         """Return the statements for results that are written together."""
-        ends = [each.end.end for each in results if each.end is not None and not each.end.is_brief]
+        ends = [each.end.make() for each in results if each.end is not None and not each.end.is_brief]
         counted = [
             _counted(each)
             for each in results
@@ -36,7 +36,7 @@ def _counted(result: AttemptResult) -> CountedJob:
     ended_ms = max(result.finished_ms, job.started_ms or 0)  # one that could not start has no end
     began_ms = job.started_ms or ended_ms
     if result.end is not None:
-        began_ms, ended_ms = result.end.end.began_ms, result.end.end.ended_ms
+        began_ms, ended_ms = result.end.began_ms, result.end.ended_ms
     return CountedJob(
         job.kind,
         began_ms,

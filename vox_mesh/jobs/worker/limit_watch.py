@@ -41,7 +41,7 @@ class LimitWatch:
 
     def add(self, attempt: Watched, now_ms: int) -> None:
         """Watch an attempt that starts."""
-        delay_ms = min(FIRST_CHECK_MS, self._context.timeline.tempo_at(now_ms).beat_ms)
+        delay_ms = min(FIRST_CHECK_MS, self._context.beat(now_ms).beat_ms)
         self._next_ms[attempt] = now_ms + delay_ms
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._start)
