@@ -58,6 +58,7 @@ TABLES: Final = (
                 "ended_ms",
                 "reason",
                 "last_op",
+                "binding",
             ),
             "manifest",
         ),

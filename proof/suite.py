@@ -17,8 +17,10 @@ from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
+from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
+from proof.checkers.rules import RULE_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.beats import BEATS
@@ -30,6 +32,8 @@ from proof.workloads.locks import LOCKS
 from proof.workloads.looks import LOOKS
 from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
+from proof.workloads.phases import PHASES
+from proof.workloads.rules import RULES
 from proof.workloads.writes import WRITES
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -37,7 +41,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
-OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS,)
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES)
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -49,11 +53,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     *PROBE_CHECKS,
     *JOB_CHECKS,
     *CRON_CHECKS,
+    *RULE_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,
     *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,
+    *PHASE_CHECKS,
     *DATABASE_CHECKS,
     *FUZZER_CHECKS,
 )

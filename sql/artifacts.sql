@@ -8,5 +8,10 @@ SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, NOW_MS FR
 ON CONFLICT (scope_id, repository_id, hash) DO UPDATE SET node_id = excluded.node_id, body = excluded.body
 WHERE body IS NULL AND (node_id <> excluded.node_id OR excluded.body IS NOT NULL)
 
+-- name: find_inline
+-- The contents among these hashes (?3) that are in the database.
+SELECT hash, body FROM job_artifacts
+WHERE scope_id = ?1 AND repository_id = ?2 AND hash IN (SELECT value FROM json_each(?3)) AND body IS NOT NULL
+
 -- name: find
 SELECT size, node_id, body FROM job_artifacts WHERE scope_id = ?1 AND repository_id = ?2 AND hash = ?3

@@ -35,6 +35,19 @@ SELECT subject, document, since_ms, spent_bu AS bu FROM budgets WHERE OF_MESH
 SELECT total(bu) AS bu, min(began_ms) AS began_ms FROM phrase_ends INDEXED BY phrase_ends_of_job
 WHERE OF_MESH AND job_id = ?3
 
+-- name: begin
+-- An attempt at a job; ignored after its end.
+INSERT INTO phrase_begins (
+    scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms
+)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+WHERE NOT EXISTS (SELECT 1 FROM phrase_ends WHERE OF_MESH AND phrase_id = ?4)
+ON CONFLICT DO NOTHING
+
+-- name: begun
+SELECT phrase_id, began_ms FROM phrase_begins WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4
+ORDER BY began_ms LIMIT 1
+
 -- name: lost
 -- Attempts whose job is not held, or held by another attempt: of the job ?3, which begins again; and of all other
 -- jobs whose lease ended before ?4, so that an attempt that is only late has recorded its end. Up to ?5 of them.

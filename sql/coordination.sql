@@ -390,6 +390,10 @@ WHERE kind = 'TransferOwnership';
 CREATE INDEX IF NOT EXISTS agent_oplog_of_crons ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind IN ('AddCron', 'RemoveCron', 'AdoptCrons');
 
+-- The ops about rules, in order: a rule is fired only as they have it.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_rules ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind IN ('AddRule', 'RemoveRule');
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
@@ -554,6 +558,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     manifest         TEXT    NOT NULL,            -- canonical JSON; `job_id` is its hash
     max_interruptions INTEGER NOT NULL DEFAULT 5,  -- after more of them it fails
     interruptions    INTEGER NOT NULL DEFAULT 0,  -- attempts that ended with their worker or their lease
+    binding TEXT,                                 -- what of the rhythm it waits for; NULL: nothing
     UNIQUE (scope_id, repository_id, job_id),
     CHECK ((state IN ('claimed', 'running')) = (lease_until_ms IS NOT NULL)),
     CHECK ((state IN ('succeeded', 'failed', 'aborted')) = (ended_ms IS NOT NULL))
@@ -567,6 +572,10 @@ WHERE state = 'pending' AND waits = 0;
 
 CREATE INDEX IF NOT EXISTS jobs_held ON jobs (scope_id, repository_id, lease_until_ms, claimer, kind)
 WHERE lease_until_ms IS NOT NULL;
+
+-- Pending jobs that are bound to the rhythm.
+CREATE INDEX IF NOT EXISTS jobs_bound ON jobs (scope_id, repository_id, binding)
+WHERE state = 'pending' AND binding IS NOT NULL;
 
 -- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)
@@ -600,6 +609,19 @@ BEGIN
           WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND predecessor = NEW.op_id
             AND awaited = 'op');
 END;
+
+-- The jobs that nodes have claimed on behalf of agents. A row counts only while its job has the same token.
+CREATE TABLE IF NOT EXISTS job_takes (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    grant_id      TEXT,
+    lease_ms      INTEGER NOT NULL,
+    artifacts     TEXT    NOT NULL DEFAULT '[]',  -- kept so far: name, hash, size and type of each
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
 
 -- The number of jobs of each kind in each state. Only the triggers below write it.
 CREATE TABLE IF NOT EXISTS job_counts (
@@ -706,6 +728,25 @@ CREATE TABLE IF NOT EXISTS job_crons (
 ) WITHOUT ROWID;
 
 CREATE INDEX IF NOT EXISTS job_crons_due ON job_crons (scope_id, repository_id, next_ms);
+
+-- Rules: jobs that are scheduled when ops are logged. The first node to see an op schedules its job, and advances
+-- the position in the same write.
+CREATE TABLE IF NOT EXISTS job_rules (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    op_kind       TEXT    NOT NULL,
+    fields        TEXT    NOT NULL,  -- JSON object: payload fields of ops, and the values that they must have
+    manifest      TEXT    NOT NULL,
+    options       TEXT    NOT NULL,
+    position      INTEGER NOT NULL,  -- the last entry of the log that was considered
+    fired         INTEGER NOT NULL,  -- jobs since the minute began
+    minute_ms     INTEGER NOT NULL,
+    last_op       TEXT,
+    last_job      TEXT,
+    added_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, name)
+) WITHOUT ROWID;
 
 -- Two tables of the agents themselves, for optimistic writes. An agent's memories:
 CREATE TABLE IF NOT EXISTS memories (
@@ -820,6 +861,9 @@ CREATE TABLE IF NOT EXISTS status_claims (
     node_id       TEXT    NOT NULL,
     hlc           TEXT    NOT NULL,
     serial        INTEGER NOT NULL,
+    phase TEXT,
+    score TEXT,                      -- the address of its score, or the kind of its job
+    since_ms INTEGER,                -- when its state, and what it waits for, began
     PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
 ) WITHOUT ROWID;
 

@@ -56,6 +56,9 @@ WHERE OF_MESH AND next_ms <= ?3 AND name IN (SELECT value FROM json_each(?5)) OR
 SELECT name FROM job_crons INDEXED BY job_crons_due
 WHERE OF_MESH AND next_ms <= ?3 AND typeof(name) = 'text' AND name NOT IN (SELECT value FROM json_each(?5)) LIMIT ?4
 
+-- name: in_bars
+SELECT RECORD FROM job_crons WHERE OF_MESH AND expression LIKE 'every %' ORDER BY name
+
 -- name: refuse_unless_due
 -- ?3: name, ?4: its next time as read, ?5: when it was added, ?6: the time to fire. The first node to fire has
 -- advanced it; and a removed cron may have been added again.

@@ -29,7 +29,7 @@ SELECT 1 FROM THEIR_JOBS WHERE j.last_op = ?3
 -- part: COLUMNS
 id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts, max_interruptions, backoff_ms,
 lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions, created_ms, started_ms, ended_ms,
-exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op
+exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, binding
 
 -- part: RECORD
 COLUMNS, manifest
@@ -58,19 +58,26 @@ AND typeof(created_ms) = 'integer' AND created_ms BETWEEN 0 AND 9007199254740991
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: IS_TAKEN
+-- Whether the claim of the job is on behalf of an agent.
+EXISTS (
+    SELECT 1 FROM job_takes AS t WHERE t.scope_id = ?1 AND t.repository_id = ?2
+      AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token)
+
 -- --- scheduling ------------------------------------------------------------------------------------------
 
 -- name: schedule
 -- An existing job is unchanged; a ULID of another job is refused.
 INSERT INTO jobs (
     scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
-    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, manifest
+    backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, binding, manifest
 )
 SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
     coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
     i.value ->> 'max_attempts', coalesce(i.value ->> 'max_interruptions', 5), i.value ->> 'backoff_ms',
     i.value ->> 'lease_ms', AT_MS,
-    i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value -> 'manifest'
+    i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value ->> 'binding',
+    i.value -> 'manifest'
 FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 
@@ -168,23 +175,24 @@ FROM spans CROSS JOIN agent_oplog ON OF_MESH AND node_id = chain AND seq BETWEEN
 WHERE typeof(node_id) = 'text' AND typeof(seq) = 'integer' AND typeof(payload) = 'text'
 
 -- part: CLAIMS
--- Ops that claimed or may have ended jobs, after an entry (?3) and up to another (?4). An end counts whatever the
--- verdict says, which is not signed. Values of other types are planted.
+-- Ops that claim jobs, or end them without a completion, after an entry (?3) and up to another (?4), whatever their
+-- verdicts say, which are not signed. Values of other types are planted.
 agent_oplog NOT INDEXED
-WHERE id > ?3 AND id <= ?4 AND OF_MESH AND (
-    (kind = 'ClaimWork' AND accepted = 1) OR kind IN ('CompleteJob', 'AbortJob')
-    OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
+WHERE id > ?3 AND id <= ?4 AND OF_MESH
+  AND (kind IN ('ClaimWork', 'AbortJob') OR (kind = 'ExpireWork' AND instr(payload, '"failed"') > 0))
   AND typeof(payload) = 'text' AND typeof(result) IN ('text', 'null')
 
--- part: CONTENTS
--- Of a completion only pairs of a job and its claim token, as text: the payload also has the proofs.
-CASE kind WHEN 'CompleteJob' THEN (
-    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
-    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs')
-) ELSE CAST(payload AS TEXT) END
-
 -- name: claims_between
-SELECT id, kind, CONTENTS, result FROM CLAIMS ORDER BY id
+SELECT id, kind, CAST(payload AS TEXT), result, accepted = 1 FROM CLAIMS ORDER BY id
+
+-- name: completions_between
+-- The completions in the same part of the log: only pairs of a job and its claim token, since the payload also has the
+-- proofs.
+SELECT id, (
+    SELECT json_group_array(json_extract(payload, fullkey || '.job_id', fullkey || '.claim_token')) || ''
+    FROM json_each(iif(json_valid(payload), payload, '{}'), '$.jobs'))
+FROM agent_oplog NOT INDEXED
+WHERE id > ?3 AND id <= ?4 AND OF_MESH AND kind = 'CompleteJob' AND typeof(payload) = 'text' ORDER BY id
 
 -- --- claiming --------------------------------------------------------------------------------------------
 
@@ -232,6 +240,14 @@ UPDATE jobs SET
     state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
     lease_until_ms = NOW_MS + ?6, last_op = ?3
 FROM next WHERE jobs.id = next.id
+
+-- name: refuse_early
+-- Jobs bound to the rhythm may be claimed from this time on.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS < ?1
+
+-- name: refuse_late
+-- And before this time; it must follow the transition.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS >= ?1
 
 -- name: refuse_unless_all
 -- It must follow the transition directly.
@@ -284,6 +300,20 @@ DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms) IN (
     CROSS JOIN job_claims AS c ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = k.kind
         AND c.claimed_ms <= NOW_MS - k.rate_ms
     WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.rate IS NOT NULL)
+
+-- name: record_takes
+-- The agent on whose behalf the author has claimed them.
+INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, grant_id, lease_ms)
+SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant', ?4 ->> 'lease_duration_ms'
+FROM THEIR_JOBS WHERE j.last_op = ?3
+ON CONFLICT DO UPDATE SET
+    claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+
+-- name: end_takes
+-- ?3: pairs of a job and its claim token.
+DELETE FROM job_takes WHERE OF_MESH AND (job_id, claim_token) IN (
+    SELECT value ->> 0, value ->> 1 FROM json_each(?3))
 
 -- name: refuse_unknown_routes
 -- An op about routes has come since the author read them.
@@ -486,14 +516,15 @@ WHERE j.scope_id = ?1 AND j.repository_id = ?2
   AND j.state = 'pending' AND j.waits > 0 AND instr(j.manifest, '{"op":') > 0
 
 -- name: next_maintenance
--- When the next lease expires and the next cron is due, and whether any job waits for ops.
+-- When the next lease expires and the next cron is due, whether any job waits for ops, and whether there are rules.
 SELECT (
         SELECT lease_until_ms FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL AND lease_until_ms IS_TIME
         ORDER BY lease_until_ms LIMIT 1) AS expiry_ms,
     (SELECT next_ms FROM job_crons INDEXED BY job_crons_due
         WHERE OF_MESH AND next_ms IS_TIME ORDER BY next_ms LIMIT 1) AS cron_ms,
-    EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops
+    EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops,
+    EXISTS (SELECT 1 FROM job_rules WHERE OF_MESH) AS has_rules
 
 -- name: awaiting_refused
 -- Jobs that wait for an op which was refused, and so never comes: up to ?3 of them.
@@ -524,6 +555,13 @@ ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: taken
+-- A job, and the take that its claim token belongs to.
+SELECT RECORD, (
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
+) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
+
 -- name: beginning_with
 -- Jobs whose id begins with ?3; two are enough to see that it is ambiguous.
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' ORDER BY job_id LIMIT 2
@@ -531,10 +569,23 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' OR
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
 
+-- part: BOUND
+jobs AS w INDEXED BY jobs_bound
+WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.state = 'pending' AND w.binding IS NOT NULL
+
+-- part: BINDINGS
+-- What of the rhythm pending jobs wait for, each once: a hostile row may say anything.
+WITH RECURSIVE b (binding) AS (
+    SELECT min(w.binding) FROM BOUND
+    UNION ALL
+    SELECT (SELECT min(w.binding) FROM BOUND AND w.binding > b.binding) FROM b WHERE b.binding IS NOT NULL
+    LIMIT 64
+) SELECT binding FROM b
+
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
--- the log, and the claims since an entry (?3), up to another (?4).
+-- the log, the claims since an entry (?3), up to another (?4), and what of the rhythm jobs wait for.
 SELECT
     (SELECT json_group_array(CAST(kind AS TEXT)) FROM job_counts
         WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
@@ -545,11 +596,13 @@ SELECT
         FROM job_kinds WHERE OF_MESH) AS rules,
     (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL GROUP BY claimer)) AS places,
+        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
-    (SELECT json_group_array(json_array(id, kind, CONTENTS, CAST(result AS TEXT))) FROM CLAIMS) AS claims
+    (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
+        FROM CLAIMS) AS claims,
+    (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -563,13 +616,17 @@ CROSS JOIN jobs AS j ON j.id IN (READY ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
--- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any.
+-- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any. Of jobs
+-- that are bound to the rhythm, only those with a binding in ?8 that were ready by its time.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
-    READY AND coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
-        NOT IN (SELECT value FROM json_each(?6))
+    READY AND (?6 = '[]' OR coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
+        NOT IN (SELECT value FROM json_each(?6)))
     AND (?7 IS NULL OR iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.policy_root'
         IN (SELECT value FROM json_each(?7)))
+    AND (r.binding IS NULL OR EXISTS (
+        SELECT 1 FROM json_each(?8) AS o
+        WHERE o.value ->> 0 = r.binding AND r.not_before_ms <= o.value ->> 1))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
@@ -586,16 +643,20 @@ SELECT RECORD FROM jobs WHERE id IN FOREMOST IN_TURN
 SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST IN_TURN
 
 -- name: claimable_but
-SELECT CLAIMABLE FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
+SELECT CLAIMABLE, binding FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.
-SELECT RECORD, (
-    SELECT json_array(o.node_id, o.seq, o.kind, o.id) FROM agent_oplog AS o
-    WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = jobs.last_op AND o.accepted = 1
-      AND typeof(o.node_id) = 'text' AND typeof(o.seq) = 'integer' AND typeof(o.kind) = 'text') AS place
-FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
-WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+SELECT j.*, op.node_id, op.seq, op.kind, op.id
+FROM (
+    SELECT RECORD, place
+    FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+    WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
+) AS j
+LEFT JOIN agent_oplog AS op
+    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = j.last_op AND op.accepted = 1
+    AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
+ORDER BY j.place
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.
@@ -637,8 +698,9 @@ WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'Complet
 SELECT job_id FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3)) AND ended_ms IS NULL
 
 -- name: held_by
+-- What a node holds for itself, and not on behalf of an agent.
 SELECT STANDING FROM jobs INDEXED BY jobs_held
-WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3
+WHERE OF_MESH AND lease_until_ms IS NOT NULL AND claimer = ?3 AND NOT IS_TAKEN
 
 -- name: not_held
 -- Of these pairs of id and token, the ones that the node does not hold any more.

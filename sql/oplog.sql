@@ -189,6 +189,13 @@ SELECT ENTRY FROM agent_oplog NOT INDEXED
 WHERE scope_id = ?1 AND repository_id = ?2 AND MATCHING AND id > ?7 AND id <= ?8
 ORDER BY id LIMIT ?9
 
+-- name: accepted_of_kinds
+-- Accepted entries of the kinds ?3 after ?4 and up to ?5, oldest first; a larger payload is in no honest entry.
+SELECT ENTRY FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND id > ?4 AND id <= ?5 AND accepted = 1
+  AND kind IN (SELECT value FROM json_each(?3)) AND length(payload) <= 8388608
+ORDER BY id LIMIT ?6
+
 -- name: effects_before_causes
 -- Accepted ops, of one chain (?3) or of all, that name a cause which was committed later, or is not in the log although
 -- no rollback was recorded; among the entries after ?4 and up to ?5. Ops that waited for others may come first.
@@ -207,6 +214,9 @@ ORDER BY effect.id LIMIT 100
 
 -- name: last_id
 SELECT id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
+
+-- name: last_entry
+SELECT id, op_id FROM agent_oplog NOT INDEXED WHERE scope_id = ?1 AND repository_id = ?2 ORDER BY id DESC LIMIT 1
 
 -- name: chain_page
 -- Chain by chain, each in order: a page from a given position on, of entries committed up to a given one. ?6: the id

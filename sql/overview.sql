@@ -1,7 +1,7 @@
 -- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
 -- ?1: scope, ?2: repository, ?3 to ?11: as in `agents.sql`, ?12: the maximum of rows of each sort, ?13: the lock key of
--- the rhythm's leader. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
+-- the rhythm's leader, ?14: the start of the first bar whose status claims count. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
 -- `agents.sql` replaces the one with its name; its records are in hex, since any text of theirs may be invalid.
 
 -- part: OF_MESH
@@ -12,6 +12,10 @@ scope_id = ?1 AND repository_id = ?2
 -- from agents: NEWEST
 
 -- from tempo_control: INCIDENT
+
+-- from task_status: CLAIM
+
+-- from task_status: RECORD
 
 -- part: NODES
 -- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
@@ -115,6 +119,21 @@ SELECT json_group_array(json_array(
     CAST(created_at AS TEXT)))
 FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?12)
 
+-- part: BAR
+(SELECT max(window_ms) FROM status_claims WHERE OF_MESH AND window_ms BETWEEN ?14 AND ?3)
+
+-- part: BAR_BEFORE
+(SELECT max(window_ms) FROM status_claims WHERE OF_MESH AND window_ms >= ?14 AND window_ms < BAR)
+
+-- part: TASKS
+epoch_ms <= ?3 AND typeof(task_id) = 'text' GROUP BY agent_id, task_id LIMIT ?12
+
+-- part: STATUSES
+-- The last claim of each task in each of the last two bars, by agent and task.
+SELECT json_group_array(hex(RECORD)) FROM (
+    SELECT * FROM (SELECT CLAIM WHERE OF_MESH AND window_ms = BAR AND TASKS)
+    UNION ALL SELECT * FROM (SELECT CLAIM WHERE OF_MESH AND window_ms = BAR_BEFORE AND TASKS)) AS c
+
 -- part: LEADER
 SELECT CAST(holder_node AS TEXT) FROM distributed_locks
 WHERE OF_MESH AND lock_key = ?13 AND request_id <> '' AND expires_at > NOW_ISO
@@ -147,5 +166,6 @@ SELECT NOW_MS AS now_ms,
     (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
     (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH) AS incident,
     (LEADER) AS leader,
+    (STATUSES) AS statuses,
     (REPORT) AS report,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id

@@ -6,7 +6,7 @@
 SELECT m.last_id, j.id, j.job_id, j.ulid, j.kind, j.state, j.priority, j.waits, j.not_before_ms, j.max_attempts,
     j.max_interruptions, j.backoff_ms, j.lease_ms, j.claimer, j.claim_token, j.lease_until_ms, j.attempts, j.failures,
     j.interruptions, j.created_ms, j.started_ms, j.ended_ms, j.exit_code, j.reason, j.output_artifacts, j.retry_of, j.scheduled_by, j.seed,
-    j.last_op, j.manifest, (
+    j.last_op, j.binding, j.manifest, (
         SELECT json_group_array(json_array(d.predecessor, d.awaited)) FROM job_predecessors AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id
     ) AS after
@@ -34,7 +34,7 @@ UPDATE jobs SET
     started_ms = ?3 ->> 'started_ms', ended_ms = ?3 ->> 'ended_ms', exit_code = ?3 ->> 'exit_code',
     reason = ?3 ->> 'reason', output_artifacts = ?3 ->> 'output_artifacts', retry_of = ?3 ->> 'retry_of',
     scheduled_by = ?3 ->> 'scheduled_by', seed = ?3 ->> 'seed', last_op = ?3 ->> 'last_op',
-    manifest = ?3 ->> 'manifest'
+    binding = ?3 ->> 'binding', manifest = ?3 ->> 'manifest'
 WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 ->> 'job_id' AND last_op = ?4 AND waits = ?5
 
 -- name: create
@@ -43,7 +43,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 ->> 'job_id' AND last
 INSERT INTO jobs (
     id, scope_id, repository_id, job_id, ulid, kind, state, priority, waits, not_before_ms, max_attempts,
     max_interruptions, backoff_ms, lease_ms, claimer, claim_token, lease_until_ms, attempts, failures, interruptions,
-    created_ms, started_ms, ended_ms, exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, manifest
+    created_ms, started_ms, ended_ms, exit_code, reason, output_artifacts, retry_of, scheduled_by, seed, last_op, binding,
+    manifest
 )
 SELECT iif(EXISTS (SELECT 1 FROM jobs WHERE id = b.id + 1), (
         SELECT f.id + 1 FROM jobs AS f NOT INDEXED
@@ -55,7 +56,8 @@ SELECT iif(EXISTS (SELECT 1 FROM jobs WHERE id = b.id + 1), (
     ?3 ->> 'claimer', ?3 ->> 'claim_token', ?3 ->> 'lease_until_ms', ?3 ->> 'attempts', ?3 ->> 'failures',
     ?3 ->> 'interruptions', ?3 ->> 'created_ms',
     ?3 ->> 'started_ms', ?3 ->> 'ended_ms', ?3 ->> 'exit_code', ?3 ->> 'reason', ?3 ->> 'output_artifacts',
-    ?3 ->> 'retry_of', ?3 ->> 'scheduled_by', ?3 ->> 'seed', ?3 ->> 'last_op', ?3 ->> 'manifest'
+    ?3 ->> 'retry_of', ?3 ->> 'scheduled_by', ?3 ->> 'seed', ?3 ->> 'last_op', ?3 ->> 'binding',
+    ?3 ->> 'manifest'
 FROM (
     SELECT coalesce(max(id), 0) AS id FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?4
 ) AS b

@@ -314,6 +314,22 @@ class ArtifactMissing(NotKnown):
         self.node_id = node_id
 
 
+class TakenElsewhere(MeshError):
+    """A job was taken through another node, `node_id`: only that one can sign for its claim."""
+
+    code = "taken_elsewhere"
+
+    def __init__(self, message: str, *, node_id: str) -> None:
+        super().__init__(message, hint=f"send the request to {node_id}: only the claiming node can sign")
+        self.node_id = node_id
+
+
+class NotItsAgent(MeshError):
+    """A job was taken by another agent than the acting one."""
+
+    code = "not_its_agent"
+
+
 class JobNotSucceeded(MeshError):
     """A job has no result: it has failed, was aborted, or has not ended."""
 

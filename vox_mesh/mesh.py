@@ -19,6 +19,7 @@ from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
+    from vox_mesh.model.jobs.policy_roots import PolicyRoots
     from vox_mesh.node import MeshNode
     from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.witness import RememberedStore
@@ -81,6 +82,7 @@ class Mesh(MeshServices):
             owner_key=settings.owner_key,
             remembered=lambda: _remembered(settings),
             step_memory=lambda: _step_memory(settings),
+            policy_roots=_policy_roots(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
@@ -113,6 +115,8 @@ class Mesh(MeshServices):
     async def _close_command(self) -> None:
         """Close the services that the command has used."""
         used = vars(self)
+        if "work" in used:
+            await self.work.close()
         if "locks" in used:
             await self.locks.close()
         if "messages" in used:
@@ -146,6 +150,14 @@ def _step_memory(settings: Settings) -> StepMemory | None:
     from vox_mesh.runtime.store_memories import step_memory  # imported late: few commands ask for the owner
 
     return step_memory(settings)
+
+
+def _policy_roots(settings: Settings) -> PolicyRoots | None:
+    if settings.worker_policy_roots is None:
+        return None
+    from vox_mesh.model.jobs.policy_roots import parse_policy_roots  # imported late: few meshes use them
+
+    return parse_policy_roots(settings.worker_policy_roots)
 
 
 def _command_identity(settings: Settings) -> Identity:

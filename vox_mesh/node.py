@@ -98,6 +98,7 @@ class MeshNode(Mesh):
             owner_key=settings.owner_key,
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
+            policy_roots=parse_policy_roots(settings.worker_policy_roots),
         )
         self.presence = presence
         self._monotonic = dependencies.monotonic
@@ -126,7 +127,7 @@ class MeshNode(Mesh):
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, chance=dependencies.chance, tick_s=settings.tick
+            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
         )
         self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
@@ -186,13 +187,16 @@ class MeshNode(Mesh):
             self.clock,
             self._chance,
             EndRecorder(self.rhythm.budgets, self.rhythm.tallies),
+            lambda at_ms: self.rhythm.context.plan.announced_stamp_at(at_ms),
         )
+        limits = WorkerLimits(self.rhythm.parts, self._monotonic)
+        self.rhythm.status.add_source(limits.begin_phrases)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
             store,
             jobs.transitions,
             chooser,
-            reconciler,
+            reconciler.request,
             self.clock,
             node_id,
             self._monotonic,
@@ -208,9 +212,9 @@ class MeshNode(Mesh):
             reconciler=reconciler,
             leases=leases,
             finisher=finisher,
-            limits=WorkerLimits(self.rhythm.parts, self._monotonic),
+            limits=limits,
             policy=open_exec_policy(settings) if settings.worker_exec else None,
-            policy_roots=parse_policy_roots(settings.worker_policy_roots),
+            policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
             chance=self._chance,
         )
@@ -367,6 +371,8 @@ class MeshNode(Mesh):
             if self._rejoining is not None:
                 await asyncio.gather(self._rejoining, return_exceptions=True)
             await self.worker.stop()
+            if "work" in vars(self):  # created at its first use
+                await self.work.close()
             await self.rhythm.close()
             await self.messages.close()
             await self.locks.close()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bench.environment import BenchEnvironment
 from bench.figures import Found
+from bench.lines import git as git_lines
 from bench.lines import growth as growth_lines
 from bench.lines import hostile as hostile_lines
 from bench.lines import inboxes as inbox_lines
@@ -135,6 +136,7 @@ PLANES: Final = (
             Line("job-roster", "questions to a large roster", roster_lines.roster),
             _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
             Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),
+            Line("git-export", "exported to a git repository", git_lines.export),
         ),
     ),
     Plane(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from proof.history import Event
+from vox_mesh import MeshError, run
 
 UP: Final = "up"
 OVER: Final = "over"
@@ -63,6 +65,16 @@ def append_events_to(path: Path) -> Callable[[Event], None]:
 def report(word: str) -> None:
     """Send a signal to the parent process."""
     os.write(sys.stdout.fileno(), word.encode() + b"\n")
+
+
+def run_process(main: Callable[[ProcessSpec], Coroutine[Any, Any, None]]) -> None:
+    """Run a node process until it is ordered to leave, or until the mesh refuses it with a reason."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        run(main(ProcessSpec.from_arguments()))
+    except MeshError as error:
+        print(error.line, file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
 
 
 async def orders() -> AsyncIterator[dict[str, Any]]:

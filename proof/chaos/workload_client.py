@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import random
-import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -31,6 +30,7 @@ from proof.chaos.protocol import (
     append_events_to,
     orders,
     report,
+    run_process,
 )
 from proof.chaos.replicas import watch_replicas
 from proof.chaos.schedule import PACE
@@ -40,7 +40,7 @@ from proof.history import Recorder
 from proof.outside import FolderOutside
 from proof.suite import OPTIONAL_WORKLOADS, WORKLOADS
 from proof.workload import Workload, WorkloadContext
-from vox_mesh import Mesh, MeshError, load_settings, run
+from vox_mesh import Mesh, MeshError, load_settings
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.write import breaker
@@ -197,12 +197,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
 def main() -> None:
     """Run until ordered to leave."""
     os.nice(_NICE)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        run(_open_and_run(ProcessSpec.from_arguments()))
-    except MeshError as error:
-        print(error.line, file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    run_process(_open_and_run)
 
 
 if __name__ == "__main__":

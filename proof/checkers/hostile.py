@@ -197,6 +197,13 @@ def _ends(history: History) -> Iterator[str | int]:
             yield f"{note.who} ran {note.data['job']} again, which had ended"
 
 
+def _outputs(history: History) -> Iterator[str | int]:
+    for note in history.notes("output.given"):
+        yield 1
+        if note.data["forged"]:
+            yield f"{note.who} gave job {note.data['job']} an output that its predecessor did not have"
+
+
 def _crons(history: History) -> Iterator[str | int]:
     for note in history.notes("job.ran"):
         yield 1
@@ -299,6 +306,7 @@ HOSTILE_CHECKS: Final = (
     Check(
         "ends-final", "no job that has ended is run again, though its row and verdicts say otherwise", _ends
     ),
+    Check("outputs-authentic", "no job is given a changed output of its predecessor", _outputs),
     Check("crons-authentic", "no planted cron is fired", _crons),
     Check("owner-authentic", "no planted owner or coordinator is obeyed", _owner),
     Check("routes-authentic", "no planted route is obeyed", _routes),

@@ -17,6 +17,8 @@ from proof.hostile.writer import BAIT
 from vox_mesh.model.base.canonical import canonical, text_id
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.jobs.bundle import base64_of
+from vox_mesh.model.jobs.proof import Output, hash_of
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.model.oplog.chain import COMMANDS, NO_HASH, LogEntry, signed_text
 from vox_mesh.nodes.key_file import new_key as new_private_key
@@ -65,6 +67,8 @@ class Forger:
             "job with an op in a planted chain": self._job_with_planted_chain,
             "changed job": self._changed_job,
             "ended job": self._ended_job,
+            "output named by a row": self._named_output,
+            "stored output": self._stored_output,
             "cron": self._cron,
             "owner": self._owner,
             "route": self._route,
@@ -226,6 +230,27 @@ class Forger:
                 f"ended_ms = NULL, attempts = 0, last_op = ? WHERE {_OF_MESH} AND job_id = ?",
                 *(row["op_id"], *self._mesh, row["job_id"]),
             )
+        return ""
+
+    async def _named_output(self) -> str:
+        """Have the rows of ended jobs name another output."""
+        body = canonical({FORGED: "output"}).encode()
+        output = Output("result", hash_of(body), len(body), "application/json")
+        columns = {"hash": output.hash, "size": output.size, "type": output.type, "body": base64_of(body)}
+        await self._insert("job_artifacts", node_id=self._rng.choice(self._nodes), created_ms=0, **columns)
+        await self._database.run(
+            f"UPDATE jobs SET output_artifacts = ? WHERE {_OF_MESH} AND kind = ? AND state = 'succeeded' "
+            "AND output_artifacts <> '[]'",
+            *(canonical([output.document()]), *self._mesh, BAIT),
+        )
+        return ""
+
+    async def _stored_output(self) -> str:
+        """Put another content in the place of stored outputs, under their hashes."""
+        await self._database.run(
+            f"UPDATE job_artifacts SET body = ? WHERE {_OF_MESH}",
+            *(base64_of(canonical({FORGED: "output"}).encode()), *self._mesh),
+        )
         return ""
 
     async def _cron(self) -> str:

@@ -26,6 +26,9 @@ _TTL_S: Final = 5.0
 _CONCURRENCY: Final = 4
 _PREY_S: Final = 3.0
 """How long a bait waits to be changed by the attacker before it is run."""
+_OUTPUT: Final = "output"
+_AWAITED: Final = "awaited"
+"""In the payloads of a bait with an output, and of its successor: the same number."""
 _DRAIN_S: Final = 60.0
 _BELIEFS_S: Final = 0.5
 _SHOWN: Final = 80
@@ -50,14 +53,28 @@ class GoodWork:
             self._mesh.worker.handles(kind, lease=_TTL_S)(self._handle)
         await self._mesh.worker.start(concurrency=_CONCURRENCY)
 
-    async def _handle(self, context: JobContext) -> None:
+    async def _handle(self, context: JobContext) -> Any:
         payload = context.payload if isinstance(context.payload, dict) else {}
+        if _AWAITED in payload:
+            await self._note_given(context)
         forged = str(payload.get(FORGED, ""))
         if context.job.job_id.startswith(ATTACKER):
             forged = forged or "copied job"
         if FORGED in str(payload) and not forged:
             forged = "changed job"
         self._recorder.note("job.ran", kind=context.job.kind, job=context.job.job_id, forged=forged[:_SHOWN])
+        return payload if _OUTPUT in payload else None
+
+    async def _note_given(self, context: JobContext) -> None:
+        """Note what a successor is given of its predecessor."""
+        try:
+            results = await context.results()
+        except MeshError as error:  # it has found that the output was changed
+            self._recorder.note("stumbled", where="results", error=error.line)
+        else:
+            for result in results.values():
+                is_own = isinstance(result, dict) and result.get(_OUTPUT) == context.payload[_AWAITED]
+                self._recorder.note("output.given", job=context.job.job_id, forged=not is_own)
 
     # --- doing ---------------------------------------------------------------------------------------
 
@@ -102,6 +119,8 @@ class GoodWork:
             await self._mesh.messages.send(BAIT, {"prey": number}, sender=self._own)
             later = datetime.now(UTC) + timedelta(seconds=_PREY_S)
             await self._mesh.jobs.schedule(BAIT, {"prey": number, "by": self._own}, run_at=later)
+            first = await self._mesh.jobs.schedule(BAIT, {_OUTPUT: number, "by": self._own})
+            await self._mesh.jobs.schedule(BAIT, {_AWAITED: number}, after=[first], run_at=later)
 
     @property
     def _own(self) -> str:

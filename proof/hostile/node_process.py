@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import random
-import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -27,13 +26,14 @@ from proof.chaos.protocol import (
     append_events_to,
     orders,
     report,
+    run_process,
 )
 from proof.crashes import CrashHandler
 from proof.history import Recorder
 from proof.hostile.good_work import GoodWork
 from proof.hostile.lag import watch_loop
 from proof.hostile.writer import BAIT, GOOD
-from vox_mesh import Mesh, MeshError, load_settings, run
+from vox_mesh import Mesh, MeshError, load_settings
 from vox_mesh.http.server import NodeServer
 from vox_mesh.node import MeshNode
 
@@ -121,12 +121,7 @@ async def _open_and_run(spec: ProcessSpec) -> None:
 
 def main() -> None:
     """Run until ordered to leave."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        run(_open_and_run(ProcessSpec.from_arguments()))
-    except MeshError as error:
-        print(error.line, file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    run_process(_open_and_run)
 
 
 if __name__ == "__main__":

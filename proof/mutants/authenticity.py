@@ -191,6 +191,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "refused-end-believed",
+        "a successor is given the outputs of a completion that its author's seal says was refused",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._is_accepted",
+                "return entry.accepted == 1 and not await self._trusted_keys.has_changed_verdict(entry)",
+                "return entry.accepted == 1",
+            ),
+        ),
+        ("test_no_refused_completion_that_is_marked_as_accepted_gives_a_successor_its_outputs",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "checkpoint-unsigned",
         "an attempt resumes from a checkpoint that no worker of its job has signed",
         (
@@ -208,7 +221,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a cron is fired though its author did not sign the op",
         (
             Code(
-                "vox_mesh.jobs.cron_ops:CronOps._is_authentic",
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
                 "known = self._verified.get(entry.hash)",
                 "known = True",
             ),
@@ -221,8 +234,8 @@ AUTHENTICITY_PLANTS: Final = (
         "a removed cron is fired when its removal is marked as refused",
         (
             Code(
-                "vox_mesh.jobs.cron_ops:CronOps._counts",
-                "if entry.kind != REMOVE_CRON or",
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._counts",
+                "if entry.kind != self._removal or",
                 "if True or",
             ),
         ),
@@ -234,12 +247,25 @@ AUTHENTICITY_PLANTS: Final = (
         "a genuine cron is fired at the time that its row has, whatever its schedule",
         (
             Code(
-                "vox_mesh.jobs.crons:Crons._due_ms",
+                "vox_mesh.jobs.scheduling.crons:Crons._due_ms",
                 "return latest_ms if is_due else None",
                 "return cron.next_ms",
             ),
         ),
         ("test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "rule-by-a-forged-op",
+        "a rule is fired by an op that its author did not sign",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.rules:Rules._is_genuine",
+                "return await trusted_keys.is_authentic(entry) and",
+                "return",
+            ),
+        ),
+        ("test_no_forged_op_fires_a_rule",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

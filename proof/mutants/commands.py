@@ -1,4 +1,7 @@
-"""Bugs of the command server and of its callers. The tests of attacks find them."""
+"""Bugs of commands: of the command server and its callers, and of joining and starting a server.
+
+The tests of attacks find them.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,32 @@ COMMAND_PLANTS: Final = (
             ),
         ),
         ("test_settings_of_another_mesh_are_not_served",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "join-approves-hidden",
+        "joining a mesh approves settings that a quote in the file .env of the folder hides",
+        (
+            Code(
+                "vox_mesh.settings.env_writer:with_variables",
+                "if _settings_in(text) != {**kept, **values}:",
+                "if False:",
+            ),
+        ),
+        ("test_joining_a_mesh_approves_no_setting_that_the_folder_brought",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "server-without-tokens",
+        "a server is started without a public key, so that it asks for no token",
+        (
+            Code(
+                "vox_mesh.contrib.sqld.launch:_check_key",
+                "if _PUBLIC_KEY not in content:",
+                "if False:",
+            ),
+        ),
+        ("test_no_server_starts_without_the_key_that_its_tokens_are_checked_with",),
         instrument=Instrument.ATTACKS,
     ),
 )

@@ -33,4 +33,17 @@ HOSTILE_PLANTS: Final = (
         ("messages-authentic", "keys-authentic"),
         instrument=Instrument.HOSTILE,
     ),
+    PlantedBug(
+        "changed-output-given",
+        "a stored output is given to a successor whatever its hash",
+        (
+            Code(
+                "vox_mesh.jobs.proof.artifacts:_inline_body",
+                "if body is None or hash_of(body) != content_hash:",
+                "if body is None:",
+            ),
+        ),
+        ("outputs-authentic",),
+        instrument=Instrument.HOSTILE,
+    ),
 )

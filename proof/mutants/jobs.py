@@ -128,6 +128,13 @@ JOB_PLANTS: Final = (
         ("jobs",),
     ),
     PlantedBug(
+        "rule-fired-twice",
+        "a rule is fired by every node that sees the op",
+        (Sql("rules", "advance_and_fire", "position = ?4, last_op", "last_op"),),
+        ("rules-once",),
+        ("rules",),
+    ),
+    PlantedBug(
         "ended-twice",
         "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),

@@ -18,7 +18,7 @@ LOG_PLANTS: Final = (
             ),
         ),
         ("chains-whole",),
-        ("oplog", "jobs"),
+        ("oplog",),
     ),
     PlantedBug(
         "cause-not-named",

@@ -14,6 +14,7 @@ from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
 from proof.mutants.oplog import LOG_PLANTS
 from proof.mutants.reads import READ_PLANTS
+from proof.mutants.rhythm import RHYTHM_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.schema import SCHEMA_PLANTS
 from proof.mutants.store import STORE_PLANTS
@@ -29,6 +30,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        RHYTHM_PLANTS,
         AUTHENTICITY_PLANTS,
         HOSTILE_PLANTS,
         READ_PLANTS,

@@ -12,6 +12,7 @@ from typing import Final
 from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
+from proof.workloads.working import work
 from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
 from vox_mesh.model.jobs.manifest import Manifest
@@ -32,7 +33,6 @@ _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
 _NEEDS: Final = 0.3
-_AT_A_TIME: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Plan:
 
 async def run(context: WorkloadContext) -> None:
     """Work on jobs, and submit more."""
-    await _work(context)
+    await work(context, KINDS, _Handler(context))
     for name in _CRONS:
         await _add_cron(context, name)
     numbers = Numbers(context)
@@ -105,20 +105,6 @@ async def _add_cron(context: WorkloadContext, name: str) -> None:
 # --- working --------------------------------------------------------------------------------------
 
 
-async def _work(context: WorkloadContext) -> None:
-    """Run this node's worker while its process lives."""
-    worker = context.mesh.worker
-    if worker.is_running:
-        return
-    if not worker.kinds:
-        worker.handles(KINDS, lease=context.pace.ttl_s)(_Handler(context))
-    while not worker.is_running:
-        try:
-            await worker.start(concurrency=_AT_A_TIME)
-        except MeshError:
-            await asyncio.sleep(context.pace.tick_s)
-
-
 def attempt_key(job_id: str, claim_token: int) -> str:
     """Return the key of the effect that an attempt at a job has outside of the mesh."""
     return f"job {job_id} attempt {claim_token}"
@@ -164,7 +150,7 @@ class _Handler:
 
 async def drain(context: WorkloadContext) -> None:
     """Let crons catch up and end, and work until all jobs are terminal."""
-    await _work(context)
+    await work(context, KINDS, _Handler(context))
     for name in _CRONS:
         await settling.until(context, partial(_is_cron_gone, context, name))
     await settling.until(context, partial(_is_all_done, context))

@@ -196,19 +196,8 @@ async def test_no_token_makes_the_owner_act(shared_mesh: SharedMesh) -> None:
 
 
 async def test_a_client_that_guesses_tokens_is_slowed_and_no_other(
-    shared_mesh: SharedMesh, monkeypatch: pytest.MonkeyPatch
+    shared_mesh: SharedMesh, pauses: list[float]
 ) -> None:
-    from vox_mesh.http.limits import RefusalBrake
-
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-
-    unslowed = RefusalBrake.__init__
-    monkeypatch.setattr(
-        RefusalBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
-    )
     async with Mesh.open(shared_mesh.settings("ann", token=TOKEN)) as node:
         for guess in range(25):
             answer = await _over_tcp(node, "GET", "/v1/nodes", headers={"Authorization": f"Bearer {guess}"})

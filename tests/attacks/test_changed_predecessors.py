@@ -10,7 +10,8 @@ from tests.support.oplog.tampering import NOTE
 from vox_mesh import JobContext
 from vox_mesh.jobs.worker.attempt import GiveUp
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.jobs.proof import Output, base64_of, hash_of
+from vox_mesh.model.jobs.bundle import base64_of
+from vox_mesh.model.jobs.proof import Output, hash_of
 from vox_mesh.model.jobs.records import COMPLETE, JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key

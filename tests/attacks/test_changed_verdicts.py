@@ -61,8 +61,37 @@ async def test_a_job_whose_end_is_marked_as_refused_is_not_run_again(
         await owner.store.write(owner.oplog.seal_script())
         await other.store.synced()
         await other.jobs.queries.situation(other.jobs.authorship.history)
-        assert other.jobs.authorship.history.ends(row.job_id, 0)
+        assert other.jobs.authorship.history.names(row.job_id)
     hostile.mark_refused(*ENDING)
+    put_back(hostile, row)
+    assert await runs(owner, other) == ["genuine"]
+
+
+async def test_a_worker_that_saw_a_claim_runs_no_job_whose_ops_were_changed_since(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    await other.jobs.queries.situation(other.jobs.authorship.history)
+    row = await end_job(owner, "ended", "completed")
+    await other.store.synced()
+    await other.jobs.queries.situation(other.jobs.authorship.history)
+    hostile.mark_refused("ClaimWork", "StartWork")
+    hostile.run(
+        "UPDATE agent_oplog SET payload = '{}' "
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'CompleteJob'"
+    )
+    put_back(hostile, row)
+    assert await runs(owner, other) == ["genuine"]
+
+
+async def test_a_claim_whose_result_was_changed_hides_no_end(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    row = await end_job(owner, "ended", "completed")
+    hostile.mark_refused("CompleteJob")
+    hostile.run(
+        'UPDATE agent_oplog SET result = \'{"moved":"[]"}\' '
+        "WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'ClaimWork'"
+    )
     put_back(hostile, row)
     assert await runs(owner, other) == ["genuine"]
 

@@ -21,6 +21,7 @@ from tests.support.messages.relaying import (
     letter,
     open_pair,
 )
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
 from tools.homes import FILE, HomeCase
 from tools.sqld import Server
@@ -33,7 +34,6 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 
-_READ: Final = "a-token-for-those-who-only-look"
 _MAX: Final = 64
 _DEEP: Final = 252
 """The levels of the attack: it can be stored, but not encoded inside an answer."""
@@ -70,7 +70,7 @@ def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
 @pytest.fixture
 async def node(shared_mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node with its service."""
-    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ)) as node:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=READ_TOKEN)) as node:
         yield node
 
 
@@ -151,7 +151,7 @@ async def test_a_consumer_receives_the_others_and_attempts_are_not_used_up(node:
     assert await node.messages.queries.counts() == {"acked": 1, "dead": 1}
 
 
-@pytest.mark.parametrize("token", [TOKEN, _READ])
+@pytest.mark.parametrize("token", [TOKEN, READ_TOKEN])
 async def test_lists_show_a_placeholder_for_an_unreadable_message(node: MeshNode, token: str) -> None:
     stored = await _unreadable_messages(node)
     await node.messages.send(AGENT, "hello", sender="coder")
@@ -213,7 +213,7 @@ async def test_a_job_with_an_unreadable_manifest_is_not_run_and_stops_no_other(
     job = await node.jobs.find(bad.job_id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)  # it is not what its author scheduled
     assert node.jobs.authorship.forged >= 1
-    shown = await _ask(node, "GET", f"/v1/jobs/{bad.job_id}", _READ)
+    shown = await _ask(node, "GET", f"/v1/jobs/{bad.job_id}", READ_TOKEN)
     assert shown.is_success, shown.text
 
 
@@ -256,7 +256,7 @@ async def test_an_op_nested_too_deeply_is_refused_and_an_old_one_is_shown_as_tex
         _text(_DEEP),
         done.key,
     )
-    for token in (TOKEN, _READ):
+    for token in (TOKEN, READ_TOKEN):
         answer = await _ask(node, "GET", "/v1/oplog", token, params={"limit": 500})
         assert answer.is_success, answer.text
         (entry,) = [each for each in answer.json()["items"] if each["op_id"] == done.key]

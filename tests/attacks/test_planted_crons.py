@@ -11,8 +11,9 @@ from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.jobs.cron_ops import CronDefinition, adopting
+from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, adopting
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.cron import Cron
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog import roles
@@ -126,7 +127,10 @@ async def test_a_genuine_cron_is_fired_only_at_the_times_of_its_schedule(
     assert await fired(other) == []
     await owner.store.synced()
     now_ms = owner.clock.now_ms
-    assert all(each.next_ms == each.schedule.after(now_ms) for each in await owner.crons.listed())
+    assert all(
+        each.next_ms == Cron(each.expression, each.timezone).after(now_ms)
+        for each in await owner.crons.listed()
+    )
 
 
 async def test_crons_from_before_there_were_ops_are_adopted_once_by_the_owner(

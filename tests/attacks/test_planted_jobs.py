@@ -64,11 +64,17 @@ async def test_a_genuine_job_whose_row_was_changed_is_not_run(
     owner: MeshNode, other: MeshNode, hostile: HostileWriter
 ) -> None:
     jobs = [await owner.jobs.schedule("build", name, priority=3) for name in ("one", "two", "early")]
+    bound = ("bound", "otherwise bound")  # in a phase that is not now, whichever that is
+    now = owner.rhythm.frame().phase
+    phase = "plan" if now == "review" else "review"
+    jobs += [await owner.jobs.schedule("build", name, priority=3, during=phase) for name in bound]
     await owner.jobs.schedule("build", "genuine", priority=0)
     of_job = "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
     hostile.run(f"UPDATE jobs SET manifest = replace(manifest, 'one', 'another') {of_job}", jobs[0].job_id)
     hostile.run(f"UPDATE jobs SET max_attempts = 1000 {of_job}", jobs[1].job_id)
     hostile.run(f"UPDATE jobs SET not_before_ms = 1 {of_job}", jobs[2].job_id)
+    hostile.run(f"UPDATE jobs SET binding = NULL {of_job}", jobs[3].job_id)
+    hostile.run(f"UPDATE jobs SET binding = 'during:{now}' {of_job}", jobs[4].job_id)
     await other.store.synced()
     assert await run_until_done(other, "genuine") == ["genuine"]
 

@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from tests.support.messages.relaying import PATIENCE_S, TOKEN, Wire, address_of, assert_problem, until
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh.http.api import jobs, messages, oplog
@@ -26,7 +27,6 @@ from vox_mesh.node import MeshNode
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import new_key
 
-_READ: Final = "a-token-for-those-who-only-look"
 _NASTY: Final = "*" + "?a" * 120 + "b*"
 _WAITING: Final = 300
 _REBUILDS: Final = 30
@@ -36,7 +36,7 @@ _REBUILDS: Final = 30
 async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
     """A node in a file that serves, with a token that only reads."""
     shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
-    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ)) as node:
+    async with Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=READ_TOKEN)) as node:
         yield node
 
 
@@ -54,7 +54,7 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _request(method: str, path: str, body: Any = None, token: str = _READ) -> bytes:
+def _request(method: str, path: str, body: Any = None, token: str = READ_TOKEN) -> bytes:
     content = b"" if body is None else orjson.dumps(body)
     lines = [f"{method} {path} HTTP/1.1", "Host: node", f"Authorization: Bearer {token}"]
     lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
@@ -118,7 +118,7 @@ async def test_one_read_of_everything_runs_at_a_time_and_tokens_take_turns(
         return await client.get("/v1/jobs/rebuild", headers=_bearer(token))
 
     monkeypatch.setattr(Rebuild, "check", check_at_gate)
-    hostile = [asyncio.create_task(rebuild(_READ)) for _ in range(_REBUILDS)]
+    hostile = [asyncio.create_task(rebuild(READ_TOKEN)) for _ in range(_REBUILDS)]
     await until(lambda: (begun == 1 and sum(each.done() for each in hostile) == _REBUILDS - 5) or most > 1)
     good = asyncio.create_task(rebuild(TOKEN))
     gate.set()
@@ -142,32 +142,19 @@ async def test_a_read_only_token_does_not_take_all_event_streams(node: MeshNode)
             async with asyncio.timeout(PATIENCE_S):
                 return int((await wire.reader.readuntil(b"\r\n")).split()[1])
 
-        statuses.update(await asyncio.gather(*(listen(_READ) for _ in range(70))))
+        statuses.update(await asyncio.gather(*(listen(READ_TOKEN) for _ in range(70))))
         assert statuses[503] > statuses[200] > 0
         assert await listen(TOKEN) == HTTPStatus.OK
 
 
-async def test_a_client_that_repeats_what_is_refused_is_slowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vox_mesh.http.limits import RefusalBrake
-
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-
-    unslowed = RefusalBrake.__init__
-    monkeypatch.setattr(
-        RefusalBrake, "__init__", lambda self: unslowed(self, monotonic=lambda: 0.0, sleep=pause)
-    )
+async def test_a_client_that_repeats_what_is_refused_is_slowed(tmp_path: Path, pauses: list[float]) -> None:
     shared_mesh = SharedMesh(FILE, tmp_path, None, new_key(), has_relay=True)
     async with (
-        Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=_READ, rate_limit=1)) as node,
+        Mesh.open(shared_mesh.settings("ann", token=TOKEN, read_token=READ_TOKEN, rate_limit=1)) as node,
         httpx.AsyncClient(base_url=address_of(node), timeout=PATIENCE_S, trust_env=False) as client,
     ):
         for _ in range(40):
-            answer = await client.get("/v1/kinds", headers=_bearer(_READ))
+            answer = await client.get("/v1/kinds", headers=_bearer(READ_TOKEN))
         assert_problem(answer, 429, "too_many_requests")
         assert len(pauses) >= 10
         assert len({*pauses}) > 1, "they do not all end at once"
@@ -193,9 +180,9 @@ async def test_the_event_loop_goes_on_while_many_paths_are_matched(
 
     counting = asyncio.create_task(count_turns())
     body = {"paths": [f"{'a' * 200}{n}" for n in range(300)], "agent": "reviewer"}
-    checked = await client.post("/v1/locks/check", json=body, headers=_bearer(_READ))
+    checked = await client.post("/v1/locks/check", json=body, headers=_bearer(READ_TOKEN))
     turns_of_check, turns = turns, 0
-    listed = await client.get("/v1/locks", params={"key": f"file:{'a' * 200}"}, headers=_bearer(_READ))
+    listed = await client.get("/v1/locks", params={"key": f"file:{'a' * 200}"}, headers=_bearer(READ_TOKEN))
     counting.cancel()
     assert (checked.json(), listed.json()["items"]) == ([], [])
     assert turns_of_check > len(body["paths"])
@@ -208,7 +195,7 @@ async def test_a_page_is_bounded_by_size_and_pages_have_every_item_once(
     seen: list[str] = []
     query: dict[str, Any] = {"limit": 500}
     while True:
-        answer = await client.get("/v1/jobs", params=query, headers=_bearer(_READ))
+        answer = await client.get("/v1/jobs", params=query, headers=_bearer(READ_TOKEN))
         assert len(answer.content) < 2 * 2**20
         page = answer.json()
         seen += [each["job_id"] for each in page["items"]]
@@ -217,7 +204,7 @@ async def test_a_page_is_bounded_by_size_and_pages_have_every_item_once(
         query["cursor"] = page["next"]
     assert seen == [each.job_id for each in reversed(large)]
     for path in ("/v1/jobs/ready", "/v1/oplog"):
-        answer = await client.get(path, params={"limit": 500}, headers=_bearer(_READ))
+        answer = await client.get(path, params={"limit": 500}, headers=_bearer(READ_TOKEN))
         assert len(answer.content) < 2 * 2**20, path
 
 
@@ -247,7 +234,7 @@ async def test_a_filter_that_matches_little_looks_at_few_rows_for_each_page(
     pages = []
     cursor: dict[str, str] = {}
     while True:
-        answer = await client.get(path, params={**query, **cursor, "limit": 500}, headers=_bearer(_READ))
+        answer = await client.get(path, params={**query, **cursor, "limit": 500}, headers=_bearer(READ_TOKEN))
         pages.append(answer.json())
         if pages[-1]["next"] is None:
             break

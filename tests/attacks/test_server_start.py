@@ -13,6 +13,9 @@ from tests.cli.conftest import VoxCommand
 from tests.deploy.test_server import ScriptedServer
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from tools.install_sqld import binary, extensions
+from tools.sqld import free_port
+from vox_mesh.contrib.sqld.launch import Launch, Listen
+from vox_mesh.errors import BadSettings
 
 as_root: Final = pytest.mark.skipif(not IS_ROOT, reason="only root can act as another user")
 
@@ -35,6 +38,19 @@ def test_who_waits_at_the_admin_port_before_the_server_is_not_sent_its_key() -> 
             server.start()
         with pytest.raises(BlockingIOError):
             thief.accept()
+
+
+@pytest.mark.parametrize("content", [None, "", "-----BEGIN PRIVATE KEY-----\n"])
+def test_no_server_starts_without_the_key_that_its_tokens_are_checked_with(
+    content: str | None, tmp_path: Path
+) -> None:
+    key = tmp_path / "sqld.pub.pem"
+    if content is not None:
+        key.write_text(content)
+    launch = Launch(binary(), extensions(), tmp_path / "data", Listen.parse(f"127.0.0.1:{free_port()}"), key)
+    with pytest.raises(BadSettings, match="public key"):
+        launch.prepare()
+    assert not launch.data.exists()
 
 
 @pytest.mark.parametrize("fault", ["world", pytest.param("owner", marks=as_root)])

@@ -24,6 +24,7 @@ from tests.support.messages.relaying import (
     letter,
     open_pair,
 )
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh import load_settings
@@ -36,7 +37,6 @@ from vox_mesh.node import MeshNode
 from vox_mesh.store import Script, Statement, new_key
 from vox_mesh.store.engines.hrana.ws import WsEngine
 
-_READ: Final = "a-token-for-those-who-only-look"
 _METRICS: Final = "a-token-for-those-who-only-count"
 _SECRET: Final = "hunter2-hunter2-hunter2"
 _HOUR_MS: Final = 3_600_000
@@ -51,7 +51,7 @@ def shared_mesh(tmp_path: Path) -> SharedMesh:
 @pytest.fixture
 async def node(shared_mesh: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node with a token of each kind, and low limits."""
-    tokens = {"token": TOKEN, "read_token": _READ, "metrics_token": _METRICS}
+    tokens = {"token": TOKEN, "read_token": READ_TOKEN, "metrics_token": _METRICS}
     async with Mesh.open(shared_mesh.settings("ann", **tokens, rate_limit=10, open_limit=25)) as node:
         yield node
 
@@ -90,7 +90,7 @@ async def test_a_read_only_token_shows_no_mail_no_variables_and_nothing_to_act_w
         *("/v1/locks", "/v1/messages", f"/v1/messages/{sent.message_uuid}", f"/v1/inbox/{AGENT}"),
         *("/v1/jobs", f"/v1/jobs/{job['job_id']}", "/v1/jobs/ready", "/v1/oplog", "/v1/overview"),
     ):
-        answer = await _ask(node, _READ, "GET", path)
+        answer = await _ask(node, READ_TOKEN, "GET", path)
         assert answer.status_code == HTTPStatus.OK, answer.text
         assert _SECRET not in answer.text, path
         assert str(claimed.claim_owner) not in answer.text, path
@@ -107,12 +107,12 @@ async def test_a_read_only_token_shows_no_mail_no_variables_and_nothing_to_act_w
 
 @pytest.mark.parametrize("path", ["/v1/oplog/export", "/v1/jobs/abcdef/bundle", "/v1/jobs/abcdef/logs"])
 async def test_what_cannot_be_redacted_is_not_for_a_read_only_token(node: MeshNode, path: str) -> None:
-    assert_problem(await _ask(node, _READ, "GET", path), HTTPStatus.FORBIDDEN, "read_only")
+    assert_problem(await _ask(node, READ_TOKEN, "GET", path), HTTPStatus.FORBIDDEN, "read_only")
 
 
 async def test_the_event_stream_of_a_read_only_token_is_redacted(node: MeshNode) -> None:
     lock = await node.locks.acquire("task:1", agent="coder")
-    headers = {"Authorization": f"Bearer {_READ}"}
+    headers = {"Authorization": f"Bearer {READ_TOKEN}"}
     async with (
         httpx.AsyncClient(base_url=address_of(node), timeout=PATIENCE_S, trust_env=False) as client,
         client.stream("GET", "/v1/events?topics=locks", headers=headers) as answer,
@@ -151,7 +151,7 @@ async def test_a_token_cannot_flood_the_mesh_with_jobs(node: MeshNode) -> None:
     for answer in refused:
         assert answer.json()["code"] in ("too_many_requests", "too_many_open")
         assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
-    assert (await _ask(node, _READ, "GET", "/v1/nodes")).status_code == HTTPStatus.OK, "others go on"
+    assert (await _ask(node, READ_TOKEN, "GET", "/v1/nodes")).status_code == HTTPStatus.OK, "others go on"
 
 
 async def test_open_items_have_an_end(shared_mesh: SharedMesh) -> None:

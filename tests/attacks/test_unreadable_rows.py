@@ -212,12 +212,12 @@ async def test_planted_counters_and_ids_in_front_of_the_queue_stop_no_other_job(
         done.set()
 
     for column, value in _UNCLAIMABLE.items():
-        await _plant_jobs(node, 200, {column.strip(): value})
+        await _plant_jobs(node, 60, {column.strip(): value})
     job = await node.jobs.schedule(_KIND)
     async with asyncio.timeout(_PATIENCE_S), node.worker.running():
         await node.jobs.wait(job.job_id)
     assert (await node.store.read(_REASONS, node.store.mesh_id, fresh=True))[0].as_dict() == {
-        "jobs": 200 * len(_UNCLAIMABLE),
+        "jobs": 60 * len(_UNCLAIMABLE),
         "state": "failed",
         "reason": "unreadable: a column of its row holds a value that no node writes",
     }

@@ -73,6 +73,17 @@ def test_worktrees_and_subfolders_share_one_mesh_and_a_clone_has_none(
     assert git(main, "status", "--porcelain") == ""
 
 
+def test_init_says_in_two_lines_what_it_made_and_what_to_do_next(tmp_path: Path) -> None:
+    vox = commands(tmp_path / "work")
+    made = vox("init")
+    home, database = tmp_path / "work/.vox", ".vox/cache/db/local.db"
+    assert made.out == f"created mesh {home} (database {database})\n"
+    assert (made.err.count("\n"), "next: `vox-mesh lock acquire" in made.err) == (1, True)
+    assert vox("init").out == f"checked mesh {home} (database {database})\n"
+    shown = {line.split()[0] for line in vox("init", "-v").out.splitlines()}
+    assert shown == vox("init", "--json").document.keys()
+
+
 def test_commands_name_the_mesh_the_sources_and_a_second_mesh(repository: Repository, tmp_path: Path) -> None:
     git(repository.folder, "worktree", "add", "-q", str(tmp_path / "linked"))
     vox = commands(repository.folder / "src", VOX_AGENT_ID="ada")

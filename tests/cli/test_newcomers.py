@@ -159,6 +159,15 @@ MISTAKES: Final = {
         typed("job schedule echo hi"), 2, ("must follow `--`, such as `-- make test`", "schedule --help")
     ),
     "unknown command": Mistake(typed("lokc list"), 2, ("did you mean `vox-mesh lock`?",)),
+    "command of another program": Mistake(
+        typed("job run -- make"), 2, ("did you mean `vox-mesh job schedule --wait -- COMMAND`?",)
+    ),
+    "misspelt subcommand": Mistake(
+        typed("lock aquire task:a"), 2, ("did you mean `vox-mesh lock acquire`?",)
+    ),
+    "to before the recipient": Mistake(
+        typed("send to bob well done"), 2, ("did you mean `vox-mesh send bob 'well done'`?",)
+    ),
     "missing file": Mistake(
         typed("job schedule --file none.yaml"), 2, ("none.yaml can't be read: No such file",)
     ),

@@ -82,6 +82,8 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_rhythm_degraded": set(),
     "vox_rhythm_windows_missing_total": set(),
     "vox_status_claims_live": set(),
+    "vox_status_claims_total": set(),
+    "vox_bar_report_latency_seconds": set(),
     "vox_promises_total": {"verdict"},
     "vox_overruns_total": set(),
     "vox_kpi": {"name"},

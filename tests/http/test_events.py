@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import MovableClock, player
 from vox_mesh.http import admission, events
@@ -22,7 +23,6 @@ from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Script, Statement
 
-READ_TOKEN: Final = "a-token-for-those-who-look"
 _PATIENCE_S: Final = 30.0
 
 
@@ -249,3 +249,28 @@ async def test_agents_that_come_and_go_are_named(node: MeshNode) -> None:
         assert (came.data["agent_id"], came.data["state"]) == ("ann", "alive")
         await node.store.write(Script(Statement("DELETE FROM agent_presence")))
         assert (await listener.next("agent_gone")).data["agent_id"] == "ann"
+
+
+async def test_each_status_that_changes_is_an_event_and_a_repeated_one_is_none(node: MeshNode) -> None:
+    status = node.rhythm.status
+    status.claim("ada", "read", "executing")
+    await status.flush()
+    async with _listening(node, topics="status") as listener:
+        (known,) = (await listener.next("reset")).data["status"]
+        assert (known["agent_id"], known["state"], known["phase"]) == ("ada", "executing", "work")
+        await node.store.write(Script(Statement("UPDATE status_claims SET beat_index = 1 + beat_index % 8")))
+        status.claim("bob", "write", "waiting", wait_for=["hmmm://thread/x"], notes="\x1b[2J\ndata: 1")
+        await status.flush()
+        came = await listener.next()
+        assert (came.name, came.data["agent_id"], came.data["wait_for"]) == (
+            *("status", "bob"),
+            ["hmmm://thread/x"],
+        )
+        assert came.data["notes"] == "\x1b[2J\ndata: 1"
+        status.claim("ada", "read", "done")
+        await status.flush()
+        came = await listener.next()
+        assert (came.name, came.data["agent_id"], came.data["state"]) == ("status", "ada", "done")
+        await node.store.write(Script(Statement("DELETE FROM status_claims WHERE agent_id = 'bob'")))
+        gone = await listener.next()
+        assert (gone.name, gone.data["agent_id"], gone.data["task_id"]) == ("status_gone", "bob", "write")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Final
 
 import httpx
 import pytest
 
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem
+from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.health import LIVE, READY
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.node import MeshNode
 
-_READ_TOKEN: Final = "a-token-for-those-who-look"
-
 
 @pytest.fixture
 async def node(village: SharedMesh) -> AsyncIterator[MeshNode]:
     """A node that serves."""
-    async with Mesh.open(village.settings("ann", token=TOKEN, read_token=_READ_TOKEN)) as node:
+    async with Mesh.open(village.settings("ann", token=TOKEN, read_token=READ_TOKEN)) as node:
         yield node
 
 
@@ -41,7 +39,7 @@ async def test_a_node_that_goes_by_the_median_is_ready_and_says_so(
     node: MeshNode, client: httpx.AsyncClient
 ) -> None:
     node.rhythm.pulse.source = TempoSource.MEDIAN
-    answer = await client.get(READY, params={"verbose": ""}, headers=_bearer(_READ_TOKEN))
+    answer = await client.get(READY, params={"verbose": ""}, headers=_bearer(READ_TOKEN))
     (tempo,) = [each for each in answer.json()["checks"] if each["name"] == "tempo"]
     assert (answer.status_code, tempo["ok"]) == (HTTPStatus.OK, True)
     assert "the median" in tempo["detail"]
@@ -61,7 +59,7 @@ async def test_anyone_is_notified_whether_it_lives_and_is_ready_and_nothing_else
 
 async def test_why_is_reported_to_anyone_who_may_read(client: httpx.AsyncClient, node: MeshNode) -> None:
     asked = {"verbose": ""}
-    for token in (TOKEN, _READ_TOKEN):
+    for token in (TOKEN, READ_TOKEN):
         answer = await client.get(READY, params=asked, headers=_bearer(token))
         assert answer.status_code == HTTPStatus.OK
         document = answer.json()

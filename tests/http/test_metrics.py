@@ -352,7 +352,10 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
         await ann.say(agent, "write", "executing", overran=True)
     hand.now_ms += BAR_MS + 2 * BEAT_MS
     await ann.bar_reporter.roll_up_due()
+    assert (ann.bar_reporter.latency.count, ann.bar_reporter.latency.sum) == (1, 2 * BEAT_MS / 1_000)
+    rhythm.bar_reporter.latency.observe(0.3)
     rhythm.status.claim("ada", "more", "planning")
+    await rhythm.status.flush()
     plan = rhythm.context.plan
     source, bars = ReportSource(plan.timeline, plan.head), Window(0, 5 * BAR_MS)
     rhythm.bar_reporter.totals.add(BarReport.of_bars(source, bars, is_missing=True), None)
@@ -366,7 +369,9 @@ async def test_the_rhythm_tells_of_its_last_bar_and_what_was_spent(node: MeshNod
     assert after.get("vox_bar_utilisation_ratio", resource="gpu") is None
     assert {name for (name,), value in after.all("vox_rhythm_alarm").items() if value} == {"overrun_rate"}
     assert after.get("vox_budget_spent_ratio", subject="agent:ada") == 0.75
-    assert after.get("vox_status_claims_live") == 1
+    assert after.get("vox_status_claims_live") == after.get("vox_status_claims_total") == 1
+    assert after.get("vox_bar_report_latency_seconds_bucket", le="0.25") == 0
+    assert after.get("vox_bar_report_latency_seconds_count") == 1
     assert after.get("vox_rhythm_windows_missing_total") == 5
     assert after.all("vox_promises_total").keys() == {(name,) for name in PROMISES}
     assert ann.bar_reporter.totals.overruns == 2

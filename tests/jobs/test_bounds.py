@@ -32,7 +32,12 @@ from vox_mesh.node import MeshNode
 _POLICY: Final = "cluster_id: quick\ninitial_bpm: 600\nbar_len_beats: 8\n"
 _RATES: Final = "role_rate_bu: {default: 1, exec: 10}\ncpu_sec: 100\ngpu_sec: {A100: 5}\n"
 _BEAT_MS: Final = 100
-_SCORE: Final = {"bar_len": 4, "phases": {"plan": 1, "work": 2, "review": 1}, "retry": {"max_phrases": 2}}
+_SCORE: Final = {
+    "bar_len": 4,
+    "phases": {"plan": 1, "work": 2, "review": 1},
+    "retry": {"max_phrases": 2},
+    "start": "now",
+}
 _ONCE: Final = _SCORE | {"escalation": {"on_overrun": ["checkpoint"]}}
 _FOR_EVER: Final = ("/bin/sh", "-c", "echo begun; while :; do sleep 60; done")
 _ENDS: Final = """

@@ -10,7 +10,8 @@ import pytest
 from tests.support.jobs.job_desks import ControlledHandler, ended, scheduled
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
-from vox_mesh.jobs.worker.claim_loop import NOW, ClaimLoop, NextLook
+from vox_mesh.jobs.worker.claim_loop import ClaimLoop
+from vox_mesh.jobs.worker.claim_round import NOW, NextLook
 from vox_mesh.node import MeshNode
 
 _BACKOFFS: Final = ("_error_backoff", "_race_backoff")
@@ -62,7 +63,7 @@ async def test_lost_races_back_off_until_a_claim_succeeds(
         return []
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._claimer, "claim", lost)
+        patch.setattr(local.worker._claimer, "claim", lost)
         delays = [(await loop.run_once()).delay_s for _ in range(8)]
     assert delays == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     assert await loop.run_once() == NOW

@@ -18,8 +18,8 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
-from vox_mesh.jobs.cron_ops import adding, adopting, removing
-from vox_mesh.jobs.crons import FIRED, CronJob, Crons
+from vox_mesh.jobs.scheduling.cron_ops import adding, adopting, removing
+from vox_mesh.jobs.scheduling.crons import FIRED, CronJob, Crons
 from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import SCHEDULE, Job
@@ -47,7 +47,7 @@ def times(expression: str, timezone: str, start: str, count: int) -> list[str]:
 
 def crons_of(mesh: Mesh) -> Crons:
     """The crons as a node has them."""
-    return Crons(mesh.store, mesh.jobs, mesh.clock)
+    return Crons(mesh.store, mesh.jobs, mesh.clock, lambda: mesh.rhythm)
 
 
 async def adopt(owner: Mesh, name: str) -> CronJob:
@@ -60,7 +60,7 @@ async def adopt(owner: Mesh, name: str) -> CronJob:
 async def come(owner: Mesh, name: str, late_ms: int = 0) -> int:
     """Have the latest time of a cron come, and perhaps others before it; return the latest."""
     cron = await adopt(owner, name)
-    due_ms = cron.schedule.latest(await owner.nodes.now_ms())
+    due_ms = Cron(cron.expression, cron.timezone).latest(await owner.nodes.now_ms())
     sql = "UPDATE job_crons SET next_ms = ?3 WHERE scope_id = ?1 AND repository_id = ?2 AND name = ?4"
     await write(owner, sql, due_ms - late_ms, name)
     await owner.store.synced()
@@ -246,7 +246,7 @@ async def test_a_cron_that_is_due_schedules_its_job(any_node: MeshNode) -> None:
     assert (job.backoff_ms, job.lease_ms) == (2_000, 30_000)
     cron = await the_cron(any_node)
     assert (cron.last_ms, cron.last_job) == (due_ms, job.job_id)
-    assert cron.next_ms == cron.schedule.after(due_ms)
+    assert cron.next_ms == Cron(cron.expression, cron.timezone).after(due_ms)
 
 
 async def test_times_that_no_one_fired_are_fired_once_as_the_latest(node: MeshNode) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.support.jobs.job_desks import ControlledHandler, ended, scheduled
 from tests.support.running.lengths import SOAK
 from tests.support.running.repositories import Repository, new_repository
+from tests.support.running.schemas import assert_fits, is_valid
 from tools.homes import FILE
 from vox_mesh import JobContext, Mesh, Script, Statement
 from vox_mesh.jobs.git.exporter import ExportReport
@@ -31,9 +32,12 @@ _NAMES: Final = "refs/gatos/jobs/"
 
 
 @asynccontextmanager
-async def mesh(folder: Path, scope: str, name: str = "worker") -> AsyncIterator[MeshNode]:
+async def mesh(
+    folder: Path, scope: str, name: str = "worker", tempo_policy: Path | None = None
+) -> AsyncIterator[MeshNode]:
     """A node of a mesh. In every mesh in which it takes part it has the same key."""
-    settings = FILE.settings(folder, None, scope_id=scope, node_id=name, tick="1h")
+    given = {"scope_id": scope, "node_id": name, "tick": "1h", "tempo_policy": tempo_policy}
+    settings = FILE.settings(folder, None, **given)
     async with Mesh.open(settings) as node:
 
         @node.worker.handles("double")
@@ -94,6 +98,31 @@ async def test_plain_git_shows_a_job_its_claim_and_its_proof(node: MeshNode, rep
     manifest = json.loads(repository.git("show", f"{names[1]}:job.yaml"))
     assert Manifest.of(**manifest).content_id == job_id
     assert "error" not in repository.tried("fsck", "--full", "--strict").stderr
+
+
+async def test_a_proof_has_the_bar_and_beat_of_its_end_once_a_tempo_was_announced(
+    tmp_path: Path, repository: Repository
+) -> None:
+    tempo = tmp_path / "tempo.yaml"
+    tempo.write_text("{cluster_id: east, initial_bpm: 60, bar_len_beats: 4}")
+    async with mesh(tmp_path, "first", tempo_policy=tempo) as node:
+        (before,) = await done(node, 1)
+        await node.rhythm.policies.settle()  # as the leader does
+        (second,) = await ended(node, *await scheduled(node, 1, "double"))
+        after = second.job_id
+        await exported(node, repository)
+        for job_id in (before, after):
+            assert (await verify_proof(node, job_id)).faults == []
+        plan = node.rhythm.context.plan
+    read = (repository.git("show", f"{_NAMES}{each}/result:proof.json") for each in (before, after))
+    unstamped, stamped = (json.loads(text)["envelope"] for text in read)
+    assert stamped.keys() - unstamped.keys() == {"window", "beat_index"}
+    finished_ms = round(datetime.fromisoformat(stamped["finished_at"]).timestamp() * 1_000)
+    assert (stamped["window"], stamped["beat_index"]) == plan.stamp_at(finished_ms)
+    assert_fits("proof_of_execution_envelope", stamped)
+    assert not is_valid("proof_of_execution_envelope", {**unstamped, "window": stamped["window"]})
+    found = repository.git("log", "--all", "--format=%s", f"--grep=^Window: {stamped['window']}$")
+    assert found == f"Result of job {after[:12]}: succeeded\n"
 
 
 async def test_jobs_that_are_exported_twice_have_the_same_refs(
@@ -261,7 +290,7 @@ async def test_a_job_that_has_another_end_here_keeps_it(
 
 
 async def test_concurrent_writers_lose_no_ref(node: MeshNode, repository: Repository) -> None:
-    ids = await done(node, 20)
+    ids = await done(node, 30)  # whose refs are packed
     target = await GitRepository.open(repository.folder)
     commit = repository.git("commit-tree", repository.git("write-tree").strip(), "-m", "x").strip()
     others = [f"{_NAMES}{number:064x}/manifest" for number in range(20)]

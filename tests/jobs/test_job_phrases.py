@@ -90,6 +90,13 @@ async def phrases_in_log(node: MeshNode) -> list[dict[str, Any]]:
     return [{**item["phrase"], "job": item["job_id"]} for item in items if "phrase" in item]
 
 
+async def beats_in_log(node: MeshNode, kind: str) -> list[int]:
+    """Return the beats of the ops of a kind about jobs, counted from the first one of all."""
+    sql = "SELECT payload FROM agent_oplog WHERE kind = ?1 AND accepted = 1 ORDER BY id"
+    payloads = [orjson.loads(row["payload"]) for row in await node.store.read(sql, (kind,), fresh=True)]
+    return [(each["at_ms"] - START_MS) // _BEAT_MS for each in payloads]
+
+
 async def all_reports(node: MeshNode) -> list[BarReport]:
     """Return all reports, the earliest first."""
     return (await node.rhythm.bar_reporter.reports(1_000, fresh=True))[::-1]
@@ -128,9 +135,9 @@ async def test_claims_reports_and_costs_of_a_job_that_was_taken_over_agree_with_
     assert await first.next() == "work"
     await beats(nodes, 2)
     await killed(nodes, "a")
-    while not await is_claimable(nodes, two, job):
-        await beats(nodes, 1)
     await two.worker.start()
+    while not await is_claimable(nodes, two, job) or beat_of(nodes) % 8:
+        await beats(nodes, 1)
     resumed = beat_of(nodes)
     for phase, count in (("plan", 1), ("work", 3), ("review", 1)):
         assert await second.next() == phase
@@ -148,6 +155,13 @@ async def test_claims_reports_and_costs_of_a_job_that_was_taken_over_agree_with_
     (end,) = await phrases_in_log(two)
     assert (end["outcome"], end["job"], end["agent"]) == ("done", job.job_id, "b")
     assert end["beats"] == {"plan": 1.0, "work": 3.0, "review": 1.0}
+    assert await beats_in_log(two, "StartWork") == [began, resumed]
+    assert [beat % 8 for beat in (began, resumed)] == [0, 0]  # both attempts begin with a bar
+    assert await beats_in_log(two, "CompleteJob") == [resumed + sum(end["beats"].values())]
+    (lost,) = await two.store.read("SELECT * FROM phrase_ends WHERE agent_id = 'a'", fresh=True)
+    (expired,) = await beats_in_log(two, "ExpireWork")
+    assert began + 3 <= (lost["ended_ms"] - START_MS) / _BEAT_MS <= expired < resumed
+    assert (lost["outcome"], lost["began_ms"]) == ("failed", START_MS + began * _BEAT_MS)
     reports = await all_reports(two)
     assert sum(report.deliverables for report in reports) == 1
     assert sum(sum(report.beats.values()) for report in reports) == 3 + len(states)

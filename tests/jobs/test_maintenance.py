@@ -26,16 +26,18 @@ from tests.support.oplog.authoring import NOTE, RestartableNodes, assert_sound, 
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, Statement, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
-from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.scheduling.crons import Crons
+from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ABORT, EXPIRE
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.oplog.op_kinds import OpKinds
 from vox_mesh.store import new_key
 
 _PATIENCE_S = 30.0
@@ -45,8 +47,11 @@ ALL_OF_THEM = re.compile(r"SCAN (jobs|j|d|o)\b")
 
 def keeper_of(node: MeshNode, tick_s: float = _NEVER_S, chance: float = 0.0) -> JobMaintenance:
     """The keeper that a node runs."""
-    crons = Crons(node.store, node.jobs, node.clock)
-    return JobMaintenance(node.store, node.clock, node.jobs, crons, chance=lambda: chance, tick_s=tick_s)
+    crons = Crons(node.store, node.jobs, node.clock, lambda: node.rhythm)
+    rules = Rules(node.store, node.jobs, node.clock, OpKinds())
+    return JobMaintenance(
+        node.store, node.clock, node.jobs, crons, rules, chance=lambda: chance, tick_s=tick_s
+    )
 
 
 async def keep(node: MeshNode) -> None:

@@ -20,9 +20,10 @@ from vox_mesh.errors import ExportRefused
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, hash_of, signed_text
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import temporary_identity
-from vox_mesh.oplog.export import record_of, verify_export
+from vox_mesh.oplog.export import export_log, record_of, verify_export
 from vox_mesh.store.script import new_key
 
 
@@ -64,6 +65,19 @@ def test_payload_and_dependencies_are_json_values(log: Path) -> None:
     assert len(notes[4]["causal_deps"]) == 1
     refused = next(entry for entry in entries if entry["kind"] == "derived")
     assert (refused["accepted"], refused["reason"]) == (False, "not_the_coordinator")
+
+
+async def test_an_export_may_have_its_bar_and_beat_in_the_header(anchored: MeshNode, tmp_path: Path) -> None:
+    path, stamp = tmp_path / "log.jsonl", BeatStamp("220fedd8286923ef", 3)
+    await export_log(anchored.oplog, *anchored.store.mesh_id, path, stamp)
+    verified = verify_export(path)
+    assert verified.header.stamp == stamp
+    assert all(chain.problem is None for chain in verified.chains)
+    line, _, rest = path.read_bytes().partition(b"\n")
+    for old, new in ((b":3}", b":0}"), (b'"220f', b'"220F'), (b',"beat_index":3}', b"}")):
+        path.write_bytes(line.replace(old, new) + b"\n" + rest)
+        with pytest.raises(ExportRefused, match="the header is not written as an export writes it"):
+            verify_export(path)
 
 
 async def test_an_export_never_overwrites(anchored: MeshNode, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_a_loop_that_computes_is_found_and_one_that_the_machine_delays_is_not() 
         ("messages-authentic", "message.received", {"forged": "message without a signature"}),
         ("keys-authentic", "message.received", {"forged": "message with a planted key"}),
         ("jobs-authentic", "job.ran", {"forged": "job without an op"}),
+        ("outputs-authentic", "output.given", {"job": "j", "forged": True}),
         ("crons-authentic", "job.ran", {"forged": "cron"}),
         ("owner-authentic", "believed", {"owner": "evil", "coordinator": None, "routes": {}}),
         ("routes-authentic", "believed", {"owner": "ann", "coordinator": None, "routes": {"build": "evil"}}),

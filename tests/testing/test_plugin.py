@@ -12,7 +12,10 @@ import vox_mesh.testing.harness  # noqa: F401 - loaded once: in-process runs for
 
 pytest_plugins = ["pytester"]
 
-_OPTIONS: Final = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis", "-p", "no:randomly")
+_OPTIONS: Final = (
+    *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis", "-p", "no:randomly"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins that this process has loaded
+)
 _HEAVY: Final = ("pydantic", "cryptography", "aiohttp", "httpx", "sqlite3", "orjson", "tenacity", "asyncio")
 
 _PLAIN: Final = """

@@ -52,6 +52,7 @@ _COMMANDS: Final = {
     "rhythm": "vox_mesh.cli.rhythm.rhythm:rhythm",
     "roles": "vox_mesh.cli.node.roles:roles",
     "route": "vox_mesh.cli.node.roles:route",
+    "rule": "vox_mesh.cli.jobs.rules:rule",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "server": "vox_mesh.cli.database.server:server",
@@ -82,14 +83,6 @@ class _Commands(output.CommandGroup):
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Return the names and summaries from the generated table."""
         return [(name, SUMMARIES[name]) for name in _COMMANDS]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; a name that there is not is answered with the nearest one."""
-        if not (args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing):
-            raise click.UsageError(f"no such command '{args[0]}'{_suggestion(args[0])}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in sections."""
@@ -169,13 +162,6 @@ def _is_of_output(error: OSError) -> bool:
 def _drop_output() -> None:
     """Discard the rest of the output: Python would report the same error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _suggestion(name: str) -> str:
-    from difflib import get_close_matches  # imported late: only a typo needs it
-
-    near = get_close_matches(name.lower(), _COMMANDS, 1)
-    return f": did you mean `{NAME} {near[0]}`?" if near else ""
 
 
 def _usage(error: click.ClickException) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vox_mesh.cli.database.db import init_database
 from vox_mesh.cli.support.mesh_report import warn_of_other_meshes
-from vox_mesh.cli.support.output import json_option, show_one
+from vox_mesh.cli.support.output import Record, details_option, json_option, show_done
 from vox_mesh.cli.support.recovery_keys import KEY_FILE, can_show, new_recovery_key
 from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import BadSettings
@@ -25,14 +25,22 @@ from vox_mesh.settings.origins import mesh_origin, setting_origins
 from vox_mesh.store.files import load_or_create
 from vox_mesh.store.script import Outcome
 
+_NEXT: Final = (
+    "next: `vox-mesh lock acquire file:PATH --agent NAME` locks a file, `vox-mesh up` runs a node, "
+    "`vox-mesh doctor` checks everything"
+)
+
 
 @click.command()
 @click.option("--here", is_flag=True, help="Create it in the current folder, even inside another mesh.")
 @click.option("--user", "for_user", is_flag=True, help="Create the mesh for folders outside repositories.")
 @click.option("--recovery-key-file", "key_file", type=KEY_FILE, help="New file for the recovery key.")
 @click.option("--no-recovery-key", "is_keyless", is_flag=True, help="Make no recovery key.")
+@details_option
 @json_option
-def init(here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, as_json: bool) -> None:
+def init(
+    here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, verbose: bool, as_json: bool
+) -> None:
     """Create the mesh of this repository or folder.
 
     In a git repository it is next to the common git directory, so that all worktrees and subfolders share it;
@@ -54,9 +62,11 @@ def init(here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, as
     home, place = _choose(given, here=here, for_user=for_user)
     chosen: dict[str, Any] = {} if home is None else {"home_dir": home}
     settings = load_settings(enabled=True, **chosen)
-    record = asyncio.run(_make(settings))
-    mesh = {"mesh": str(settings.home_dir.absolute()), "mesh_from": place}
-    show_one({**mesh, **record}, as_json=as_json)
+    made = asyncio.run(_make(settings))
+    record = {"mesh": str(settings.home_dir.absolute()), "mesh_from": place, **made}
+    show_done(record, _summary(record), as_json=as_json, verbose=verbose)
+    if not as_json:
+        click.echo(_NEXT, err=True)
     if not is_keyless and (key_file is not None or can_show(as_json=as_json)):
         _own(settings, key_file, as_json=as_json)
     origin = setting_origins(given).get("VOX_MESH_ENABLED")
@@ -65,6 +75,11 @@ def init(here: bool, for_user: bool, key_file: Path | None, is_keyless: bool, as
     warn_of_other_meshes(settings)
     if (fault := foreign_home_fault(settings)) is not None:
         click.echo(f"warning: {fault.line}", err=True)
+
+
+def _summary(record: Record) -> str:
+    """Return the line about the mesh."""
+    return f"{record['done']} mesh {record['mesh']} (database {record['address']})"
 
 
 def _choose(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None, str]:

@@ -35,7 +35,7 @@ class Scope(StrEnum):
     """To read metrics and the reasons of health checks."""
 
 
-class Grant(NamedTuple):
+class Credential(NamedTuple):
     """The credential of a request, and what it allows."""
 
     name: str
@@ -49,15 +49,15 @@ class Grant(NamedTuple):
         return Scope.WRITE not in self.scopes
 
 
-_LOCAL: Final = Grant("local user", frozenset(Scope))
-_TOKEN: Final = Grant("token", frozenset(Scope))
-_READ_TOKEN: Final = Grant(
+_LOCAL: Final = Credential("local user", frozenset(Scope))
+_TOKEN: Final = Credential("token", frozenset(Scope))
+_READ_TOKEN: Final = Credential(
     "read token", frozenset({Scope.READ, Scope.METRICS}), ("read_only", "token is read-only")
 )
-_METRICS_TOKEN: Final = Grant(
+_METRICS_TOKEN: Final = Credential(
     "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
 )
-_RELAY_KEY: Final = Grant(
+_RELAY_KEY: Final = Credential(
     "relay key",
     frozenset({Scope.RELAY}),
     ("relay_only", "relay key can deliver messages and read artifacts only"),
@@ -75,20 +75,20 @@ class Access:
         metrics_token: str | None = None,
     ) -> None:
         known = ((token, _TOKEN), (read_token, _READ_TOKEN), (metrics_token, _METRICS_TOKEN))
-        self._tokens = [(text.encode(), grant) for text, grant in known if text is not None]
+        self._tokens = [(text.encode(), credential) for text, credential in known if text is not None]
         self._relay_keys = relay_keys
         self._log_throttled = ThrottledLogger(_log)
 
-    def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> Grant:
-        """Return the grant of a request, or raise 401 or 403 unless it has this permission."""
-        grant = self._authenticate(request)
-        if scope not in grant.scopes:
-            code, detail = grant.refusal
+    def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
+        """Return the credential of a request, or raise 401 or 403 unless it has this permission."""
+        credential = self._authenticate(request)
+        if scope not in credential.scopes:
+            code, detail = credential.refusal
             raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
-        return grant
+        return credential
 
-    def _authenticate(self, request: web.Request) -> Grant:
-        """Return the grant of a request. Tokens are compared in constant time."""
+    def _authenticate(self, request: web.Request) -> Credential:
+        """Return the credential of a request. Tokens are compared in constant time."""
         header = request.headers.get("Authorization")
         if header is None and is_own_user(request):
             _refuse_forwarded(request)
@@ -96,9 +96,9 @@ class Access:
         header = header or ""
         is_bearer = header[: len(_BEARER)].lower() == _BEARER
         given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
-        grants = [grant for token, grant in self._tokens if hmac.compare_digest(given, token)]
-        if grants:
-            return grants[0]
+        found = [credential for token, credential in self._tokens if hmac.compare_digest(given, token)]
+        if found:
+            return found[0]
         if self._relay_keys is not None and given.startswith(MARK.encode()):
             fault = self._relay_keys.fault(given.decode(errors="replace"))
             if fault is None:

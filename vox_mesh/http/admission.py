@@ -14,7 +14,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from vox_mesh.http.access import Grant
+from vox_mesh.http.access import Credential
 from vox_mesh.http.problems import Problem
 from vox_mesh.store.slices import resting
 
@@ -43,6 +43,9 @@ class Load(StrEnum):
     LOCK_WAIT = "lock_wait"
     """Waits for a lock; one that does not wait is like any other write."""
 
+    TAKE = "take"
+    """Waits for a job; one that does not wait is like any other write."""
+
 
 class PoolLimits(NamedTuple):
     """The limits of a pool."""
@@ -67,6 +70,7 @@ _LIMITS: Final = {
     Load.EVENTS: PoolLimits(total=64, each=48),
     Load.WAIT: PoolLimits(total=256, each=192),
     Load.LOCK_WAIT: PoolLimits(total=256, each=256),
+    Load.TAKE: PoolLimits(total=256, each=256),
 }
 
 
@@ -81,39 +85,41 @@ class AdmissionPool:
         self._queued: dict[str, int] = {}
 
     @asynccontextmanager
-    async def place(self, grant: Grant) -> AsyncIterator[None]:
+    async def place(self, credential: Credential) -> AsyncIterator[None]:
         """Take a place in the pool. Raise 503 if there is none in time."""
-        own = self._rooms.setdefault(grant.name, asyncio.Semaphore(self._share_of(grant)))
+        own = self._rooms.setdefault(credential.name, asyncio.Semaphore(self._share_of(credential)))
         async with AsyncExitStack() as places:
             if own.locked() or self._room.locked():
-                await self._queue_for(grant, own, places)
+                await self._queue_for(credential, own, places)
             else:
                 await places.enter_async_context(own)
                 await places.enter_async_context(self._room)
             yield
 
-    async def _queue_for(self, grant: Grant, own: asyncio.Semaphore, places: AsyncExitStack) -> None:
+    async def _queue_for(
+        self, credential: Credential, own: asyncio.Semaphore, places: AsyncExitStack
+    ) -> None:
         """Wait for a place. A credential's own place comes first: so one request of each is in line."""
-        queued = self._queued.get(grant.name, 0)
+        queued = self._queued.get(credential.name, 0)
         if queued >= self._limits.queue:
-            raise self._problem(grant)
-        self._queued[grant.name] = queued + 1
+            raise self._problem(credential)
+        self._queued[credential.name] = queued + 1
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 await places.enter_async_context(own)
                 await places.enter_async_context(self._room)
         except TimeoutError:
-            raise self._problem(grant) from None
+            raise self._problem(credential) from None
         finally:
-            self._queued[grant.name] -= 1
+            self._queued[credential.name] -= 1
 
-    def _share_of(self, grant: Grant) -> int:
-        return max(1, self._limits.each // _READ_ONLY_SHARE) if grant.is_redacted else self._limits.each
+    def _share_of(self, credential: Credential) -> int:
+        return max(1, self._limits.each // _READ_ONLY_SHARE) if credential.is_redacted else self._limits.each
 
-    def _problem(self, grant: Grant) -> Problem:
+    def _problem(self, credential: Credential) -> Problem:
         detail = (
             f"requests of this sort ({self._load}) must be at most {self._limits.total} at a time,"
-            f" and {self._share_of(grant)} of a {grant.name}"
+            f" and {self._share_of(credential)} of a {credential.name}"
         )
         return Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, "retry later, or at another node"
@@ -127,13 +133,13 @@ class Admission:
         self._pools = {load: AdmissionPool(load, limits) for load, limits in _LIMITS.items()}
 
     @asynccontextmanager
-    async def place(self, load: Load, grant: Grant) -> AsyncIterator[None]:
+    async def place(self, load: Load, credential: Credential) -> AsyncIterator[None]:
         """Take a place for a request with this load. Raise 503 if there is none in time."""
         pool = self._pools.get(load)
         if pool is None:
             yield
             return
-        async with pool.place(grant):
+        async with pool.place(credential):
             token = resting.set(_REST_S)
             try:
                 yield

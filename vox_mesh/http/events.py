@@ -29,7 +29,8 @@ from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.agents import AgentView
 from vox_mesh.views.oplog import ENTRY_TOPICS, stamped_record, topic_of
-from vox_mesh.views.overview import MAX_AGENTS, Overview, OverviewReader
+from vox_mesh.views.overview import MAX_AGENTS, MAX_ITEMS, Overview, OverviewReader
+from vox_mesh.views.rhythm import TaskStatusView
 
 PATH: Final = "/v1/events"
 LAST_ID: Final = "Last-Event-ID"
@@ -37,6 +38,8 @@ BEATS: Final = "beats"
 AGENTS: Final = "agents"
 AGENT_SEEN: Final = "agent_seen"
 AGENT_GONE: Final = "agent_gone"
+STATUS: Final = "status"
+STATUS_GONE: Final = "status_gone"
 
 _QUEUE_SIZE: Final = 16
 _KEEPALIVE_S: Final = 15.0
@@ -76,7 +79,7 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
 }
 """The parts sent as state, and the values that must differ to send one again: passing time is no change."""
 
-_TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS})
+_TOPICS: Final = frozenset({*ENTRY_TOPICS, *_PARTS, BEATS, STATUS})
 
 
 class EventStream:
@@ -101,12 +104,12 @@ class EventStream:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
-        grant = self._access.check(request, Scope.READ)
-        encode = _redacted_event if grant.is_redacted else _event
+        credential = self._access.check(request, Scope.READ)
+        encode = _redacted_event if credential.is_redacted else _event
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "node is shutting down")
-        async with self._admission.place(Load.EVENTS, grant):
+        async with self._admission.place(Load.EVENTS, credential):
             return await self._serve(request, last_seen_id, topics, encode)
 
     async def _serve(
@@ -180,13 +183,16 @@ class EventStream:
     ) -> AsyncGenerator[Event, None]:
         selected = {name: part for name, part in _PARTS.items() if name in topics}
         sent: dict[str, Any] | None = None
-        agents = AgentChanges()
+        agents, statuses = AgentChanges(), StatusChanges()
         async with aclosing(self._feed.watch()) as overviews:
             async for overview in overviews:
                 now = {name: part(overview) for name, part in selected.items()}
-                changed_agents = agents.update(overview) if AGENTS in topics else []
+                changes = agents.update(overview) if AGENTS in topics else []
+                if STATUS in topics:
+                    changes += statuses.update(overview)
                 if sent is None:
-                    state: dict[str, Any] = {name: json_of(overview, name) for name in selected}
+                    names = (*selected, STATUS) if STATUS in topics else selected
+                    state: dict[str, Any] = {name: json_of(overview, name) for name in names}
                     if BEATS in topics:
                         state[BEATS] = self._mesh.rhythm.frame()
                     yield "reset", orjson.Fragment(orjson.dumps(state)), new_id
@@ -195,7 +201,7 @@ class EventStream:
                     for name in selected:
                         if now[name] != sent[name]:
                             yield name, json_of(overview, name), None
-                    for event in changed_agents:
+                    for event in changes:
                         yield event
                 sent = now
 
@@ -228,6 +234,36 @@ class AgentChanges:
             if name in gone or (name not in self._present and not is_cut):
                 events.append((AGENT_GONE, gone.get(name, view), None))
         return events
+
+
+class StatusChanges:
+    """Tell which tasks have another status than in the overview before."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], TaskStatusView] = {}
+
+    def update(self, overview: Overview) -> list[Event]:
+        """Return an event for each status that changed, and for each task that is not claimed any more.
+
+        A claim that is repeated in the next beat is no change. A task beyond the maximum of an overview is
+        not known to be gone.
+        """
+        before = self._known
+        self._known = {(each.agent_id, each.task_id): each for each in overview.status}
+        events: list[Event] = [
+            (STATUS, view, None)
+            for task, view in self._known.items()
+            if task not in before or _claimed(view) != _claimed(before[task])
+        ]
+        if len(overview.status) < MAX_ITEMS:
+            events += [(STATUS_GONE, view, None) for task, view in before.items() if task not in self._known]
+        return events
+
+
+def _claimed(view: TaskStatusView) -> tuple[Any, ...]:
+    """Return what a status says, without its beat."""
+    waits = (view.wait_for, view.waits_on, view.beats_left)
+    return view.state, view.phase, view.score, view.since_ms, *waits, view.progress, view.notes, view.node_id
 
 
 def _last_id(request: web.Request) -> int | None:

@@ -33,16 +33,22 @@ from vox_mesh.errors import (
     MessageTaken,
     NodeInUse,
     NotAuthentic,
+    NotHelper,
     NotHolder,
+    NotItsAgent,
     NotKnown,
     OutcomeUnknown,
+    OverBudget,
     Overloaded,
+    PhaseOverrun,
     Refused,
     RowMoved,
     SenderRefused,
     SpoolFull,
     StaleIncarnation,
     StoreClosed,
+    TakenElsewhere,
+    ThreadClosed,
     TooLarge,
     Unauthorized,
     WrongBackend,
@@ -60,12 +66,23 @@ _STATUS: Final = (
     ((NotKnown,), HTTPStatus.NOT_FOUND),
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
-    ((SenderRefused,), HTTPStatus.FORBIDDEN),
+    ((NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
     (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
             *(LockLost, MergeClash, MessageExpired, MessageTaken, NotHolder, Refused, RowMoved),
-            *(JobNotSucceeded, NodeInUse, NotAuthentic, StaleIncarnation, WrongBackend),
+            *(
+                JobNotSucceeded,
+                NodeInUse,
+                NotAuthentic,
+                NotHelper,
+                OverBudget,
+                PhaseOverrun,
+                StaleIncarnation,
+                TakenElsewhere,
+                ThreadClosed,
+                WrongBackend,
+            ),
         ),
         HTTPStatus.CONFLICT,
     ),
@@ -128,6 +145,8 @@ def problem_of(error: MeshError) -> Problem:
             status = HTTPStatus.FORBIDDEN
     if isinstance(error, BadDocument):
         more["faults"] = error.faults
+    if isinstance(error, TakenElsewhere):
+        more["node_id"] = error.node_id
     if isinstance(error, LockHeld):
         more["holders"] = [HoldView.of(holder) for holder in error.holders]
     return Problem(status, error.code, str(error), error.hint, **more)

@@ -166,7 +166,9 @@ class JobAuthorship:
         """Return the pending jobs that their authors scheduled, just as they are in the table."""
         genuine: list[Job] = []
         for placed, is_genuine in zip(jobs, await self._are_scheduled(jobs), strict=True):
-            doubt = await self._put_back(placed) if is_genuine else _NOT_SIGNED
+            doubt = None if is_genuine else _NOT_SIGNED
+            if is_genuine and not self._is_untouched(placed.job):
+                doubt = await self._put_back(placed)
             if doubt is None:
                 genuine.append(placed.job)
             else:
@@ -295,13 +297,18 @@ class JobAuthorship:
     def causes_of(self, job: Job) -> list[str]:
         """Return the ops that led to a claim: the last one about the job, and those it waited for."""
         scheduled = self._scheduled_as(job)
-        conditions = None if scheduled is None else conditions_of(scheduled.item)
-        if scheduled is None or not conditions:
+        if scheduled is None or not scheduled.item.get("after"):
             return [job.last_op]
-        awaited = (self.ends.known_op(each) for each in conditions)
+        awaited = (self.ends.known_op(each) for each in conditions_of(scheduled.item) or ())
         return [scheduled.op_id, job.last_op, *(op_id for op_id in awaited if op_id is not None)]
 
     # --- not put back ----------------------------------------------------------------------------
+
+    def _is_untouched(self, job: Job) -> bool:
+        """Return whether no op since the one that scheduled a job claims it or ends it."""
+        scheduled = self._scheduled_as(job)
+        scheduled_at = 0 if scheduled is None else scheduled.entry_id
+        return not self.history.names(job.job_id) and not self.history.is_missing_since(scheduled_at)
 
     async def _put_back(self, placed: PlacedJob) -> _Doubt | None:
         """Return a doubt if a pending job's row shows an earlier state than its last claim or end led to."""
@@ -314,11 +321,13 @@ class JobAuthorship:
             since = since if token is None else place.entry_id
         if self.history.is_missing_since(scheduled_at):
             await self._queries.follow_back(self.history, scheduled_at)
+        if self.history.names(job.job_id):
+            await self._queries.follow_completions(self.history)
         ends = self.history.ends(job.job_id, token or 0)
         if ends and (doubt := await self._ended(job, ends)) is not None:
             return doubt
         claim = self.history.last_claim(job.job_id)
-        is_put_back = claim is not None and claim > since and await self._is_claimed_at(claim, job)
+        is_put_back = claim is not None and claim > since and await self._was_claimed_at(claim, job)
         return _PUT_BACK if is_put_back else None
 
     async def _released_token(self, job: Job, place: OpPlace) -> int | None:
@@ -344,11 +353,13 @@ class JobAuthorship:
                 return _UNSEALED
         return None
 
-    async def _is_claimed_at(self, entry_id: int, job: Job) -> bool:
-        """Return whether the entry has claimed the job, and its author signed it."""
+    async def _was_claimed_at(self, entry_id: int, job: Job) -> bool:
+        """Return whether the entry, which was read before, has claimed the job, and its author signed it."""
         entry = await self._entry(entry_id)
-        is_claim = entry is not None and entry.kind == CLAIM
-        return is_claim and job.job_id in claimed_jobs(*_contents(entry)) and await self._is_authentic(entry)
+        if entry is None or entry.kind != CLAIM or entry.accepted != 1:
+            return True  # it was removed or changed since it was read
+        is_claimed = job.job_id in claimed_jobs(entry.payload, entry.result)
+        return not is_claimed or await self._trusted_keys.is_authentic(entry)
 
     async def _is_authentic(self, entry: LogEntry | None) -> bool:
         return entry is not None and entry.accepted == 1 and await self._trusted_keys.is_authentic(entry)
@@ -359,10 +370,6 @@ class JobAuthorship:
 
     async def _read(self, name: str, *values: Any) -> Any:
         return await self._store.read(SQL[name], (*self._store.mesh_id, *values))
-
-
-def _contents(entry: LogEntry | None) -> tuple[str, str | None]:
-    return ("", None) if entry is None else (entry.payload, entry.result)
 
 
 def _authentic_jobs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,7 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, phase_in
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
@@ -105,9 +106,11 @@ class Jobs:
         roles: Roles,
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
+        read_phases: Callable[[], Awaitable[Collection[str]]],
     ) -> None:
         self._store = store
         self._read_artifact = read_artifact
+        self._read_phases = read_phases
         self._nodes = nodes
         self._random_bytes = random_bytes
         self.clock = clock
@@ -133,6 +136,8 @@ class Jobs:
         after: Iterable[Reference | Mapping[str, str]] = (),
         priority: int = DEFAULT_PRIORITY,
         run_at: datetime | None = None,
+        at: str | None = None,
+        during: str | None = None,
         max_attempts: int = DEFAULT_ATTEMPTS,
         max_interruptions: int | None = None,
         backoff: Duration | None = None,
@@ -144,10 +149,16 @@ class Jobs:
         new: bool = True,
         defer: bool = False,
     ) -> Scheduled:
-        """Schedule a job for a handler, as `schedule_all` does."""
+        """Schedule a job for a handler, as `schedule_all` does.
+
+        `at="downbeat"`: it starts when the next bar has begun. `during`: the phase of a bar in which it
+        starts.
+        """
         fields = {
             "priority": priority,
             "run_at": run_at,
+            "at": at,
+            "during": during,
             "max_attempts": max_attempts,
             "max_interruptions": max_interruptions,
             "backoff": backoff,
@@ -172,8 +183,9 @@ class Jobs:
         With `new=False`, a manifest that was scheduled before is the same job. While the database is
         unreachable they are spooled, and scheduled once and in order when it is back; with `spool=False`,
         `DatabaseUnavailable` is raised. With `defer`, `after` may name jobs by full ids that are not
-        scheduled yet.
+        scheduled yet. Raises `BadValue` if a job is to start in a phase that the bars of the mesh don't have.
         """
+        await self.refuse_unknown_phases(manifests)
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
             if new:  # the nonce is part of the id, and `after` refers to ids
@@ -214,6 +226,21 @@ class Jobs:
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]
 
+    async def refuse_unknown_phases(self, manifests: Iterable[Manifest]) -> None:
+        """Raise `BadValue` if a job is to start in a phase that the bars of the mesh don't have."""
+        phases = {each.during for each in manifests if each.during is not None}
+        if not phases:
+            return
+        try:
+            known = await self._read_phases()
+        except DatabaseUnavailable:
+            return  # the jobs are spooled, and their workers know the phases
+        for phase in sorted(phases.difference(known)):
+            raise BadValue(
+                f"during must be a phase of the mesh's bars, got {phase!r}",
+                hint=f"the phases are {', '.join(known)}",
+            )
+
     async def check_clock(self) -> None:
         """Read the time of the mesh: the local clock may be far off. Raises if it is too far off to write."""
         await self._nodes.now_ms()
@@ -245,6 +272,8 @@ class Jobs:
             item["max_interruptions"] = manifest.max_interruptions
         if manifest.run_at is not None:
             item["run_at_ms"] = manifest.run_at_ms
+        if (binding := manifest.binding) is not None:
+            item["binding"] = binding
         if manifest.after:
             item["after"] = [_to_predecessor(each) for each in manifest.after]
         return item
@@ -450,6 +479,8 @@ def _retry_manifest(job: Job) -> Manifest:
         "max_attempts": job.max_attempts,
         "max_interruptions": job.max_interruptions,
         "backoff": timedelta(milliseconds=job.backoff_ms),
+        "at": job.binding if job.binding == AT_DOWNBEAT else None,
+        "during": phase_in(job.binding),
     }
     if job.lease_ms is not None:
         options["lease"] = timedelta(milliseconds=job.lease_ms)

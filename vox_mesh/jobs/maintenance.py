@@ -1,4 +1,4 @@
-"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire due crons."""
+"""Job maintenance: expire leases, abort jobs that wait for refused ops, and fire crons and rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, StaleIncarnation, StoreClosed
-from vox_mesh.jobs.crons import Crons
 from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.scheduling.crons import Crons
+from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import ChangeLoop
@@ -33,6 +35,7 @@ class _PendingWork(NamedTuple):
     expiry_ms: int | None
     cron_ms: int | None
     awaits_ops: int
+    has_rules: int
 
     @property
     def next_ms(self) -> int | None:
@@ -42,7 +45,7 @@ class _PendingWork(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        return self.next_ms is None and not self.awaits_ops
+        return self.next_ms is None and not self.awaits_ops and not self.has_rules
 
 
 class JobMaintenance:
@@ -54,6 +57,7 @@ class JobMaintenance:
         clock: MeshClock,
         jobs: Jobs,
         crons: Crons,
+        rules: Rules,
         *,
         chance: Callable[[], float],
         tick_s: float,
@@ -63,6 +67,7 @@ class JobMaintenance:
         self._clock = clock
         self._jobs = jobs
         self._crons = crons
+        self._rules = rules
         self._chance = chance
         self._tick_s = tick_s
 
@@ -84,6 +89,7 @@ class JobMaintenance:
         """Do the maintenance work that is due according to the replica."""
         if not self._clock.can_author:
             return  # other nodes do it, unless the database's clock itself is wrong
+        await self._crons.align()
         work = await self._look()
         now_ms = self._clock.now_ms
         if work.expiry_ms is not None and work.expiry_ms < now_ms:
@@ -92,6 +98,9 @@ class JobMaintenance:
             await self._abort_blocked()
         if work.cron_ms is not None and work.cron_ms <= now_ms:
             await self._crons.fire_due()
+        if work.has_rules:
+            await self._rules.fire()
+        await forget_takes(self._store)
 
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])

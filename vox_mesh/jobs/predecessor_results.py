@@ -51,7 +51,7 @@ class PredecessorResults:
         Raises `BadValue` if a binding names a job that is no predecessor, and `NotAuthentic` if the table of
         jobs says more about one than signed ops do.
         """
-        core = job.core  # it is parsed each time
+        core = job.core
         bindings = bindings_of(core)
         if not bindings:
             return core
@@ -66,7 +66,7 @@ class PredecessorResults:
                 predecessor = await self._queries.find(ids[named.job_id], fresh=True)
             ends = await self._authorship.ends.find([predecessor.job_id])
             outputs[ulid] = await self._signed_result(predecessor, ends.get(predecessor.job_id))
-        return bind(job.core, {each.path: each.value(outputs) for each in bindings})
+        return bind(core, {each.path: each.value(outputs) for each in bindings})
 
     async def _find_scheduled(self, ulid: str) -> Job:
         """Return the job with this ULID, if its author has scheduled it under it."""

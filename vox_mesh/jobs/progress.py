@@ -87,7 +87,8 @@ class Notes:
 class Notebook:
     """Writes the progress and log of one attempt in intervals, and its checkpoints at once."""
 
-    def __init__(self, store: Store, job: Job, checkpoints: JobCheckpoints) -> None:
+    def __init__(self, store: Store, job: Job, checkpoints: JobCheckpoints, logged: int = 0) -> None:
+        """`logged` is how many characters the attempt has logged before."""
         self._store = store
         self._job = job
         self._checkpoints = checkpoints
@@ -95,7 +96,7 @@ class Notebook:
         self._loop = asyncio.get_running_loop()
         self._progress: tuple[float | None, str | None] | None = None
         self._pieces: list[tuple[str, str]] = []
-        self._logged = 0
+        self._logged = logged
         self._flushing: asyncio.Task[None] | None = None
 
     def progress(self, fraction: float | None, message: str | None) -> None:

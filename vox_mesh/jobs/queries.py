@@ -17,6 +17,7 @@ from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Openings
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.store import Store
@@ -27,7 +28,10 @@ _ID: Final = re.compile(r"[0-9a-f]{64}")
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 _JOB_FIELDS: Final = len(Job._fields)
 _MAX_ENTRIES: Final = 2_000
-"""How many entries of the log are looked through at a time."""
+"""How many entries of the log are looked through for claims at a time."""
+
+_MAX_COMPLETIONS: Final = 250
+"""How many are looked through for completions, which are larger."""
 
 
 class KindRules(NamedTuple):
@@ -57,6 +61,8 @@ class Situation(NamedTuple):
     """A marker of the last change of routes; `None` if there is no route."""
     rekeyed: str | None = None
     """A marker of the last key that the owner accepted; `None` if there is none."""
+    bindings: Sequence[str] = ()
+    """What of the rhythm pending jobs wait for."""
 
 
 class Claimable(NamedTuple):
@@ -69,6 +75,8 @@ class Claimable(NamedTuple):
     not_before_ms: int
     claim_token: int
     seed: str
+    binding: str | None = None
+    """What of the rhythm it waits for, read only if any job does."""
 
 
 class ClaimableJobs(NamedTuple):
@@ -172,7 +180,7 @@ class JobQueries:
         after = None if history is None else history.position
         until = None if after is None else after + _MAX_ENTRIES
         row = (await self._read("claim_inputs", after, until))[0]
-        kinds, drains, rules, places, routed, rekeyed, last_id, claims = row
+        kinds, drains, rules, places, routed, rekeyed, last_id, claims, bindings = row
         if history is not None:
             await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
@@ -183,6 +191,7 @@ class JobQueries:
             orjson.loads(places),
             routed,
             rekeyed,
+            orjson.loads(bindings),
         )
 
     async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
@@ -203,6 +212,11 @@ class JobQueries:
             rows = await self._read("claims_between", first_id, history.start)
             history.learn_earlier(rows, first_id)
 
+    async def follow_completions(self, history: ClaimHistory) -> None:
+        """Read the completions in the part of the log whose claims are known."""
+        while (span := history.next_completions(_MAX_COMPLETIONS)) is not None:
+            history.learn_completions(await self._read("completions_between", *span), *span)
+
     # --- queue -----------------------------------------------------------------------------------
 
     async def ready(self, kinds: Sequence[str], limit: int = 100) -> list[Job]:
@@ -217,28 +231,28 @@ class JobQueries:
         at_ms: int,
         but_of: Sequence[str],
         policy_roots: PolicyRoots | None = None,
+        openings: Openings = NO_BINDINGS,
     ) -> ClaimableJobs:
         """Return jobs claimable at a time, by priority and then by age, without those of some accounts.
 
-        If policy roots are given, only jobs with one of them are returned.
+        If policy roots are given, only jobs with one of them are returned. Of jobs bound to the rhythm, only
+        those whose binding is open are returned, with the time since when it is.
         """
         values = (json(kinds), at_ms, limit)
-        if but_of or policy_roots is not None:
+        if but_of or policy_roots is not None or openings is not NO_BINDINGS:
             roots = None if policy_roots is None else json(policy_roots)
-            rows = await self._read("claimable_but", *values, json(but_of), roots)
+            rows = await self._read("claimable_but", *values, json(but_of), roots, json(openings.latest))
         else:
             rows = await self._read("claimable", *values)
-        jobs = [Claimable._make(row) for row in rows if _is_claimable(*row)]
+        jobs = [_since_opening(Claimable(*row), openings) for row in rows if _is_claimable(*row)]
         unreadable = [row[0] for row in rows if not _is_claimable(*row)] if len(jobs) < len(rows) else []
         return ClaimableJobs(jobs, unreadable)
 
     async def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
         ids = json(each.id for each in chosen)
-        return [
-            PlacedJob(Job._make(row), None if place is None else OpPlace._make(orjson.loads(str(place))))
-            for *row, place in await self._read_some("still_claimable", (ids,), len(chosen))
-        ]
+        rows = await self._read_some("still_claimable", (ids,), len(chosen))
+        return [PlacedJob(Job._make(row[:_JOB_FIELDS]), _place(row[_JOB_FIELDS + 1 :])) for row in rows]
 
     async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
         """Return a job, if it is still claimable, with the entry of its last op."""
@@ -357,8 +371,18 @@ def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:
     return PlacedJob(job, OpPlace(entry.node_id, entry.seq, entry.kind, entry.id), entry)
 
 
+def _since_opening(job: Claimable, openings: Openings) -> Claimable:
+    """Return a job that was ready before its binding opened as ready since then: ranks count from there."""
+    opening = None if job.binding is None else openings.open.get(job.binding)
+    return job if opening is None else job._replace(not_before_ms=max(job.not_before_ms, opening.begins_ms))
+
+
+def _place(op: tuple[Any, ...]) -> OpPlace | None:
+    return None if op[0] is None else OpPlace._make(op)
+
+
 def _is_claimable(
-    _id: int, job_id: object, kind: object, _p: int, _at: int, token: object, seed: object
+    _id: int, job_id: object, kind: object, _p: int, _at: int, token: object, seed: object, _b: object = None
 ) -> bool:
     """Return whether the columns hold such values: only a hostile row does not, and no node can claim it."""
     are_texts = type(job_id) is str and type(kind) is str and type(seed) is str

@@ -12,7 +12,9 @@ import orjson
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, JobState
+from vox_mesh.model.jobs.proof import AgentAttestation
+from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
+from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
@@ -25,6 +27,9 @@ SQL: Final = named("jobs")
 
 ROUTES_CHANGED: Final = "routes_changed"
 """The refusal of `claim` if the log has an op about routes that its author has not seen."""
+
+OUTSIDE: Final = "outside_opening"
+"""The refusal of `take` and `claim` if jobs bound to the rhythm can't be claimed now."""
 
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
@@ -55,13 +60,14 @@ class JobTransitions:
         key: str | None = None,
         can_spool: bool = False,
         defers: bool = False,
+        causes: Iterable[str] = (),
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
         `defers`: a predecessor that does not exist is waited for.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
-        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key)
+        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes)
         steps = [op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
@@ -79,15 +85,23 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        attested: AgentAttestation | None = None,
+        within: Opening | None = None,
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
         If it is refused as `not_all`, `claim` may still get some of them.
         """
-        claim = self._claim_op(items, lease_ms, routing, causes)
+        claim = self._claim_op(items, lease_ms, routing, causes, attested)
         start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
         return (
-            claim.script(claim.step("take"), claim.guarded("refuse_unless_all", NOT_ALL)),
+            claim.script(
+                *_not_early(within),
+                claim.step("take"),
+                claim.guarded("refuse_unless_all", NOT_ALL),
+                *_not_late(within),
+                *([] if attested is None else [claim.step("record_takes")]),
+            ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
 
@@ -97,24 +111,40 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        attested: AgentAttestation | None = None,
+        within: Opening | None = None,
     ) -> Script:
-        """Claim the jobs that are still claimable, under new claim tokens."""
-        op = self._claim_op(items, lease_ms, routing, causes)
+        """Claim the jobs that are still claimable, under new claim tokens.
+
+        `attested` is the agent on whose behalf the node claims them. With `within`, it is refused unless the
+        opening contains the time of the claim.
+        """
+        op = self._claim_op(items, lease_ms, routing, causes, attested)
         return op.script(
+            *_not_early(within),
             op.step("claim"),
+            *_not_late(within),
             op.guarded("refuse_unknown_routes", ROUTES_CHANGED),
             op.guarded("refuse_routed_elsewhere", "routed_elsewhere"),
             op.guarded("refuse_held_back", "held_back"),
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
             op.step("forget_claims"),
+            *([] if attested is None else [op.step("record_takes")]),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
     def _claim_op(
-        self, items: Sequence[Item], lease_ms: int, routing: Routing, causes: Iterable[str]
+        self,
+        items: Sequence[Item],
+        lease_ms: int,
+        routing: Routing,
+        causes: Iterable[str],
+        attested: AgentAttestation | None,
     ) -> _JobOp:
-        payload = {"jobs": items, "lease_duration_ms": lease_ms}
+        payload: dict[str, Any] = {"jobs": items, "lease_duration_ms": lease_ms}
+        if attested is not None:
+            payload |= {"agent": attested.agent, "grant": attested.grant}
         return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
     def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
@@ -168,6 +198,11 @@ class JobTransitions:
     ) -> _JobOp:
         both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
         return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes)
+
+    def end_takes(self, jobs: Iterable[Job]) -> Statement:
+        """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
+        pairs = [(job.job_id, job.claim_token) for job in jobs]
+        return Statement(SQL["end_takes"], (*self._mesh, orjson.dumps(pairs).decode()))
 
     def yield_jobs(
         self,
@@ -264,6 +299,14 @@ class _JobOp:
         script = Script(*statements, answer=answer, key=self.key, op=self._op, appendable=appendable)
         script.may_come_again = False  # its key is new
         return script
+
+
+def _not_early(within: Opening | None) -> Sequence[Statement]:
+    return () if within is None else [Statement(SQL["refuse_early"], (within.begins_ms,), refusal=OUTSIDE)]
+
+
+def _not_late(within: Opening | None) -> Sequence[Statement]:
+    return () if within is None else [Statement(SQL["refuse_late"], (within.ends_ms,), refusal=OUTSIDE)]
 
 
 @cache

@@ -31,6 +31,7 @@ from vox_mesh.model.oplog.verification import (
     LogCheck,
     RecordedHead,
 )
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.store.files import publish
 from vox_mesh.store.script import new_key
@@ -52,6 +53,8 @@ class ExportHeader(NamedTuple):
     repository_id: str
     owner: Owner | None
     keys: list[Key]
+    stamp: BeatStamp | None = None
+    """The bar and beat in which the export was begun; `None` in a mesh without an announced tempo."""
 
 
 class ExportResult(NamedTuple):
@@ -124,10 +127,12 @@ class Export:
         self.chains: set[str] = set()
 
     @classmethod
-    async def begin(cls, oplog: OpLog, scope_id: str, repository_id: str) -> Export:
-        """Begin an export of the log as of now."""
+    async def begin(
+        cls, oplog: OpLog, scope_id: str, repository_id: str, stamp: BeatStamp | None = None
+    ) -> Export:
+        """Begin an export of the log as of now, in this bar and beat if the mesh has a tempo."""
         owner, keys, last_id = await oplog.moment()
-        return cls(oplog, ExportHeader(scope_id, repository_id, owner, keys), last_id)
+        return cls(oplog, ExportHeader(scope_id, repository_id, owner, keys, stamp), last_id)
 
     async def parts(self) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines, a page of entries at a time. Without its last line an export is incomplete."""
@@ -139,9 +144,11 @@ class Export:
         yield [_end_line(self.entries)]
 
 
-async def export_log(oplog: OpLog, scope_id: str, repository_id: str, path: Path) -> ExportResult:
+async def export_log(
+    oplog: OpLog, scope_id: str, repository_id: str, path: Path, stamp: BeatStamp | None = None
+) -> ExportResult:
     """Write the log to a new file, which gets its name when it is complete."""
-    export = await Export.begin(oplog, scope_id, repository_id)
+    export = await Export.begin(oplog, scope_id, repository_id, stamp)
     draft = path.with_name(f".{path.name}.{new_key()}")
     try:
         _refuse_if_taken(path)
@@ -171,7 +178,7 @@ def _create(draft: Path) -> BinaryIO:
 
 
 def _header_line(header: ExportHeader) -> bytes:
-    scope_id, repository_id, owner, keys = header
+    scope_id, repository_id, owner, keys, stamp = header
     return _json_line(
         {
             "format": _FORMAT,
@@ -180,6 +187,7 @@ def _header_line(header: ExportHeader) -> bytes:
             "repository_id": repository_id,
             "owner": None if owner is None else owner._asdict(),
             "keys": [key._asdict() for key in keys],
+            **({} if stamp is None else stamp._asdict()),
         }
     )
 
@@ -301,6 +309,7 @@ def _header(path: Path, line: bytes) -> ExportHeader:
             record["repository_id"],
             None if owner is None else Owner(**owner),
             [Key(**key) for key in record["keys"]],
+            BeatStamp(record["window"], record["beat_index"]) if "window" in record else None,
         )
         is_ours = _header_line(header) == line and _is_well_typed(header)
     except (KeyError, TypeError):
@@ -316,7 +325,8 @@ def _is_well_typed(header: ExportHeader) -> bool:
         if type(from_seq) is not int:
             return False
         texts += [node_id, public_key]
-    return all(isinstance(text, str) for text in texts)
+    has_stamp = header.stamp is None or header.stamp.is_valid
+    return has_stamp and all(isinstance(text, str) for text in texts)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:

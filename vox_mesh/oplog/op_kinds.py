@@ -96,13 +96,19 @@ class OpKind:
 ADD_CRON: Final = "AddCron"
 REMOVE_CRON: Final = "RemoveCron"
 ADOPT_CRONS: Final = "AdoptCrons"
+ADD_RULE: Final = "AddRule"
+REMOVE_RULE: Final = "RemoveRule"
 SET_KIND: Final = "SetKind"
 DRAIN_NODE: Final = "DrainNode"
 UNDRAIN_NODE: Final = "UndrainNode"
 SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
+WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHOR))
+"""The kinds of ops to which running a job leads, whatever it does."""
+
 _MESH_KINDS: Final = (
+    *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),

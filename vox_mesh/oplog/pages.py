@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
+
+import orjson
 
 from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
@@ -112,6 +114,13 @@ class Pages:
     ) -> list[LogEntry]:
         """Return a page of the wanted entries committed after one and up to another, oldest first."""
         return await self.read("after", *wanted, after_id, up_to, limit=limit)
+
+    async def accepted_of_kinds(
+        self, kinds: Sequence[str], after_id: int, up_to: int, limit: int = MAX_PAGE_ENTRIES
+    ) -> list[LogEntry]:
+        """Return a page of the accepted entries of these kinds after one and up to another, oldest first."""
+        names = orjson.dumps(kinds).decode()
+        return await self.read("accepted_of_kinds", names, after_id, up_to, limit=limit)
 
     async def newest(self, limit: int, wanted: EntryFilter) -> list[LogEntry]:
         """Return the last entries that are wanted, newest first."""

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
+from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import (
     BarReport,
     BarWatch,
@@ -23,8 +23,8 @@ from vox_mesh.model.rhythm.reports import (
     ReportTotals,
     stretches,
 )
-from vox_mesh.model.rhythm.tallies import delays_ms
 from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.rhythm.bar_figures import parse_figures, report_values
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.policies import refuse_if_announced
 from vox_mesh.store.rows import Row
@@ -132,6 +132,8 @@ class BarReporter:
     def __init__(self, context: RhythmContext) -> None:
         self._context = context
         self.totals = ReportTotals()
+        self.latency = Histogram(LONG_S)
+        """The time from the end of a bar to its report by this node, in seconds."""
         self._watch = BarWatch()
 
     @property
@@ -381,7 +383,7 @@ class BarReporter:
         figures = await self._read_figures([draft for draft in drafts if draft.has_data])
         reports = self._make_reports(drafts, figures, hlc)
         through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
-        rows = orjson.dumps([_report_values(each, figures.get(each.start_ms)) for each in reports]).decode()
+        rows = orjson.dumps([report_values(each, figures.get(each.start_ms)) for each in reports]).decode()
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
@@ -395,6 +397,9 @@ class BarReporter:
             ),
         )
         await context.store.write(script)
+        for draft in new:
+            if draft.has_data:
+                self.latency.observe((context.times.now_ms - draft.window.end_ms) / 1_000)
         for draft, report in zip(drafts, reports, strict=True):
             self.totals.add(report, draft.before)
             if report.is_missing:
@@ -430,7 +435,7 @@ class BarReporter:
             return {}
         values = (*context.mesh, orjson.dumps(windows).decode())
         rows = await context.store.read(_SQL["figures"], values, fresh=True)
-        return {row["start_ms"]: _parse_figures(row) for row in rows}
+        return {row["start_ms"]: parse_figures(row) for row in rows}
 
     async def _prune(self, due: _Due, now_ms: int) -> None:
         """Prune old claims and reports in batches, so that no other write waits for long."""
@@ -447,52 +452,3 @@ class BarReporter:
                 outcome = await context.store.write(Script(script[0], answer=script[1]))
                 if outcome.rows.value < _PRUNE_BATCH_SIZE:
                     break
-
-
-def _report_values(report: BarReport, figures: Figures | None) -> tuple[Any, ...]:
-    """Return the values of a report in the order of the statement; one without data has no figures."""
-    jobs, scored = (0, 0) if figures is None else (figures.counted_jobs, figures.counted_phrases)
-    return (
-        report.start_ms,
-        report.revision,
-        report.window_id,
-        report.end_ms,
-        int(report.is_missing),
-        sum(report.phrases.values()) - scored,
-        sum(report.promises.values()),
-        orjson.dumps(report.document()).decode(),
-        jobs,
-    )
-
-
-def _parse_figures(row: Row) -> Figures:
-    reporters, tasks, beats, overruns, firsts = orjson.loads(row["tasks"])
-    phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
-    scored, done, failed, done_beats, failed_beats, job_cost, delays, more_reporters = orjson.loads(
-        row["jobs"]
-    )
-    return Figures(
-        tasks=_without_zeros(_plus(tasks, done=scored)),
-        beats=_without_zeros(_plus(beats, done=done_beats, failed=failed_beats)),
-        reporters=reporters + more_reporters,
-        late=tuple(orjson.loads(row["late"])),
-        missing=tuple(orjson.loads(row["missing"])),
-        deliverables=(tasks[ClaimState.DONE] or 0) + finished + done,
-        overruns=_without_zeros(overruns),
-        phrases=_without_zeros(_plus(phrases, done=scored)),
-        phrase_overruns=phrase_overruns,
-        cost=cost + job_cost,
-        counted_jobs=done + failed,
-        counted_phrases=scored,
-        delays_ms=list(delays_ms(delays)),
-        firsts=[(began_ms, useful_ms) for began_ms, useful_ms in (*firsts, *more_firsts)],
-        promises=orjson.loads(row["promises"]),
-    )
-
-
-def _plus(counts: Mapping[str, int | None], **more: int) -> dict[str, int | None]:
-    return {name: (count or 0) + more.get(name, 0) for name, count in counts.items()}
-
-
-def _without_zeros(counts: dict[str, int | None]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}

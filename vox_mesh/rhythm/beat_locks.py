@@ -12,7 +12,8 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.locks.scripts import MIN_TTL_S
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.locks.records import Lock, milliseconds_at
-from vox_mesh.model.rhythm.tempo import Until, end_of
+from vox_mesh.model.rhythm.phases import boundary_ms
+from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.rhythm.context import RhythmContext
 
 _MIN_TTL_MS: Final = round(MIN_TTL_S * 1_000)
@@ -49,8 +50,7 @@ class BeatLocks:
         return self.ends_ms(until, from_ms, _MIN_LEASE_MS) - now_ms
 
     def _end_of(self, until: Until | str, at_ms: int) -> int:
-        policy = self._context.plan.at(at_ms).policy
-        return end_of(_parse_until(until), self._context.beat(at_ms), policy.phase_beats)
+        return boundary_ms(self._context.plan, _parse_until(until), at_ms)
 
     async def acquire(
         self,

@@ -23,7 +23,7 @@ from vox_mesh.model.rhythm.budgets import (
     checked_subject,
     verdict,
 )
-from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
@@ -220,6 +220,18 @@ class Budgets:
         return rows[0]["bu"], rows[0]["began_ms"]
 
     # --- lost attempts ---------------------------------------------------------------------------
+
+    def record_begin(self, begin: PhraseBegin) -> Statement:
+        """Return the statement that records the beginning of an attempt, kept until its end is recorded."""
+        attempt = (begin.job_id, begin.phrase_id, begin.claim_token)
+        subject = (begin.agent_id, begin.account, begin.role, begin.attempt, begin.began_ms)
+        return Statement(_SQL["begin"], (*self._context.mesh, *attempt, *subject))
+
+    async def begun(self, job_id: str, claim_token: int) -> tuple[str, int] | None:
+        """Return the phrase of an attempt whose beginning is recorded, and when it began."""
+        values = (*self._context.mesh, job_id, claim_token)
+        rows = await self._context.store.read(_SQL["begun"], values, fresh=True)
+        return (rows[0]["phrase_id"], rows[0]["began_ms"]) if rows else None
 
     async def charge_lost(self, job_id: str, *, fresh: bool) -> None:
         """Record the ends of lost attempts: earlier ones at this job, and any at other jobs.

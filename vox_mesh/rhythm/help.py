@@ -16,8 +16,11 @@ from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import json
 from vox_mesh.messages.scripts import sql as of_messages
+from vox_mesh.model.documents.documents import short
 from vox_mesh.model.messages.records import MESH_AGENT, ROLE, Message
+from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.promises import (
+    MAX_REASON,
     HelpPromise,
     HelpState,
     HelpThread,
@@ -83,6 +86,7 @@ class Help:
         if within_beats is None:
             within_beats = self._context.policy.bar_len_beats
         checked_beats("within_beats", within_beats)
+        _check_text("task", task, MAX_TASK)
         now_ms = self._context.times.now_ms
         ttl = (self._context.timeline.after(now_ms, within_beats) - now_ms) / 1_000
 
@@ -200,6 +204,7 @@ class Help:
 
     async def withdraw(self, thread: AnyThread, *, reason: str = "", sender: str | None = None) -> Message:
         """Withdraw a promise: it counts as broken, and the asker stops waiting."""
+        _check_text("reason", reason, MAX_REASON)
         now = await self.state(thread)
         body = {"thread_id": now.address, "reason": reason, "on_fail": now.on_fail}
         helper = self._helper(thread, sender)
@@ -330,6 +335,11 @@ class Help:
                 raise
             return False  # another node closed it, or it was promised or answered meanwhile
         return True
+
+
+def _check_text(name: str, text: str, max_length: int) -> None:
+    if len(text) > max_length or not text.isprintable():
+        raise BadValue(f"{name} must be at most {max_length} printable characters, got {short(text)}")
 
 
 def _id_of(thread: AnyThread) -> str:

@@ -11,9 +11,10 @@ from vox_mesh.locks.leadership import Leader, Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.plan import BeatFrame, Plan, PlanEntry, Stamp
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
-from vox_mesh.model.rhythm.tempo import Timeline, window_id
+from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
 from vox_mesh.oplog.writer import OpLogWriter
@@ -26,6 +27,7 @@ from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.rhythm.tallies import Tallies
+from vox_mesh.rhythm.task_status import MAX_LIMIT, Position, StatusQueries, TaskStatus
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.incidents import Incidents
 from vox_mesh.rhythm.tempo.policies import Policies
@@ -68,6 +70,7 @@ class Rhythm(Phrases, RenamedAttributes):
         self.beat_locks = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.context)
+        self.status_queries = StatusQueries(self.context)
         self.bar_reporter = BarReporter(self.context)
         self.help = Help(self.context, messages)
         self.incidents = Incidents(self.context)
@@ -77,6 +80,11 @@ class Rhythm(Phrases, RenamedAttributes):
     async def refresh(self) -> None:
         """Read the announced tempos. A node does so in every bar."""
         await self.policies.refresh()
+
+    async def read_plan(self) -> Plan:
+        """Read the announced tempos, and return the ones to follow."""
+        await self.refresh()
+        return self.context.plan
 
     @property
     def holds(self) -> BeatLocks:
@@ -106,11 +114,29 @@ class Rhythm(Phrases, RenamedAttributes):
 
     def stamp(self, hlc: str) -> Stamp:
         """Return the bar and beat of a hybrid timestamp."""
-        at_ms = Hlc.parse(hlc).wall_ms
-        beat = self.timeline.beat_at(at_ms)
-        return Stamp(
-            window_id(self.context.plan.at(at_ms).policy.cluster_id, beat.window_ms), beat.index, hlc
+        return Stamp(*self.context.plan.stamp_at(Hlc.parse(hlc).wall_ms), hlc)
+
+    # --- status ----------------------------------------------------------------------------------
+
+    async def statuses(
+        self,
+        *,
+        agent: str | None = None,
+        state: ClaimState | str | None = None,
+        score: str | None = None,
+        after: Position | None = None,
+        limit: int = MAX_LIMIT,
+        fresh: bool = False,
+    ) -> list[TaskStatus]:
+        """Return the status of tasks in this bar and the one before, by agent and task.
+
+        `after` continues after the position of a status.
+        """
+        await self.refresh()
+        page = await self.status_queries.page(
+            agent=agent, state=state, score=score, after=after, limit=limit, fresh=fresh
         )
+        return page.items
 
     # --- keys ------------------------------------------------------------------------------------
 

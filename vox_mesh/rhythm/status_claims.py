@@ -19,7 +19,8 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.hlc import Hlc
-from vox_mesh.model.rhythm.claims import ClaimState, StatusClaim
+from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.rhythm.claims import PHASE_OF, ClaimState, StatusClaim, checked_score
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.schema.statements import named
@@ -58,10 +59,14 @@ class _PendingClaim:
     began_ms: int
     useful_ms: int | None
     hlc: str
+    since_ms: int
+    phase: str | None
+    score: str | None
 
     def repeat(self, beat: Beat, hlc: str) -> _PendingClaim:
         """Return the claim repeated in another beat."""
-        return _PendingClaim(self.claim, beat, False, self.began_ms, self.useful_ms, hlc)
+        times = self.began_ms, self.useful_ms, hlc, self.since_ms
+        return _PendingClaim(self.claim, beat, False, *times, self.phase, self.score)
 
     def values(self) -> tuple[Any, ...]:
         """Return the values in the order of the statement."""
@@ -81,6 +86,9 @@ class _PendingClaim:
             self.began_ms,
             self.useful_ms,
             self.hlc,
+            self.since_ms,
+            self.phase,
+            self.score,
         )
 
 
@@ -96,6 +104,8 @@ class StatusClaimWriter:
     def __init__(self, context: RhythmContext) -> None:
         self._context = context
         self._live: dict[_TaskKey, _PendingClaim] = {}
+        self._accepted = Recent[_TaskKey, _PendingClaim](MAX_LIVE)
+        """The last accepted claims of unfinished tasks: a state that is claimed again began earlier."""
         self._pending: dict[tuple[str, str, int], _PendingClaim] = {}
         self._sources: list[Callable[[], None]] = []
         self._has_claims = asyncio.Event()
@@ -104,6 +114,8 @@ class StatusClaimWriter:
         self._spooled = 0  # since the database was last reachable
         self.dropped = 0
         """Claims dropped because there were too many."""
+        self.written = 0
+        """Claims written or spooled: one for each task and beat."""
 
     @property
     def live(self) -> int:
@@ -128,12 +140,13 @@ class StatusClaimWriter:
         progress: float | None = None,
         notes: str = "",
         overran: bool = False,
+        score: str | None = None,
         at_ms: int | None = None,
     ) -> StatusClaim:
         """Claim the state of a task, now or at a time that has passed.
 
         The last claim of a beat is written when the beat ends. A claim that is late counts in the beat of the
-        last one, if that is later.
+        last one, if that is later. `score` names the score of the task, by which its status can be found.
         """
         known = self._live.get((agent, task))
         now_ms = self._context.times.now_ms if at_ms is None else at_ms
@@ -141,9 +154,10 @@ class StatusClaimWriter:
         if isinstance(wait_for, str):
             raise BadValue(f"wait_for must be a list of texts, got {wait_for!r}")
         values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
+        checked_score(score)
         claim = StatusClaim(*values)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
         self._live.pop((agent, task), None)
-        pending = self._add(claim, beat, overran, now_ms, known)
+        pending = self._add(claim, beat, overran, now_ms, known, score)
         if not claim.is_over:
             self._live[agent, task] = pending
             if len(self._live) > MAX_LIVE:
@@ -165,28 +179,48 @@ class StatusClaimWriter:
         beat = self._context.beat(at_ms)
         return beat if known is None or known.beat.epoch_ms <= beat.epoch_ms else known.beat
 
-    def accept(self, claim: StatusClaim) -> None:
+    def accept(self, claim: StatusClaim, *, score: str | None = None) -> None:
         """Accept a claim made on another node, at its own time. It is not repeated here."""
+        checked_score(score)
         if not self._context.clock.receive(claim.hlc):
             raise BadValue(f"status claim refused: its time {claim.hlc} is ahead of the database's")
         at_ms = Hlc.parse(claim.hlc).wall_ms
-        self._add(claim, self._context.beat(at_ms), False, at_ms, None)
+        task = claim.agent_id, claim.task_id
+        before = self._accepted.pop(task, None)
+        pending = self._add(claim, self._context.beat(at_ms), False, at_ms, before, score)
+        if not claim.is_over:
+            self._accepted[task] = pending if before is None or before.hlc < claim.hlc else before
         self._has_claims.set()
 
     def _add(
-        self, claim: StatusClaim, beat: Beat, overran: bool, now_ms: int, known: _PendingClaim | None
+        self,
+        claim: StatusClaim,
+        beat: Beat,
+        overran: bool,
+        now_ms: int,
+        last: _PendingClaim | None,
+        score: str | None,
     ) -> _PendingClaim:
+        """Add a claim to the pending ones; `last` is the task's claim before, if known."""
         key = (claim.agent_id, claim.task_id, beat.epoch_ms)
         before = self._pending.get(key)
-        began_ms = now_ms if known is None else known.began_ms
-        useful_ms = None if known is None else known.useful_ms
+        began_ms = now_ms if last is None else last.began_ms
+        useful_ms = None if last is None else last.useful_ms
         if useful_ms is None and claim.shows_use:
             useful_ms = now_ms
         if before is not None:
             if before.hlc > claim.hlc:
                 return before
             overran = overran or before.overran
-        pending = self._pending[key] = _PendingClaim(claim, beat, overran, began_ms, useful_ms, claim.hlc)
+        phase = PHASE_OF.get(claim.state)
+        since_ms = now_ms
+        if last is not None:
+            score = last.score if score is None else score
+            phase = phase or last.phase
+            if (claim.state, claim.wait_for) == (last.claim.state, last.claim.wait_for):
+                since_ms = min(now_ms, last.since_ms)
+        pending = _PendingClaim(claim, beat, overran, began_ms, useful_ms, claim.hlc, since_ms, phase, score)
+        self._pending[key] = pending
         return pending
 
     def _drop(self, count: int, why: str) -> None:
@@ -247,6 +281,7 @@ class StatusClaimWriter:
             for batch in list(self._batches()):
                 outcome = await self._context.store.write(self._script(batch), timeout=timeout_s)
                 self._spooled = self._spooled + len(batch) if outcome.spooled else 0
+                self.written += len(batch)
                 for key, (pending, _) in batch.items():
                     if self._pending.get(key) is pending:
                         del self._pending[key]

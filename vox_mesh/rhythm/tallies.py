@@ -24,8 +24,11 @@ class Tallies:
         self._context = context
         self._rates = rates
 
-    def count(self, jobs: Iterable[CountedJob]) -> Statement:
-        """Return the statement that adds jobs to the tallies of the bars in which they ended."""
+    def count(self, jobs: Iterable[CountedJob], agent: str | None = None) -> Statement:
+        """Return the statement that adds jobs of an agent to the tallies of the bars in which they ended.
+
+        By default they are of the agent of this process.
+        """
         context = self._context
         tallies: dict[tuple[int, bool], Tally] = {}
         for job in jobs:
@@ -39,7 +42,7 @@ class Tallies:
             else:
                 self._add_long(tally, job, beat)
         rows = [self._values_of(*key, tally) for key, tally in tallies.items()]
-        agent = context.agent or context.node_id
+        agent = agent or context.agent or context.node_id
         return Statement(_SQL["count"], (*context.mesh, agent, orjson.dumps(rows).decode()))
 
     def _add_long(self, tally: Tally, job: CountedJob, last: Beat) -> None:

@@ -16,7 +16,6 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # each service is imported by its property: a command pays for those it uses
-    from vox_mesh.jobs.crons import Crons
     from vox_mesh.jobs.git.exporter import JobExporter
     from vox_mesh.jobs.git.importer import JobImporter
     from vox_mesh.jobs.git.repository import GitRepository
@@ -24,9 +23,13 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.jobs import Jobs
     from vox_mesh.jobs.kinds import JobKinds
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
+    from vox_mesh.jobs.scheduling.crons import Crons
+    from vox_mesh.jobs.scheduling.rules import Rules
+    from vox_mesh.jobs.work.work import AgentWork
     from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
+    from vox_mesh.model.jobs.policy_roots import PolicyRoots
     from vox_mesh.nodes.agents import Agents
     from vox_mesh.nodes.identity import Identity
     from vox_mesh.nodes.nodes import Features, Nodes
@@ -68,10 +71,12 @@ class MeshServices(RenamedAttributes):
         owner_key: str | None = None,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
+        policy_roots: PolicyRoots | None = None,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
-        `step_memory` returns what this home knows of earlier owners.
+        `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
+        claims, `None` if it claims any.
         """
         self.store = store
         self.clock = clock
@@ -83,6 +88,7 @@ class MeshServices(RenamedAttributes):
         self._owner_key = owner_key
         self._remembered = remembered
         self._step_memory = step_memory
+        self._policy_roots = policy_roots
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -258,14 +264,46 @@ class MeshServices(RenamedAttributes):
             self.roles,
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
+            self._read_phases,
+        )
+
+    async def _read_phases(self) -> list[str]:
+        """Return the phases of the mesh's bars, now and as announced."""
+        entries = (await self.rhythm.read_plan()).entries_from(self.clock.now_ms)
+        return list(dict.fromkeys(phase for entry in entries for phase in entry.policy.phase_beats))
+
+    @cached_property
+    def work(self) -> AgentWork:
+        """Return the work of agents: they take jobs and report them."""
+        from vox_mesh.jobs.proof.artifacts import Artifacts
+        from vox_mesh.jobs.work.work import AgentWork
+
+        return AgentWork(
+            self.store,
+            self._writer,
+            self.jobs,
+            self.nodes,
+            self.roles,
+            Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id),
+            self.rhythm,
+            policy_roots=self._policy_roots,
+            monotonic=self._dependencies.monotonic,
+            chance=self._dependencies.chance,
         )
 
     @cached_property
     def crons(self) -> Crons:
         """Return the recurring jobs."""
-        from vox_mesh.jobs.crons import Crons
+        from vox_mesh.jobs.scheduling.crons import Crons
 
-        return Crons(self.store, self.jobs, self.clock, self._may_adopt_crons)
+        return Crons(self.store, self.jobs, self.clock, lambda: self.rhythm, self._may_adopt_crons)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Return the rules: jobs that are scheduled when ops are logged."""
+        from vox_mesh.jobs.scheduling.rules import Rules
+
+        return Rules(self.store, self.jobs, self.clock, self._op_kinds)
 
     @cached_property
     def workflows(self) -> Workflows:
@@ -347,7 +385,7 @@ class MeshServices(RenamedAttributes):
 
     async def _may_adopt_crons(self) -> bool:
         """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
-        from vox_mesh.jobs.cron_ops import CRONS_SIGNED
+        from vox_mesh.jobs.scheduling.cron_ops import CRONS_SIGNED
 
         is_owner = await self.ownership.key() == self._writer.identity.key.public
         if not is_owner or await self.ownership.signs_crons():

@@ -43,7 +43,7 @@ _ON_ROWS: Final = ("leave", "explain", "details", "filter", "show_all", "act", "
 _YES: Final = {"y": ("yes", "yes"), "n": ("", "no")}
 _HELP: Final = """\
 tab, shift+tab    next or previous panel
-1 to 7            panel by number
+1 to 8            panel by number
 up, down, j, k    previous or next row; also page up and down, home and end
 enter             details of the row
 /                 show only rows that contain a text; Esc shows all again

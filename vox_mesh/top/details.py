@@ -18,6 +18,7 @@ from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
+from vox_mesh.views.rhythm import TaskStatusView
 
 _SIDES: Final = ("base", "left", "right")
 _NOT_SHOWN: Final = ("id", "seed", "manifest", "output_artifacts")
@@ -44,6 +45,9 @@ async def details(mesh: MeshServices, item: Any) -> list[str]:
             jobs = ", ".join(f"{job.kind} {job.job_id}" for job in item.jobs)
             lists = {"locks": ", ".join(item.locks), "waits_for": ", ".join(item.waits_for), "jobs": jobs}
             return fields(_with_times(asdict(item) | lists))
+        case TaskStatusView():
+            waits = {"wait_for": ", ".join(item.wait_for), "waits_on": ", ".join(item.waits_on)}
+            return fields(_with_times(asdict(item) | waits))
         case NodeView():
             kinds = ", ".join(item.kinds)
             return fields(_with_times(asdict(item) | {"kinds": kinds}))

@@ -10,6 +10,7 @@ from vox_mesh.cli.support.output import printable
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.views.agents import AgentView, some_of
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
@@ -21,6 +22,7 @@ from vox_mesh.views.overview import (
     Overview,
     WaiterLine,
 )
+from vox_mesh.views.rhythm import TaskStatusView
 
 _FAR_OFF_MS: Final = 1_000
 _SHORT_ID: Final = 8
@@ -280,6 +282,35 @@ def _agents_summary(overview: Overview) -> str:
     return _counts(*((states.count(state), state.value) for state in AgentState))
 
 
+# --- status --------------------------------------------------------------------------------------
+
+_STATUS_STYLES: Final = {
+    ClaimState.WAITING: "yellow",
+    ClaimState.FAILED: "red",
+    ClaimState.DONE: "bright_black",
+}
+
+
+def _status(status: TaskStatusView, now_ms: int) -> PanelLine:
+    return _line(
+        f"{status.agent_id}\n{status.task_id}",
+        status,
+        status.agent_id,
+        status.task_id,
+        status.phase,
+        (status.state, _STATUS_STYLES.get(ClaimState(status.state), "green")),
+        span(max(0, now_ms - status.since_ms)),
+        "" if status.progress is None else f"{status.progress:.0%}",
+        (some_of(status.waits_on, len(status.waits_on)), "yellow"),
+        some_of(status.wait_for, len(status.wait_for)) or status.notes,
+    )
+
+
+def _status_summary(overview: Overview) -> str:
+    states = [status.state for status in overview.status]
+    return _counts(*((states.count(state), state.value) for state in ClaimState))
+
+
 # --- all of them ---------------------------------------------------------------------------------
 
 NODES: Final = Panel(
@@ -357,4 +388,15 @@ AGENTS: Final = Panel(
     lambda overview: [_agent(each) for each in overview.agents],
     _agents_summary,
 )
-PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS, AGENTS)
+STATUS: Final = Panel(
+    "status",
+    "Status",
+    (
+        *(Column("agent", 10), Column("task", 10), Column("phase", 6), Column("state", 9)),
+        *(Column("for", 5, is_number=True), Column("done", 4, is_number=True)),
+        *(Column("waits on", 8), Column("", 10)),
+    ),
+    lambda overview: [_status(each, overview.now_ms) for each in overview.status],
+    _status_summary,
+)
+PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS, AGENTS, STATUS)

@@ -1,4 +1,4 @@
-"""Views of jobs, their proofs, kinds, crons and workers."""
+"""Views of jobs, their proofs, kinds, crons, rules and workers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.jobs.crons import CronJob
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
+from vox_mesh.jobs.scheduling.crons import CronJob
+from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.json_text import shown
 from vox_mesh.model.jobs.policy_roots import refusal
@@ -241,7 +242,7 @@ async def rules_of(mesh: MeshServices, kind: str) -> KindRules:
     return (await mesh.jobs.queries.situation()).rules.get(kind) or KindRules(kind)
 
 
-# --- crons ---------------------------------------------------------------------------------------------
+# --- crons and rules -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,29 @@ class CronView(RecordView, record=CronJob):
 @dataclass(frozen=True)
 class RemovedCronView:
     """A cron that was removed."""
+
+    name: str
+    removed: bool = True
+
+
+@dataclass(frozen=True)
+class RuleView(RecordView, record=Rule, without=("fired", "minute_ms")):
+    """A rule by column; its fields, manifest and options are the values themselves."""
+
+    fields: dict[str, Any]
+    manifest: dict[str, Any]
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, rule: Rule) -> RuleView:
+        """Return the view of a rule."""
+        values = {name: shown(getattr(rule, name)) for name in ("fields", "manifest", "options")}
+        return cls.from_record(rule, **values)
+
+
+@dataclass(frozen=True)
+class RemovedRuleView:
+    """A rule that was removed."""
 
     name: str
     removed: bool = True

@@ -20,13 +20,14 @@ from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.agents import newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
+from vox_mesh.rhythm.task_status import merged
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.agents import AgentView
 from vox_mesh.views.nodes import NodeView, with_roles
-from vox_mesh.views.rhythm import BeatView, IncidentView
+from vox_mesh.views.rhythm import BeatView, IncidentView, TaskStatusView
 
 T = TypeVar("T")
 
@@ -189,6 +190,7 @@ class Overview:
     messages: tuple[MessageLine, ...]
     open_conflicts: int
     conflicts: tuple[ConflictLine, ...]
+    status: tuple[TaskStatusView, ...]
     last_op_id: int
     rhythm: RhythmLine
     database: DatabaseLine
@@ -227,7 +229,8 @@ class OverviewReader:
         """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
-        values = (*self._mesh.agents.newest_values(MAX_AGENTS), MAX_ITEMS, MESH_PREFIX + OFFICE)
+        since_ms = self._mesh.rhythm.status_queries.since_ms
+        values = (*self._mesh.agents.newest_values(MAX_AGENTS), MAX_ITEMS, MESH_PREFIX + OFFICE, since_ms)
         # Read from the primary: times are relative to its clock.
         row: Row = (await store.read(_OVERVIEW, values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
@@ -235,10 +238,11 @@ class OverviewReader:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 nodes = await self._nodes(row)
                 rhythm = await self._rhythm(row)
+                status = self._status(row)
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
-        return _make_overview(row, nodes, rhythm, database)
+        return _make_overview(row, nodes, rhythm, status, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         rows = filter(is_sound, orjson.loads(row["nodes"]))
@@ -262,6 +266,10 @@ class OverviewReader:
             None if incident is None else IncidentView.of(Incident._make(orjson.loads(incident))),
         )
 
+    def _status(self, row: Row) -> list[TaskStatusView]:
+        records = map(bytes.fromhex, orjson.loads(row["statuses"]))
+        return [TaskStatusView.of(self._mesh, each) for each in merged(records, MAX_ITEMS).items]
+
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store
         if self._address is None:
@@ -278,7 +286,11 @@ class OverviewReader:
 
 
 def _make_overview(
-    row: Row, nodes: Sequence[NodeView], rhythm: RhythmLine, database: DatabaseLine
+    row: Row,
+    nodes: Sequence[NodeView],
+    rhythm: RhythmLine,
+    status: Sequence[TaskStatusView],
+    database: DatabaseLine,
 ) -> Overview:
     now_ms: int = row["now_ms"]
     waiters = list(_readable(row["waiters"], lambda each: _waiter(each, now_ms)))
@@ -299,6 +311,7 @@ def _make_overview(
         messages=tuple(sorted(messages, key=lambda each: _MESSAGE_ORDER.index(each.standing))),
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_readable(row["conflicts"], lambda each: _conflict(each, now_ms))),
+        status=tuple(status),
         last_op_id=row["last_op_id"] or 0,
         rhythm=rhythm,
         database=database,

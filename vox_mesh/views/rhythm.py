@@ -10,9 +10,10 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.claims import StatusClaim
 from vox_mesh.model.rhythm.plan import BeatFrame, PlanEntry
-from vox_mesh.model.rhythm.tempo import window_id
+from vox_mesh.model.rhythm.tempo import BeatStamp, window_id
 from vox_mesh.model.rhythm.ucxl import Address, resolve
 from vox_mesh.rhythm.budgets import SetBudget, Spending
+from vox_mesh.rhythm.task_status import MAX_LIMIT, Position, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
@@ -90,6 +91,13 @@ def stamp_of(mesh: MeshServices, hlc: Any) -> Stamped:
     return Stamped(stamp.window, stamp.beat_index)
 
 
+async def announced_stamp(mesh: MeshServices) -> BeatStamp | None:
+    """Return the bar and beat of now, or `None` if no tempo was announced."""
+    now_ms = await mesh.nodes.now_ms()
+    await mesh.rhythm.refresh()
+    return mesh.rhythm.context.plan.announced_stamp_at(now_ms)
+
+
 # --- status claims -------------------------------------------------------------------------------
 
 
@@ -109,6 +117,58 @@ class StatusView(RecordView, record=StatusClaim):
         return cls.from_record(
             claim, wait_for=list(claim.wait_for), beat_index=stamp.beat_index, window=stamp.window
         )
+
+
+@dataclass(frozen=True)
+class TaskStatusView(RecordView, record=TaskStatus):
+    """The current status of a task: its last claim, since when that holds, and the bar of the claim."""
+
+    state: str
+    since: str
+    since_ms: int
+    wait_for: list[str]
+    waits_on: list[str]
+    window: str
+
+    @classmethod
+    def of(cls, mesh: MeshServices, status: TaskStatus) -> TaskStatusView:
+        """Return the view of a status."""
+        return cls.from_record(
+            status,
+            state=status.state.value,
+            since=iso_of(status.since_ms),
+            wait_for=list(status.wait_for),
+            waits_on=list(status.waits_on),
+            window=mesh.rhythm.stamp(status.hlc).window,
+        )
+
+
+class StatusFilter(NamedTuple):
+    """Which tasks to show: all of a scope by default."""
+
+    agent: str | None = None
+    state: str | None = None
+    score: str | None = None
+
+
+class StatusViews(NamedTuple):
+    """Some statuses, and the position after which to continue, if there may be more."""
+
+    items: list[TaskStatusView]
+    next: Position | None
+
+
+async def statuses_of(
+    mesh: MeshServices,
+    wanted: StatusFilter = StatusFilter(),  # noqa: B008 - it is immutable
+    *,
+    after: Position | None = None,
+    limit: int = MAX_LIMIT,
+) -> StatusViews:
+    """Return the status of tasks by agent and task, after a position."""
+    await mesh.rhythm.refresh()
+    page = await mesh.rhythm.status_queries.page(**wanted._asdict(), after=after, limit=limit)
+    return StatusViews([TaskStatusView.of(mesh, each) for each in page.items], page.next)
 
 
 # --- addresses -----------------------------------------------------------------------------------

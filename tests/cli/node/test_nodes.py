@@ -14,6 +14,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from tests.cli.conftest import VoxCommand, running_node
+from tests.support.locks.lock_runs import stop
 from tools.forked import Process
 from tools.sqld import Server, free_port
 from vox_mesh.nodes.identity import temporary_identity
@@ -64,7 +65,7 @@ def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: VoxComma
 
 def test_who_is_silent_for_longer_than_the_threshold_is_not_listed(vox: VoxCommand) -> None:
     with running_node(vox) as node:
-        node.process.send_signal(signal.SIGSTOP)
+        stop(node.process.send_signal, vox.folder / ".vox/cache/db/local.db")
         try:
             assert vox("nodes", "--stale-ms", "0").out == "none\n"
             assert [each["node_id"] for each in vox("nodes", "--json").document] == [node.node_id]

@@ -107,6 +107,22 @@ async def test_each_panel_shows_what_is_there(made: Scene, size: tuple[int, int]
         assert max(map(len, text.splitlines())) <= size[0]
 
 
+async def test_the_status_of_tasks_has_a_panel(made: Scene) -> None:
+    status = made.nodes["reviewer-1"].rhythm.status
+    status.claim("ada", "ingest", "waiting", wait_for=["hmmm://thread/x"], progress=0.4)
+    status.claim("ada", "[bold]write[/]", "executing", notes=_EVIL)
+    async with viewed(made.settings(_BUILDER)) as view:
+        await status.flush()
+        await view.press("8")
+        text = await view.shows(
+            "1 executing · 1 waiting", "ingest", "40%", "hmmm://thread/x", "[bold]write[/]"
+        )
+        assert "\x1b" not in text
+        await view.find("8", "ingest")
+        await view.press("enter")
+        await view.shows("wait_for", "beat_index", "since")
+
+
 async def test_the_beat_has_a_line_where_there_is_room(made: Scene) -> None:
     async with viewed(made.settings(_BUILDER), LARGE) as view:
         assert re.search(r"beat [1-8]/8 (plan|work|review)  12 bpm  leader -", await view.shows("bpm"))

@@ -22,6 +22,7 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.rhythm.score import Score
 from vox_mesh.model.rhythm.tempo import window_id
+from vox_mesh.oplog.export import verify_export
 
 POLICY: Final = (
     "cluster_id: band\ninitial_bpm: 15\nphases: {work: 4, plan: 3, review: 1}\nadaptation: {enable: true}\n"
@@ -75,6 +76,10 @@ def test_where_no_node_runs_a_policy_is_in_force_at_once(vox: VoxCommand) -> Non
     assert (shown["announced"], shown["in_force"]["policy"]["cluster_id"]) == ([], "band")
     assert shown["in_force"]["anchor_ms"] <= shown["now_ms"]
     assert all(Hlc.parse(time).author for time in asyncio.run(announced_times()))
+    vox("oplog", "export", "log")
+    stamp = verify_export(vox.folder / "log").header.stamp
+    assert stamp is not None
+    assert 1 <= stamp.beat_index <= 8
 
 
 async def announced_times() -> list[str]:

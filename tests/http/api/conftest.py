@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.cli.conftest import VoxCommand
 from tests.support.nodes.serving import ServedNode, serving_api
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
@@ -25,3 +27,17 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 def kind() -> str:
     """A kind of job that no other test has."""
     return f"test.{new_key().lower()}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[ServedNode, VoxCommand]]:
+    """A node with an API, and commands on the same mesh."""
+    folder: Path = tmp_path_factory.mktemp("mesh")
+    async with serving_api(SharedMesh(FILE, folder, None, "")) as served:
+        variables = {
+            "VOX_MESH_ENABLED": "1",
+            "VOX_DB_PATH": str(folder / "shared.db"),
+            "VOX_MESH_HOME": str(folder / "ann" / "vox"),
+            "VOX_MESH_NODE_ID": "ann",
+        }
+        yield served, VoxCommand(folder, **variables)

@@ -1,4 +1,4 @@
-"""Crons, kinds and workers over HTTP."""
+"""Crons, rules, kinds and workers over HTTP."""
 
 from __future__ import annotations
 
@@ -65,6 +65,47 @@ async def test_what_would_never_come_is_refused(
     served: ServedNode, changes: dict[str, Any], code: str
 ) -> None:
     answer = await served.ask("PUT", "/v1/crons/never", cron(**changes))
+    assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    """A rule as it should be, but for the changes."""
+    return {"op_kind": "BreakLock", "manifest": {"kind": "test.report"}} | changes
+
+
+async def test_a_rule_is_added_once_listed_and_removed(served: ServedNode) -> None:
+    body = (await served.ask("PUT", "/v1/rules/report", rule(fields={"lock": "x"}))).json()
+    assert (body["name"], body["fields"], body["manifest"]) == (
+        "report",
+        {"lock": "x"},
+        {"kind": "test.report"},
+    )
+    assert await served.all("/v1/rules") == [body]
+    other = await served.ask("PUT", "/v1/rules/report", rule())
+    assert_problem(other, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    removed = await served.ask("DELETE", "/v1/rules/report")
+    assert removed.json() == {"name": "report", "removed": True}
+    assert_problem(await served.ask("DELETE", "/v1/rules/report"), 404, "not_known")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"op_kind": "ClaimWork"}, "bad_value"),
+        ({"op_kind": "a\0b"}, "bad_value"),
+        ({"op_kind": ""}, "bad_body"),
+        ({"fields": {str(number): 1 for number in range(9)}}, "bad_body"),
+        ({"fields": [1]}, "bad_body"),
+        ({"manifest": {"kind": "a", "payload": {"op": 1}}}, "bad_manifest"),
+    ],
+)
+async def test_a_rule_that_can_t_be_is_refused(
+    served: ServedNode, changes: dict[str, Any], code: str
+) -> None:
+    answer = await served.ask("PUT", "/v1/rules/never", rule(**changes))
     assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, code)
 
 

@@ -20,8 +20,8 @@ from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import JobContext
 from vox_mesh.model.base.canonical import content_id
+from vox_mesh.model.jobs.bundle import check_bundle
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.model.jobs.proof import check_bundle
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.store.script import new_key
 

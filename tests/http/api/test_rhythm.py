@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
 from tests.cli.conftest import VoxCommand
 from tests.support.jobs.job_desks import ended
 from tests.support.messages.messaging import change
 from tests.support.messages.relaying import assert_problem
-from tests.support.nodes.serving import READ_TOKEN, ServedNode, serving_api
-from tests.support.nodes.shared_mesh import SharedMesh
+from tests.support.nodes.serving import READ_TOKEN, ServedNode
 from tests.support.rhythm.grounds import BAR_MS, BEGIN_MS, MovableClock, player
-from tools.homes import FILE
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.promises import HelpState
@@ -28,22 +23,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 POLICY: Final = "cluster_id: east\ninitial_bpm: 15\nlimits: {min_bpm: 6, max_bpm: 24}\n"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def neighbour(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[ServedNode, VoxCommand]]:
-    """A node with an API, and commands on the same mesh."""
-    folder: Path = tmp_path_factory.mktemp("mesh")
-    async with serving_api(SharedMesh(FILE, folder, None, "")) as served:
-        variables = {
-            "VOX_MESH_ENABLED": "1",
-            "VOX_DB_PATH": str(folder / "shared.db"),
-            "VOX_MESH_HOME": str(folder / "ann" / "vox"),
-            "VOX_MESH_NODE_ID": "ann",
-        }
-        yield served, VoxCommand(folder, **variables)
-
-
 async def test_one_that_only_reads_sees_all_and_changes_nothing(served: ServedNode) -> None:
-    for path in ("rhythm/beat", "rhythm/policy", "rhythm/reports", "rhythm/promises", "budgets/report"):
+    for path in (
+        *("rhythm/beat", "rhythm/policy", "rhythm/reports", "rhythm/promises", "rhythm/status"),
+        "budgets/report",
+    ):
         assert (await served.ask("GET", f"/v1/{path}", token=READ_TOKEN)).status_code == 200
     said = {"agent_id": "ada", "task_id": "t", "state": "planning"}
     for method, path, body in (

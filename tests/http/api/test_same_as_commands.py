@@ -48,6 +48,7 @@ async def test_commands_and_operations_tell_the_same(neighbour: tuple[ServedNode
     waiting = {"kind": "test.b", "after": [job, done.job_id]}
     await served.post("/v1/jobs", {"manifests": [waiting]})
     await served.ask("PUT", "/v1/crons/report", _CRON)
+    await served.ask("PUT", "/v1/rules/report", {"op_kind": "BreakLock", "manifest": {"kind": "test.report"}})
     await served.post("/v1/kinds/test.b/pause")
     await served.ask("PUT", "/v1/workers/ann/drain")
 
@@ -63,6 +64,7 @@ async def test_commands_and_operations_tell_the_same(neighbour: tuple[ServedNode
     assert await printed("job", "rebuild", "--check") == await served.get("/v1/jobs/rebuild")
     assert await printed("job", "wait", done.job_id) == [await served.get(f"/v1/jobs/{done.job_id}/wait")]
     assert await printed("cron", "list") == await served.all("/v1/crons")
+    assert await printed("rule", "list") == await served.all("/v1/rules")
     assert await printed("kind", "list") == await served.all("/v1/kinds")
     assert await printed("worker", "list") == await served.all("/v1/workers")
     assert await printed("job", "schedule", "--once", "--kind", "test.a", "--payload", "[1.5, null]") == {

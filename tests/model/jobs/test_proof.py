@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -15,6 +16,7 @@ from tests.support.oplog.chains import key_named
 from tests.support.running.examples import few, many
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, content_id, is_canonical
+from vox_mesh.model.jobs.bundle import bundle, check_bundle
 from vox_mesh.model.jobs.proof import (
     MAX_ERROR,
     MAX_OUTPUTS,
@@ -23,8 +25,6 @@ from vox_mesh.model.jobs.proof import (
     Output,
     Proof,
     Runner,
-    bundle,
-    check_bundle,
     environment_hash,
     faults_of,
     hash_of,
@@ -34,6 +34,7 @@ from vox_mesh.model.jobs.proof import (
     trailers,
 )
 from vox_mesh.model.oplog.chain import signed_text
+from vox_mesh.model.rhythm.tempo import BeatStamp, window_id
 
 KEY: Final = key_named("worker")
 OTHER: Final = key_named("other")
@@ -134,6 +135,40 @@ def test_a_command_may_have_its_executable_and_environment_attested() -> None:
     assert "Attest-Executable" not in trailers(unknown)
     (remark,) = [each for each in check_bundle(bundle(MANIFEST, unknown, {})).remarks if "attested" in each]
     assert remark.startswith("the executable is not attested: ")
+
+
+def test_a_proof_may_have_the_bar_and_beat_in_which_it_finished() -> None:
+    stamp = BeatStamp(window_id("east", 1_800_000_000_000), 3)
+    proof = prove(ENVELOPE._replace(stamp=stamp), KEY)
+    assert faults_of(proof, job_id=JOB, worker_key=KEY.public, trailers=trailers(proof)) == []
+    added = {name: value for name, value in trailers(proof).items() if name not in trailers(PROOF)}
+    assert added == {"Window": stamp.window, "Beat-Index": "3"}
+    assert check_bundle(bundle(MANIFEST, proof, {}), worker_key=KEY.public).faults == []
+    for wrong in (stamp._replace(window="east"), stamp._replace(beat_index=0)):
+        with pytest.raises(BadValue, match="this can't be proven"):
+            prove(ENVELOPE._replace(stamp=wrong, exit=None, outputs=()), KEY)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "fault"),
+    [
+        ({"window": "0" * 16}, "the envelope has no beat_index"),
+        ({"beat_index": 1}, "the envelope has no window"),
+        ({"window": "0" * 16, "beat_index": True}, "beat_index of the envelope is True"),
+        ({"window": "0" * 16, "beat_index": 65}, "beat_index of the envelope is 65"),
+        ({"window": "0" * 17, "beat_index": 1}, "window of the envelope is "),
+    ],
+)
+def test_a_bar_and_a_beat_are_both_there_and_have_their_form(stamp: dict[str, Any], fault: str) -> None:
+    (found,) = faults_of(signed({**PROOF.envelope, **stamp}), job_id=JOB)
+    assert found.startswith(fault)
+
+
+@pytest.mark.parametrize("name", ["handler", "command"])
+def test_a_bundle_of_an_earlier_version_holds(name: str) -> None:
+    stored = (Path(__file__).parent / "bundles" / f"{name}.json").read_bytes()
+    faults, _ = check_bundle(stored, worker_key=orjson.loads(stored)["trailers"]["Worker-Id"])
+    assert faults == []
 
 
 def test_of_secrets_only_the_names_are_attested() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.running.examples import many
 from tests.support.running.lengths import SOAK
 from vox_mesh.errors import BadValue
-from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, is_pattern, normalise, overlap
+from vox_mesh.model.locks.patterns import FILE, MAX_BYTES, is_pattern, key_covers, normalise, overlap
 
 EXHAUSTIVE: Final = 4
 """Up to this length, every pattern is compared with every other."""
@@ -263,3 +263,40 @@ def test_long_patterns_overlap_exactly_if_their_automata_meet(a: str, b: str) ->
     expected = share_a_path(a, b)
     assert overlap(FILE + a, FILE + b) is expected
     assert overlap(FILE + b, FILE + a) is expected
+
+
+# --- which pattern covers which -----------------------------------------------------------------
+
+
+def test_a_pattern_covers_another_if_it_matches_all_of_its_paths() -> None:
+    samples = list(texts("abz/", 5))
+    meanings = {
+        pattern: sum(1 << at for at, path in enumerate(samples) if matches(path))
+        for pattern in [*texts("ab*?/", 3), "a/**", "**/a", "*/**/*", "a/**/b"]
+        for matches in [matcher(pattern)]
+    }
+    for wide, narrow in product(meanings, meanings):
+        is_covered = meanings[narrow] & ~meanings[wide] == 0
+        assert key_covers(normalise(FILE + wide), normalise(FILE + narrow)) == is_covered, (wide, narrow)
+
+
+def test_patterns_that_take_too_long_to_compare_count_as_not_covered() -> None:
+    contrived = FILE + "*a" + "?" * 40
+    assert not key_covers(contrived, FILE + "*a" + "?" * 39 + "a")
+    assert key_covers(contrived, contrived)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "is_covered"),
+    [
+        ("*", "file:src/**", True),
+        ("task:*", "task:42", True),
+        ("task:*", "task:4*", True),
+        ("task:4*", "task:*", False),
+        ("task:42", "task:42", True),
+        ("file:**", "task:42", False),
+        ("file:**", "*", False),
+    ],
+)
+def test_other_keys_are_covered_by_their_prefixes(wide: str, narrow: str, is_covered: bool) -> None:
+    assert key_covers(wide, narrow) is is_covered

@@ -14,7 +14,7 @@ from tests.support.jobs.example_handlers import handlers
 from tools.homes import FILE
 from vox_mesh import HandlerSet, JobContext, Manifest, Mesh, Settings
 from vox_mesh.cli.node.node_run import NodeRun, Work
-from vox_mesh.jobs.worker.claim_loop import NOW, NextLook
+from vox_mesh.jobs.worker.claim_round import NOW, NextLook
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.batch import Batch

@@ -1,4 +1,4 @@
-"""What the judges of jobs and crons find, and what they have nothing against."""
+"""What the judges of jobs, crons and rules find, and what they have nothing against."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
+from proof.checkers.rules import RULE_CHECKS
 from proof.history import Step
 from tests.proof.checkers.story import Story, faults
 
@@ -190,6 +191,44 @@ def test_a_cron_that_catches_up_with_the_last_time_is_all_right() -> None:
 def test_crons_that_fire_twice_early_or_never_are_found(second: tuple[int, int, int], fault: str) -> None:
     story = _crons((_MINUTE + 10, _MINUTE, 2 * _MINUTE), second)
     assert fault in " ".join(faults(CRON_CHECKS, "crons-once", story))
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def _rules(*firings: str, jobs: str = "x y", cause: bool = True) -> Story:
+    """Three ops, the first before the rule, and the ops for which the rule has fired."""
+    story = Story()
+    row = {"accepted": 1, "causal_deps": "[]", "payload": "{}"}
+    kinds = {"w": "rules.event", "add": "AddRule", "x": "rules.event", "y": "rules.event"}
+    for number, (op_id, kind) in enumerate(kinds.items()):
+        story.final("agent_oplog", **row | {"id": number, "op_id": op_id, "kind": kind})
+    for number, op_id in enumerate(firings, len(kinds)):
+        job = {"job_id": op_id, "manifest": {"nonce": f"rules-event@{op_id}"}}
+        row["payload"] = orjson.dumps({"jobs": [job]}).decode()
+        row["causal_deps"] = orjson.dumps([op_id] if cause else []).decode()
+        story.final("agent_oplog", **row | {"id": number, "op_id": f"s{number}", "kind": "ScheduleJob"})
+    for op_id in jobs.split():
+        story.final("jobs", job_id=op_id)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "fault"),
+    [
+        (_rules("x", "y"), ""),
+        (_rules("x", "y", "x"), "op x has fired 2 times"),
+        (_rules("x"), "op y has fired 0 times"),
+        (_rules("w", "x", "y"), "op w has fired 1 times"),
+        (_rules("x", "y", "z"), "the rule has fired for z, which is not in the log"),
+        (_rules("x", "y", jobs="x"), "the job y for y is not there"),
+        (_rules("x", "y", cause=False), "does not name it as its cause"),
+    ],
+)
+def test_rules_that_fire_twice_or_never_are_found(story: Story, fault: str) -> None:
+    found = " ".join(faults(RULE_CHECKS, "rules-once", story))
+    assert fault in found
+    assert bool(found) is bool(fault)
 
 
 # --- spooled -------------------------------------------------------------------------------------

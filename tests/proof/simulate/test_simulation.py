@@ -20,7 +20,7 @@ from proof.simulate.trial import run_seed
 from proof.verdicts import Check
 from proof.workload import FunctionWorkload, WorkloadContext
 
-_SEEDS = 100
+_SEEDS = 60
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
 _OFTEN_CANCELLED = 32_902
@@ -125,7 +125,7 @@ def test_a_world_has_rollbacks_or_steps_of_the_clock_and_never_both() -> None:
 
 
 def test_a_play_with_every_fault_is_the_same_every_time() -> None:
-    first, second = (run_seed(7, only=["locks", "consumers"]) for _ in range(2))
+    first, second = (run_seed(7, seconds=15.0, only=["locks", "consumers"]) for _ in range(2))
     assert first.digest == second.digest
     fewer = DEFAULT_FAULTS - {Kind.SLOW, Kind.HELD}
-    assert first.faults > run_seed(7, only=["locks", "consumers"], faults=fewer).faults
+    assert first.faults > run_seed(7, seconds=15.0, only=["locks", "consumers"], faults=fewer).faults

@@ -15,7 +15,7 @@ from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.rhythm.phrase_stage import A_MS, TASK, Stage, for_ever, played, score
 from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
 from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
-from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome, Resources
+from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.plan import Plan
 from vox_mesh.model.rhythm.score import WaitBudget
 from vox_mesh.model.rhythm.tempo import Tempo, Timeline
@@ -259,17 +259,16 @@ async def test_how_budgets_stand_is_kept_and_not_summed_from_all_that_ever_ended
 
 async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_lease(node: MeshNode) -> None:
     budgets, now_ms = node.rhythm.budgets, node.rhythm.times.now_ms
-    sql = "INSERT INTO phrase_begins VALUES (?1, ?2, ?3, ?4, 1, 'ann', ?5, 'work', 1, ?6, ?6 + 5000)"
-    lost = [("long-ago", new_key(), "acme", 60_000), ("just-now", new_key(), "", 6_000)]
-    await node.store.write(
-        Script(
-            *(
-                Statement(sql, (*node.store.mesh_id, job, phrase_id, account, now_ms - ago_ms))
-                for job, phrase_id, account, ago_ms in lost
-            )
-        )
+    begins = [
+        PhraseBegin(new_key(), job, 1, "ann", account, "work", 1, now_ms - ago_ms)
+        for job, account, ago_ms in (("long-ago", "acme", 60_000), ("just-now", "", 6_000))
+    ]
+    lease = Statement(
+        "UPDATE phrase_begins SET lease_until_ms = began_ms + 5000 WHERE scope_id = ?1",
+        node.store.writer_id[:1],
     )
-    amounts = replace(ended(node, 7), phrase_id=lost[0][1], job_id="long-ago")
+    await node.store.write(Script(*map(budgets.record_begin, begins), lease))
+    amounts = replace(ended(node, 7), phrase_id=begins[0].phrase_id, job_id="long-ago")
     for _ in range(2):
         await budgets.charge_lost("another", fresh=True)  # the other one may only be late
         await record(node, amounts)  # too late
@@ -281,6 +280,9 @@ async def test_what_was_lost_with_a_worker_is_charged_once_until_the_end_of_its_
     (found,) = await budgets.report("agent:ann")
     assert found.phrases == 2
     assert found.bu == pytest.approx(2.0)
+    await node.store.write(Script(*map(budgets.record_begin, begins)))  # from the spool, after all of that
+    await budgets.charge_lost("just-now", fresh=True)
+    assert [each.bu for each in await budgets.report("agent:ann")] == [pytest.approx(2.0)]
 
 
 # --- phrases -------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from vox_mesh import JobContext
 from vox_mesh.errors import BadManifest, BadValue, LockHeld, LockLost, StaleFence
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.rhythm.phases import boundary_ms, phase_of
+from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import PHASES, TempoPolicy
-from vox_mesh.model.rhythm.tempo import Tempo, Until, end_of
+from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.node import MeshNode
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.testing import MeshHarness
@@ -54,13 +56,16 @@ async def _advance_to(harness: MeshHarness, at_ms: int) -> None:
 def test_a_phase_ends_where_another_begins_and_the_last_one_with_its_bar(
     at_ms: int, bpm: float, beats: list[int]
 ) -> None:
-    tempo = Tempo(bpm, sum(beats))
-    beat = tempo.beat_at(at_ms)
     phases = {f"p{place}": count for place, count in enumerate(beats)}
-    end_ms = end_of(Until.PHASE, beat, phases)
-    assert at_ms < end_ms <= end_of(Until.BAR, beat, phases) == beat.window_ends_ms
-    starts = [beat.window_ms + before * tempo.beat_ms for before in accumulate(beats)]
+    document = {"cluster_id": "east", "initial_bpm": bpm, "bar_len_beats": sum(beats), "phases": phases}
+    plan = Plan(PlanEntry.of(TempoPolicy.of_document(document)))
+    beat = plan.timeline.beat_at(at_ms)
+    end_ms = boundary_ms(plan, Until.PHASE, at_ms)
+    assert at_ms < end_ms <= boundary_ms(plan, Until.BAR, at_ms) == beat.window_ends_ms
+    starts = [beat.window_ms + before * beat.beat_ms for before in accumulate(beats)]
     assert end_ms == min(each for each in starts if each > at_ms)
+    last = plan.timeline.beat_at(end_ms - 1)
+    assert phase_of(plan, last) == phase_of(plan, beat)
 
 
 # --- holding ---------------------------------------------------------------------------------------

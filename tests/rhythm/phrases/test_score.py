@@ -144,7 +144,7 @@ FAULTS: Final[dict[str, tuple[str, int, str, str]]] = {
         score_of("bars: 3"),
         2,
         "score.bars",
-        "is no field of score; allowed: bar_len, escalation, phases, retry, tempo, wait_budget",
+        "is no field of score; allowed: bar_len, escalation, phases, retry, start, tempo, wait_budget",
     ),
     "written twice": (score_of("tempo: 1", "tempo: 2"), 3, "score.tempo", "written twice, first on line 2"),
     "tempo of 0": (score_of("tempo: 0"), 2, "score.tempo", "must not be 0; allowed: beats a minute"),

@@ -31,6 +31,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
         job = await brought(node, state)
     assert job is not None
     await node.crons.add("report", "@daily", Manifest.of(kind="test.report"))
+    await node.rules.add("report", "BreakLock", Manifest.of(kind="test.report"))
     await node.job_kinds.pause(KIND)
     await node.roles.route_kind(KIND, node.identity.node_id)
     op = await node.roles.designate_coordinator(node.identity.node_id)

@@ -33,6 +33,7 @@ _FORWARDED: Final = {
     "nodes": "--stale-ms --all --json",
     "roles show": "--json",
     "route list": "--json",
+    "rule list": "--json",
     "send": "--type --priority --thread --correlation --reply-to --ttl --ack-within --wait-ack"
     " --max-attempts --key --from --agent --ordered --text --json",
     "worker list": "--json",

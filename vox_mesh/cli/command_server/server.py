@@ -34,7 +34,12 @@ _PRELOADED: Final = (
         "vox_mesh.cli.database.conflicts",
         "vox_mesh.cli.jobs.crons",
     ),
-    *("vox_mesh.cli.jobs.job", "vox_mesh.cli.jobs.kinds", "vox_mesh.cli.jobs.worker"),
+    *(
+        "vox_mesh.cli.jobs.job",
+        "vox_mesh.cli.jobs.kinds",
+        "vox_mesh.cli.jobs.rules",
+        "vox_mesh.cli.jobs.worker",
+    ),
     *("vox_mesh.cli.locks.guard", "vox_mesh.cli.locks.lock", "vox_mesh.cli.messages.messages"),
     *(
         "vox_mesh.cli.messages.send",
@@ -43,7 +48,12 @@ _PRELOADED: Final = (
         "vox_mesh.settings.settings",
     ),
     *("vox_mesh.settings.trust", "vox_mesh.locks.locks", "vox_mesh.messages.messages"),
-    *("vox_mesh.jobs.jobs", "vox_mesh.jobs.crons", "vox_mesh.jobs.kinds", "vox_mesh.occ.conflicts"),
+    *(
+        "vox_mesh.jobs.jobs",
+        "vox_mesh.jobs.scheduling.crons",
+        "vox_mesh.jobs.kinds",
+        "vox_mesh.occ.conflicts",
+    ),
     *("vox_mesh.nodes.key_file", "vox_mesh.oplog.oplog", "vox_mesh.oplog.past", "vox_mesh.oplog.roles"),
     *("vox_mesh.oplog.ownership", "vox_mesh.oplog.trusted_keys", "vox_mesh.oplog.pending_ops"),
     *("vox_mesh.rhythm.rhythm", "vox_mesh.store.engines.file", "vox_mesh.runtime.open_store"),

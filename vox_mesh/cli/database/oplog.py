@@ -34,6 +34,7 @@ from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.views.job_trace import TraceView, find_trace
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
+from vox_mesh.views.rhythm import announced_stamp
 
 _LIMIT: Final = 20
 _FILE: Final = click.Path(path_type=Path)
@@ -334,7 +335,7 @@ def export(file: Path, as_json: bool) -> None:
 
 async def _export(mesh: Mesh, file: Path) -> Record:
     scope_id, repository_id, _ = mesh.store.writer_id
-    done = await export_log(mesh.oplog, scope_id, repository_id, file)
+    done = await export_log(mesh.oplog, scope_id, repository_id, file, await announced_stamp(mesh))
     return {"file": str(done.path), "entries": done.entries, "chains": done.chains, "bytes": done.bytes}
 
 

@@ -1,1 +1,1 @@
-"""Commands for jobs, kinds, crons, routes and workers."""
+"""Commands for jobs, kinds, crons, rules, routes and workers."""

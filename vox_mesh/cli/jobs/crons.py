@@ -6,15 +6,13 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job_options import JobSource, job_options
+from vox_mesh.cli.jobs.job_options import JobSource, binding_options, job_options, manifest_hint
+from vox_mesh.cli.jobs.job_output import short_id, template_text
 from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
-from vox_mesh.errors import BadManifest, BadValue
-from vox_mesh.jobs.crons import CronJob
-from vox_mesh.model.base.json_text import UNREADABLE, shown
+from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.model.jobs.cron import iso
-from vox_mesh.model.jobs.manifest import EXEC
 from vox_mesh.views.jobs import CronView, RemovedCronView
 
 
@@ -30,31 +28,34 @@ def cron() -> None:
 @click.argument("name")
 @click.argument("expression", metavar="EXPRESSION")
 @job_options
+@binding_options
 @click.option(
     "--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of the expression."
 )
 @json_option
-def add(name: str, expression: str, timezone: str, as_json: bool, **asked: Any) -> None:
+def add(
+    name: str,
+    expression: str,
+    timezone: str,
+    at: str | None,
+    during: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Schedule a job at the times of a cron expression.
 
-    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. The job is in a file,
-    a kind for a handler, or a command after `--`. Adding an identical cron again changes nothing; a different
-    cron of the same name is refused.
+    EXPRESSION has five fields: minute, hour, day of the month, month, day of the week. Or it is `every N
+    bars` of the mesh's rhythm: then the job is scheduled on a downbeat. The job is in a file, a kind for a
+    handler, or a command after `--`. Adding an identical cron again changes nothing; a different cron of the
+    same name is refused.
 
     \b
     Example:
       vox-mesh cron add report '0 8 * * MON-FRI' --timezone Europe/Berlin -- make report
     """
-    try:
-        manifests = JobSource(**asked).manifests()
-        if len(manifests) != 1:
-            raise BadValue(
-                f"a cron must have 1 manifest, got {len(manifests)}", hint="add a cron for each manifest"
-            )
-        added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifests[0], timezone))
-    except BadManifest as bad:
-        bad.hint = "see `vox-mesh cron add --help`"
-        raise
+    with manifest_hint("cron"):
+        manifest = JobSource(**asked).single_manifest("cron", at=at, during=during)
+        added = run_command("cron add", lambda mesh: mesh.crons.add(name, expression, manifest, timezone))
     show_one(vars(CronView.of(added)) if as_json else _line(added), as_json=as_json)
 
 
@@ -87,16 +88,12 @@ def remove(name: str, as_json: bool) -> None:
 
 def _line(cron: CronJob) -> Record:
     """Return a cron's row of the table."""
-    core = shown(cron.manifest)
-    what = UNREADABLE
-    if isinstance(core, dict) and UNREADABLE not in core:
-        what = core["kind"] if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
     return {
         "name": cron.name,
         "expression": cron.expression,
         "timezone": cron.timezone,
-        "job": what,
+        "job": template_text(cron.manifest),
         "next": iso(cron.next_ms),
         "last": None if cron.last_ms is None else iso(cron.last_ms),
-        "last job": None if cron.last_job is None else cron.last_job[:12],
+        "last job": None if cron.last_job is None else short_id(cron.last_job),
     }

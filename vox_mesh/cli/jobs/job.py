@@ -11,7 +11,14 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
-from vox_mesh.cli.jobs.job_options import JobSource, job_argument, job_options, kind_option, limit_option
+from vox_mesh.cli.jobs.job_options import (
+    JobSource,
+    binding_options,
+    job_argument,
+    job_options,
+    kind_option,
+    limit_option,
+)
 from vox_mesh.cli.jobs.job_output import (
     known_job,
     short_id,
@@ -24,6 +31,8 @@ from vox_mesh.cli.jobs.job_output import (
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.results import artifact, result
+from vox_mesh.cli.jobs.run_next import run_next
+from vox_mesh.cli.jobs.work import renew, report, take
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import (
@@ -70,7 +79,10 @@ def job() -> None:
     """
 
 
-for _command in (abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild):
+for _command in (
+    *(abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
+    *(take, renew, report, run_next),
+):
     job.add_command(_command)
 
 
@@ -146,6 +158,7 @@ def _scheduling_options(function: Function) -> Function:
 @job.command(cls=TrailingCommand)
 @job_options
 @_scheduling_options
+@binding_options
 @click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
 @click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(

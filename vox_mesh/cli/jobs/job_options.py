@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
 from vox_mesh.cli.support.options import Function, read_file, seconds
-from vox_mesh.errors import BadValue, NotJson
+from vox_mesh.errors import BadManifest, BadValue, NotJson
 from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 
@@ -39,6 +41,18 @@ class JobSource(NamedTuple):
     command: list[str]
     isolated: bool
 
+    def single_manifest(self, noun: str, **fields: Any) -> Manifest:
+        """Return the manifest of a cron or rule. Raises `BadValue` if there are several."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        if self.file is not None and given:
+            raise click.UsageError(f"--{next(iter(given))} can't be combined with --file: set it in the file")
+        manifests = self.manifests(**given)
+        if len(manifests) != 1:
+            raise BadValue(
+                f"a {noun} must have 1 manifest, got {len(manifests)}", hint=f"add a {noun} for each manifest"
+            )
+        return manifests[0]
+
     def manifests(self, **fields: Any) -> list[Manifest]:
         """Return the manifests; `fields` are added to a manifest that is not from a file."""
         ways = [self.file is not None, self.kind is not None, bool(self.command)]
@@ -61,7 +75,7 @@ class JobSource(NamedTuple):
                 raise click.UsageError(f"--timeout must be in whole seconds, got {self.timeout:g}")
             fields["timeout"] = int(self.timeout)
         if self.kind is not None:
-            payload = None if self.payload is None else _json(self.payload)
+            payload = None if self.payload is None else json_option_value("--payload", self.payload)
             return [Manifest.of(kind=self.kind, payload=payload, **fields)]
         if not self.isolated and "cwd" not in fields:
             fields["cwd"] = current_folder()
@@ -76,6 +90,16 @@ def current_folder() -> str:
         raise BadValue(
             f"the current folder can't be used: {error.strerror}", hint="pass --cwd FOLDER or --isolated"
         ) from None
+
+
+def binding_options(function: Function) -> Function:
+    """Add the options that bind a job to the rhythm."""
+    for option in (
+        click.option("--during", metavar="PHASE", help="Start only in this phase of a bar, such as review."),
+        click.option("--at", metavar="downbeat", help="Start not before the next bar begins."),
+    ):
+        function = option(function)
+    return function
 
 
 def job_options(function: Function) -> Function:
@@ -99,12 +123,21 @@ def job_options(function: Function) -> Function:
     return function
 
 
-def _json(text: str) -> Any:
+@contextmanager
+def manifest_hint(noun: str) -> Iterator[None]:
+    """Name the help of the command that adds a cron or rule, if its manifest is refused."""
+    try:
+        yield
+    except BadManifest as bad:
+        bad.hint = f"see `vox-mesh {noun} add --help`"
+        raise
+
+
+def json_option_value(option: str, text: str) -> Any:
+    """Return the value of an option in JSON."""
     try:
         return read_json(text)
     except NotJson as error:
-        raise click.BadParameter(
-            f"must be JSON, with text in quotes: {error}", param_hint="--payload"
-        ) from None
+        raise click.BadParameter(f"must be JSON, with text in quotes: {error}", param_hint=option) from None
     except BadValue as error:
-        raise click.BadParameter(error.line, param_hint="--payload") from None
+        raise click.BadParameter(error.line, param_hint=option) from None

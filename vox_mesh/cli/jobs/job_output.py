@@ -11,8 +11,9 @@ from vox_mesh.cli.support.output import Record, fields, printable, show_lines, s
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.model.base.durations import rough_duration
+from vox_mesh.model.base.json_text import UNREADABLE, shown
 from vox_mesh.model.jobs.proof import iso_time
-from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.records import EXEC, Job
 from vox_mesh.views.job_graph import OP, Graph, Vertex
 from vox_mesh.views.jobs import JobView, ScheduledView, SpooledJobView, WholeJobView
 
@@ -25,6 +26,14 @@ _COLOURS: Final = {"succeeded": "green", "failed": "red", "aborted": "gray", "ru
 def short_id(job_id: str) -> str:
     """Return the prefix of a job's id that tables show."""
     return job_id[:_SHORT_ID]
+
+
+def template_text(manifest: str) -> str:
+    """Return the kind or the command of the jobs that a stored manifest describes."""
+    core = shown(manifest)
+    if not isinstance(core, dict) or UNREADABLE in core:
+        return UNREADABLE
+    return str(core["kind"]) if "kind" in core else f"{EXEC}: {' '.join((*core['command'], *core['args']))}"
 
 
 def line(job: Job, **more: Any) -> Record:

@@ -31,7 +31,7 @@ from vox_mesh.jobs.batches import find_named, list_pages
 from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.keys import is_public_key
-from vox_mesh.model.jobs.proof import check_bundle
+from vox_mesh.model.jobs.bundle import check_bundle
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import PieceView, bundle_proof, ready_jobs, rebuild_roster, verify_proof

@@ -6,11 +6,12 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vox_mesh.cli.messages.message_output import line, records
+from vox_mesh.cli.support.body import body_of
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import acting_agent, seconds
 from vox_mesh.cli.support.output import (
@@ -22,15 +23,13 @@ from vox_mesh.cli.support.output import (
     show_several,
 )
 from vox_mesh.cli.support.session import start_quickly
-from vox_mesh.errors import BadValue, DatabaseUnavailable, NotJson, NotKnown, OutcomeUnknown
+from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
-from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (
     EVERYONE,
     MAX_ATTEMPTS,
-    MAX_PAYLOAD_BYTES,
     Message,
     MessageState,
     checked_trace,
@@ -40,11 +39,8 @@ from vox_mesh.store.script import new_key
 if TYPE_CHECKING:
     from vox_mesh.settings import Settings
 
-_STDIN: Final = "-"
-_MAX_READ: Final = 4 * MAX_PAYLOAD_BYTES  # JSON shrinks when its spaces and escapes are removed
 
-
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @click.argument("to")
 @click.argument("body", metavar="BODY|-")
 @click.option("--type", "msg_type", default=DEFAULT_TYPE, show_default=True, help="Message type.")
@@ -104,6 +100,8 @@ def send(
     Example:
       vox-mesh send reviewer '{"pr": 42}' --from coder --wait-ack 10s
     """
+    if more := click.get_current_context().args:
+        raise _too_many_words(to, body, more)
     settings = start_quickly("send")
     if key is not None and to == EVERYONE:
         raise BadValue(
@@ -114,7 +112,7 @@ def send(
         "ack_within": wait_ack if ack_within is None else ack_within,
         "traceparent": _traceparent(),
     }
-    value = _value(_read() if body == _STDIN else body, is_text=is_text)
+    value = body_of(body, is_text=is_text)
     sending = _Sending(to, value, options, reply_to, wait_ack, as_json=as_json)
     if to == EVERYONE:
         sent = asyncio.run(sending.to_everyone(settings))
@@ -131,6 +129,15 @@ def send(
     return ExitCode.DONE if is_done else ExitCode.NO
 
 
+def _too_many_words(to: str, body: str, more: Sequence[str]) -> click.UsageError:
+    """Return the error about a body that is not one argument, with the command that was meant."""
+    from shlex import join  # imported late: only a mistake needs it
+
+    to, *words = (body, *more) if to == "to" else (to, body, *more)
+    meant = join(["vox-mesh", "send", to, " ".join(words)])
+    return click.UsageError(f"send takes TO and one BODY: did you mean `{meant}`?")
+
+
 def _summary(sent: Record, wait_ack: float | None) -> str:
     """Return the line about a sent message."""
     name = f"(message {sent['message_uuid']})"
@@ -138,39 +145,6 @@ def _summary(sent: Record, wait_ack: float | None) -> str:
     if sent["state"] == MessageState.ACKED:
         return f"acknowledged by {to} {name}"
     return f"sent to {to}{'' if wait_ack is None else ', not acknowledged yet'} {name}"
-
-
-# --- the body ------------------------------------------------------------------------------------
-
-
-def _read() -> str:
-    """Read the body from stdin."""
-    try:
-        with open(0, "rb", closefd=False) as stdin:
-            data = stdin.read(_MAX_READ + 1)
-    except OSError as error:
-        raise BadValue(
-            f"stdin can't be read: {error.strerror}", hint="redirect a file or a pipe to stdin"
-        ) from None
-    if len(data) > _MAX_READ:
-        raise BadValue(
-            f"stdin must have at most {_MAX_READ} bytes",
-            hint="store the data elsewhere and send its location",
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise BadValue(f"stdin must be UTF-8: {error}", hint="encode it, such as in base64") from None
-
-
-def _value(text: str, *, is_text: bool) -> Any:
-    """Return the body: a JSON object or array, or the text."""
-    if not is_text and text.lstrip()[:1] in ("{", "["):
-        try:
-            return read_json(text)
-        except NotJson:
-            pass
-    return text
 
 
 def _traceparent() -> str | None:

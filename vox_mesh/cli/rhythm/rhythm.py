@@ -8,7 +8,9 @@ from typing import Final
 
 import click
 
+from vox_mesh.cli.rhythm.help import help_group
 from vox_mesh.cli.rhythm.incident import incident
+from vox_mesh.cli.rhythm.status import status
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import (
@@ -39,7 +41,9 @@ def rhythm() -> None:
     """Show and set the tempo, and show reports on bars."""
 
 
+rhythm.add_command(help_group)
 rhythm.add_command(incident)
+rhythm.add_command(status)
 
 
 # --- the policy ----------------------------------------------------------------------------------

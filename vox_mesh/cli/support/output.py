@@ -121,6 +121,18 @@ class CommandGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(self.summaries(ctx))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; a name that there is not is answered with the one that was probably meant."""
+        name = args[0]
+        if not (name.startswith("-") or ctx.resilient_parsing) and self.get_command(ctx, name) is None:
+            from vox_mesh.cli.support.suggestions import suggestion  # imported late: only a mistake needs it
+
+            near = suggestion(ctx.command_path, name, self.list_commands(ctx))
+            raise click.UsageError(f"no such command '{name}'{near}", ctx)
+        return super().resolve_command(ctx, args)
+
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Return the names and summaries of all commands."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -26,21 +26,21 @@ Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
 """The work of a command on a mesh."""
 
 
-def start() -> Settings:
-    """Load the settings and set up the logs."""
+def start(**values: Any) -> Settings:
+    """Load the settings, with these values instead of the variables', and set up the logs."""
     from pydantic import SecretStr  # imported late: short commands do without
 
     from vox_mesh.settings import load_settings
 
-    settings = load_settings()
+    settings = load_settings(**values)
     secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
     set_up_logs(settings.log_format, secrets, settings.agent_id)
     return settings
 
 
-def start_shared(command: str) -> Settings:
+def start_shared(command: str, **values: Any) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
-    settings = start()
+    settings = start(**values)
     _refuse_memory(settings, command)
     return settings
 

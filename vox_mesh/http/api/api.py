@@ -17,13 +17,14 @@ from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from vox_mesh.errors import MeshError
-from vox_mesh.http.access import Access, Grant, Scope
+from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.agents import AGENTS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
 from vox_mesh.http.api.locks import LOCKS
@@ -34,8 +35,9 @@ from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestM
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
-from vox_mesh.http.api.scheduling import CRONS, KINDS, WORKERS
+from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
 from vox_mesh.http.api.schemas import SCHEMAS
+from vox_mesh.http.api.work import WORK
 from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
@@ -48,8 +50,8 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, ARTIFACTS, WORKFLOWS),
-    *(CRONS, KINDS, WORKERS, RHYTHM, BUDGETS, SCHEMAS, DATABASE),
+    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""
@@ -105,34 +107,34 @@ class Api:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            grant = self._access.check(request, operation.scope)
+            credential = self._access.check(request, operation.scope)
             values = {name: _check_name(adapters[name], request.match_info[name], name) for name in adapters}
             values |= await _parse_request(operation, request)
-            await self._count(grant, operation, values.get("body"))
-            async with self._admission.place(operation.load_of(values.values()), grant):
+            await self._count(credential, operation, values.get("body"))
+            async with self._admission.place(operation.load_of(values.values()), credential):
                 with _acting(request):
-                    return await self._answer(request, operation, grant, values)
+                    return await self._answer(request, operation, credential, values)
 
         return handle
 
     async def _answer(
-        self, request: web.Request, operation: Operation, grant: Grant, values: Mapping[str, Any]
+        self, request: web.Request, operation: Operation, credential: Credential, values: Mapping[str, Any]
     ) -> web.StreamResponse:
         undo = None if operation.undo is None else partial(operation.undo, self._mesh)
         work = operation.work(self._mesh, **values)
         answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
         if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
-        body = b"".join(await in_slices(encoded(answer, is_redacted=grant.is_redacted)))
+        body = b"".join(await in_slices(encoded(answer, is_redacted=credential.is_redacted)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
 
-    async def _count(self, grant: Grant, operation: Operation, body: Any) -> None:
+    async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:
         """Count the request and its items. Raises 429 if there are too many."""
         if self._quotas is None:
             return
         is_read = operation.scope is Scope.READ
         items = body.item_count if isinstance(body, RequestModel) and not is_read else 1
-        self._quotas.take(grant.name, items, is_read=is_read)
+        self._quotas.take(credential.name, items, is_read=is_read)
         if operation.opens == "jobs":
             await self._quotas.open_items("jobs", items, self._mesh.jobs.queries.count_open)
         elif operation.opens == "messages":
@@ -153,8 +155,8 @@ class Api:
         return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
-        grant = self._access.check(request, Scope.READ)
-        async with self._admission.place(Load.READ, grant):
+        credential = self._access.check(request, Scope.READ)
+        async with self._admission.place(Load.READ, credential):
             if self._document is None:
                 self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
         return _respond(request, self._document, HTTPStatus.OK)

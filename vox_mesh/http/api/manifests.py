@@ -56,8 +56,9 @@ SCORE: Final = _map(
         "phases": _map(
             dict.fromkeys(PHASES, _beats(1)),
             required=[*PHASES],
-            description="Beats per phase; the sum must be bar_len, 8 by default.",
+            description="Beats per phase; the sum must be bar_len, 8 by default, or a multiple of it.",
         ),
+        "start": {"enum": ["downbeat", "now"]},
         "wait_budget": _map({"help": _beats(0), "io": _beats(0)}),
         "retry": _map(
             {

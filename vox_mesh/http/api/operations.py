@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Work)
 Noun = Literal["jobs", "messages"]
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
-_IF_IT_DOES_NOT_WAIT: Final = {Load.WAIT: Load.READ, Load.LOCK_WAIT: Load.WRITE}
+_IF_IT_DOES_NOT_WAIT: Final = {Load.WAIT: Load.READ, Load.LOCK_WAIT: Load.WRITE, Load.TAKE: Load.WRITE}
 CALL_S: Final = 30.0
 _MAX_S: Final = 365 * 86_400
 

@@ -17,6 +17,7 @@ from vox_mesh.oplog.pages import MAX_POSITION
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
+from vox_mesh.views.rhythm import announced_stamp
 
 OPLOG: Final = Operations("oplog")
 
@@ -84,7 +85,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
 @OPLOG.get("/v1/oplog/export", scope=Scope.WRITE, load=Load.STREAM)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
-    export = await Export.begin(mesh.oplog, *mesh.store.mesh_id)
+    export = await Export.begin(mesh.oplog, *mesh.store.mesh_id, await announced_stamp(mesh))
     return JsonLines(export.parts())
 
 

@@ -79,7 +79,7 @@ class PageQuery(RequestModel):
         position: Callable[[T], Any],
         *,
         goes_on: bool = False,
-        scanned_to: int | None = None,
+        scanned_to: Any = None,
     ) -> Page[T]:
         """Return a page of these items; another follows if the page is full, or with `goes_on`.
 

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import Page, PageQuery, bad_cursor
 from vox_mesh.model.documents.documents import MAX_BYTES
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_TASK, MAX_WAITS, StatusClaim
+from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_SCORE, MAX_TASK, MAX_WAITS, ClaimState, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.promises import HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport
@@ -28,11 +29,14 @@ from vox_mesh.views.rhythm import (
     PoliciesView,
     PolicyView,
     SpendingView,
+    StatusFilter,
     StatusView,
+    TaskStatusView,
     beat_of,
     incident_of,
     moment_of,
     policies_of,
+    statuses_of,
 )
 
 RHYTHM: Final = Operations("rhythm")
@@ -123,8 +127,43 @@ async def list_promises(mesh: MeshServices, query: PromisesQuery) -> Page[HelpTh
 # --- status --------------------------------------------------------------------------------------
 
 
+class StatusQuery(PageQuery):
+    """The filter of the status of tasks. `scope` must be the scope of the node."""
+
+    scope: Annotated[str, Field(max_length=1_024)] | None = None
+    score: Annotated[str, Field(min_length=1, max_length=MAX_SCORE)] | None = None
+    agent: Text | None = None
+    state: ClaimState | None = None
+
+
+@RHYTHM.get("/v1/rhythm/status")
+async def list_statuses(mesh: MeshServices, query: StatusQuery) -> Page[TaskStatusView]:
+    """List the status of tasks: who is in which phase and state, and who waits for whom."""
+    scope, _ = mesh.store.mesh_id
+    if query.scope not in (None, scope):
+        raise BadValue(
+            f"scope must be {scope!r}, that of this node, got {query.scope!r}",
+            hint="ask a node of the other scope",
+        )
+    wanted = StatusFilter(query.agent, query.state, query.score)
+    found = await statuses_of(mesh, wanted, after=_position(query.position), limit=query.limit)
+    return query.page(found.items, lambda view: (view.agent_id, view.task_id), scanned_to=found.next)
+
+
+def _position(position: Any) -> tuple[str, str] | None:
+    match position:
+        case None:
+            return None
+        case [str(agent), str(task)]:
+            return agent, task
+    raise bad_cursor()
+
+
 class StatusRequest(RequestModel):
-    """A status claim on a task. `hlc` is now by default; `bar` and `beat` are deprecated."""
+    """A status claim on a task. `hlc` is now by default; `bar` and `beat` are deprecated.
+
+    `score` names the score of the task.
+    """
 
     agent_id: Text
     task_id: _Address
@@ -135,6 +174,7 @@ class StatusRequest(RequestModel):
     notes: Annotated[str, Field(max_length=MAX_NOTES)] = ""
     beat_index: _Beat | None = None
     hlc: Text | None = None
+    score: Annotated[str, Field(min_length=1, max_length=MAX_SCORE)] | None = None
     bar: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     beat: _Beat | None = None
 
@@ -142,12 +182,12 @@ class StatusRequest(RequestModel):
 @RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
 async def claim_status(mesh: MeshServices, body: StatusRequest) -> StatusView:
     """Claim the status of a task. It counts for the beat of its `hlc`, and is written when this beat ends."""
-    claimed = body.model_dump(mode="json", exclude_none=True)
+    claimed = body.model_dump(mode="json", exclude_none=True, exclude={"score"})
     now: dict[str, Any] = {"hlc": str(mesh.clock.tick())}
     if not {"beat_index", "beat"} & claimed.keys():
         now["beat_index"] = mesh.rhythm.frame().beat_index
     claim = StatusClaim.of_document({**now, **claimed})
-    mesh.rhythm.status.accept(claim)
+    mesh.rhythm.status.accept(claim, score=body.score)
     return StatusView.of(mesh, claim)
 
 

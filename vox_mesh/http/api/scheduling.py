@@ -1,4 +1,4 @@
-"""Scheduling rules of the mesh: crons, job kinds and the draining of workers."""
+"""Scheduling of the mesh: crons, rules, job kinds and the draining of workers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.jobs.manifest_fields import Kind
+from vox_mesh.model.jobs.rule import MAX_FIELDS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import (
     CronView,
     KindView,
     RemovedCronView,
+    RemovedRuleView,
+    RuleView,
     WorkerView,
     find_worker,
     rules_of,
@@ -24,7 +27,7 @@ from vox_mesh.views.jobs import (
 
 CRONS: Final = Operations("crons")
 
-CronName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+DefinitionName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 @CRONS.get("/v1/crons")
@@ -34,7 +37,10 @@ async def list_crons(mesh: MeshServices, query: PageQuery) -> Page[CronView]:
 
 
 class CronRequest(RequestModel):
-    """A manifest and its times: minute, hour, day of the month, month and day of the week."""
+    """A manifest and its times: minute, hour, day of the month, month and day of the week.
+
+    The expression may also be `every N bars`.
+    """
 
     expression: Annotated[str, Field(min_length=1, max_length=200, examples=["0 8 * * MON-FRI"])]
     timezone: Annotated[str, Field(min_length=1, max_length=64, examples=["Europe/Berlin"])] = "UTC"
@@ -42,16 +48,48 @@ class CronRequest(RequestModel):
 
 
 @CRONS.put("/v1/crons/{name}")
-async def add_cron(mesh: MeshServices, name: CronName, body: CronRequest) -> CronView:
+async def add_cron(mesh: MeshServices, name: DefinitionName, body: CronRequest) -> CronView:
     """Add a cron; an identical one is unchanged, a different one of this name is refused."""
     return CronView.of(await mesh.crons.add(name, body.expression, body.manifest, body.timezone))
 
 
 @CRONS.delete("/v1/crons/{name}")
-async def remove_cron(mesh: MeshServices, name: CronName) -> RemovedCronView:
+async def remove_cron(mesh: MeshServices, name: DefinitionName) -> RemovedCronView:
     """Remove a cron; jobs that it has scheduled stay."""
     await mesh.crons.remove(name)
     return RemovedCronView(name)
+
+
+RULES: Final = Operations("rules")
+
+
+@RULES.get("/v1/rules")
+async def list_rules(mesh: MeshServices, query: PageQuery) -> Page[RuleView]:
+    """List the rules with their last op and job."""
+    return query.page_of([RuleView.of(each) for each in await mesh.rules.listed()], lambda rule: rule.name)
+
+
+class RuleRequest(RequestModel):
+    """The kind of op that fires the rule, values that fields of its payload must have, and a manifest."""
+
+    op_kind: Annotated[str, Field(min_length=1, max_length=64, examples=["com.example.pushed"])]
+    fields: Annotated[dict[str, Any], Field(max_length=MAX_FIELDS, examples=[{"branch": "main"}])] = Field(
+        default_factory=dict
+    )
+    manifest: GivenManifest
+
+
+@RULES.put("/v1/rules/{name}")
+async def add_rule(mesh: MeshServices, name: DefinitionName, body: RuleRequest) -> RuleView:
+    """Add a rule; an identical one is unchanged, a different one of this name is refused."""
+    return RuleView.of(await mesh.rules.add(name, body.op_kind, body.manifest, body.fields))
+
+
+@RULES.delete("/v1/rules/{name}")
+async def remove_rule(mesh: MeshServices, name: DefinitionName) -> RemovedRuleView:
+    """Remove a rule; jobs that it has scheduled stay."""
+    await mesh.rules.remove(name)
+    return RemovedRuleView(name)
 
 
 KINDS: Final = Operations("kinds")

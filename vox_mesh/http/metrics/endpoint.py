@@ -58,8 +58,8 @@ class Metrics:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
-        grant = self._access.check(request, Scope.METRICS)
-        async with self._admission.place(Load.READ, grant):
+        credential = self._access.check(request, Scope.METRICS)
+        async with self._admission.place(Load.READ, credential):
             return web.Response(body=await self.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def exposition(self) -> bytes:

@@ -48,6 +48,12 @@ def collect_rhythm(rhythm: Rhythm, census: Census | None) -> Iterator[Metric]:
     yield gauge(
         "vox_status_claims_live", "Tasks whose status this node claims in each beat.", rhythm.status.live
     )
+    yield counter("vox_status_claims", "Status claims written by this node.", rhythm.status.written)
+    yield histogram(
+        "vox_bar_report_latency_seconds",
+        "Time from the end of a bar to its report by this node.",
+        rhythm.bar_reporter.latency,
+    )
     yield counters(
         "vox_promises",
         "Promises of help by verdict, as reported by this node.",

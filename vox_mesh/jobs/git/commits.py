@@ -18,6 +18,7 @@ from vox_mesh.model.jobs.records import (
     DEFAULT_PRIORITY,
     Job,
 )
+from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, phase_in
 
 _PERSON: Final = "vox-mesh <vox-mesh@localhost>"
 _BRANCH: Final = "refs/gatos/export"
@@ -64,6 +65,8 @@ def manifest_commit(job: Job, run_at_ms: int | None) -> JobCommit:
         "max_interruptions": (job.max_interruptions, job.max_interruptions != DEFAULT_INTERRUPTIONS),
         "backoff": (short_duration(job.backoff_ms), job.backoff_ms != DEFAULT_BACKOFF_MS),
         "lease": (short_duration(job.lease_ms or 0), job.lease_ms is not None),
+        "at": (job.binding, job.binding == AT_DOWNBEAT),
+        "during": (phase := phase_in(job.binding), phase is not None),
         "run_at": (None if run_at_ms is None else iso_time(run_at_ms), run_at_ms is not None),
     }
     given = {name: value for name, (value, is_given) in settings.items() if is_given}
@@ -132,6 +135,11 @@ class CommitStream:
 
     def __len__(self) -> int:
         return self._marks
+
+    @property
+    def mean_bytes(self) -> float:
+        """Return the mean size of a commit and its files."""
+        return sum(map(len, self._parts)) / max(1, self._marks)
 
     def add(self, commit: JobCommit, parent: str | None = None) -> str:
         """Add a commit, and return its name in the stream; `parent` is such a name or an object id."""

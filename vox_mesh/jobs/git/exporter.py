@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, TooLarge
+from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.jobs.git.commits import (
     Claim,
     CommitStream,
@@ -17,7 +17,8 @@ from vox_mesh.jobs.git.commits import (
     result_commit,
 )
 from vox_mesh.jobs.git.job_refs import JobRefs, Refusal
-from vox_mesh.jobs.git.repository import GitRepository, RefsChanged, RefUpdate
+from vox_mesh.jobs.git.packed_refs import RefsChanged
+from vox_mesh.jobs.git.repository import GitRepository, RefUpdate
 from vox_mesh.jobs.git.worker_keys import WorkerKeys
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.proof.artifacts import Artifacts
@@ -29,8 +30,8 @@ from vox_mesh.model.jobs.records import HELD, Job
 from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 
 _PAGE: Final = 500
+_MAX_JOBS: Final = 4_000
 _MAX_STREAM_BYTES: Final = 64 * 2**20
-_MAX_READS: Final = 64
 _MAX_TRIES: Final = 10
 _RETRY_DELAY_S: Final = 0.02
 
@@ -57,6 +58,11 @@ class _Exported(NamedTuple):
     proof: Proof | None
     bodies: Mapping[str, bytes]
 
+    @property
+    def weight(self) -> int:
+        """Return its size in bytes in a stream, roughly."""
+        return len(self.job.manifest) + _declared_size(self.proof)
+
 
 class JobExporter:
     """Exports jobs. Whatever process exports a job, and however often, its commits are the same."""
@@ -74,11 +80,17 @@ class JobExporter:
         """Write the refs that are missing, and delete the claims that are over."""
         self._report = ExportReport()
         refs, position = JobRefs(await self._repository.refs()), 0
+        waiting, size = list[_Exported](), 0
         while page := await self._jobs.queries.standing_after(position, _PAGE):
             position = page[-1].id
             self._report.jobs += len(page)
-            if due := [job.job_id for job in page if self._is_due(job, refs)]:
-                refs = await self._export(due, refs)
+            for each in await self._read([job.job_id for job in page if self._is_due(job, refs)], refs):
+                if len(waiting) == _MAX_JOBS or (waiting and size + each.weight > _MAX_STREAM_BYTES):
+                    refs = await self._write(waiting, refs)
+                    waiting, size = [], 0
+                waiting.append(each)
+                size += each.weight
+        await self._write(waiting, refs)
         return self._report
 
     def _is_due(self, job: Job, refs: JobRefs) -> bool:
@@ -91,8 +103,12 @@ class JobExporter:
     def _refuse(self, job: Job, reason: str) -> None:
         self._report.refused.append(Refusal(str(job.job_id), reason))
 
-    async def _export(self, job_ids: Sequence[str], refs: JobRefs) -> JobRefs:
-        """Export jobs, in parts if they are too large. Return the refs, read again if others changed them."""
+    # --- what is exported ------------------------------------------------------------------------
+
+    async def _read(self, job_ids: Sequence[str], refs: JobRefs) -> list[_Exported]:
+        """Read jobs, in parts if they are too large, and return the ones that can be exported."""
+        if not job_ids:
+            return []
         try:
             found = await self._jobs.queries.find_all(job_ids, fresh=True)
             items = await self._jobs.queries.completions(found.values())
@@ -100,25 +116,16 @@ class JobExporter:
             if len(job_ids) == 1:
                 raise
             middle = len(job_ids) // 2
-            return await self._export(job_ids[middle:], await self._export(job_ids[:middle], refs))
+            return await self._read(job_ids[:middle], refs) + await self._read(job_ids[middle:], refs)
         jobs = await self._genuine([job for job in found.values() if self._is_readable(job)], refs)
         proofs = await self._proofs([job for job, _ in jobs], items)
         exported: list[_Exported] = []
-        size = 0
         for (job, run_at_ms), proof in zip(jobs, proofs, strict=True):
             if isinstance(proof, str):
                 self._refuse(job, proof)
-                continue
-            weight = len(job.manifest) + _declared_size(proof)
-            if exported and size + weight > _MAX_STREAM_BYTES:
-                refs = await self._write(exported, refs)
-                exported, size = [], 0
-            claim = await self._claim(job, proof)
-            exported.append(_Exported(job, run_at_ms, claim, proof, {}))
-            size += weight
-        return await self._write(exported, refs)
-
-    # --- what is exported ------------------------------------------------------------------------
+            else:
+                exported.append(_Exported(job, run_at_ms, await self._claim(job, proof), proof, {}))
+        return exported
 
     def _is_readable(self, job: Job) -> bool:
         fault = job.fault or (None if has_own_manifest(job) else "its manifest is that of another job")
@@ -187,38 +194,28 @@ class JobExporter:
     async def _with_bodies(self, exported: Sequence[_Exported]) -> list[_Exported]:
         """Add the contents of outputs, each read once."""
         wanted = [_embedded(each.proof) for each in exported]
-        hashes = list(dict.fromkeys(each for of_job in wanted for each in of_job))
-        bodies: dict[str, bytes | None] = {}
-        for start in range(0, len(hashes), _MAX_READS):
-            part = hashes[start : start + _MAX_READS]
-            bodies |= zip(part, await asyncio.gather(*map(self._body, part)), strict=True)
-        found = {content_hash: body for content_hash, body in bodies.items() if body is not None}
+        hashes = dict.fromkeys(each for of_job in wanted for each in of_job)
+        found = await self._artifacts.bodies(hashes, limit=MAX_BODIES)
         named = sum(len(each.proof.envelope["outputs"]) for each in exported if each.proof is not None)
         self._report.missing_artifacts += named - sum(each in found for of_job in wanted for each in of_job)
         return [each._replace(bodies=found) for each in exported]
 
-    async def _body(self, content_hash: str) -> bytes | None:
-        try:
-            return await self._artifacts.body(content_hash, limit=MAX_BODIES)
-        except MeshError:  # it is on another node, or damaged: the proof names its hash
-            return None
-
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, exported: Sequence[_Exported], refs: JobRefs) -> JobRefs:
+        """Write jobs. Return the refs, read again if others changed them."""
         exported = await self._with_bodies(exported)
         for attempt in range(1, _MAX_TRIES + 1):
             try:
-                updates = await self._updates(exported, refs)
-                await self._repository.update_refs(updates)
+                async for part in self._repository.change_refs(await self._updates(exported, refs)):
+                    self._report.created += sum(each.new is not None for each in part)
+                    self._report.deleted += sum(each.new is None for each in part)
             except RefsChanged:
                 if attempt == _MAX_TRIES:
                     raise
                 await asyncio.sleep(_RETRY_DELAY_S * attempt)
                 refs = JobRefs(await self._repository.refs())
             else:
-                self._report.created += sum(each.new is not None for each in updates)
-                self._report.deleted += sum(each.new is None for each in updates)
                 break
         return refs
 
@@ -230,7 +227,7 @@ class JobExporter:
         for each in exported:
             self._add(each, refs, stream, created)
             over += await self._over(each, refs)
-        marks = await self._repository.write_objects(stream.finish()) if len(stream) else {}
+        marks = await self._repository.write_objects(stream) if len(stream) else {}
         new = [RefUpdate(ref.name, new=marks[int(mark[1:])]) for ref, mark in created.items()]
         return [*new, *over]
 

@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadSettings, MeshError
+from vox_mesh.jobs.git.commits import CommitStream
+from vox_mesh.jobs.git.packed_refs import PackedRefs, RefsChanged, job_folder
 from vox_mesh.model.jobs.git_refs import NAMESPACE
 
 _TIMEOUT_S: Final = 120.0
@@ -21,6 +23,7 @@ _MAX_MARKS_BYTES: Final = 2**20
 _MAX_CHECK_BYTES: Final = 64 * 2**20
 _MAX_ERROR_BYTES: Final = 2**16
 _MAX_FLUSHED_REFS: Final = 64
+_MIN_COMPRESSED_BYTES: Final = 4_096
 _PIECE: Final = 2**16
 _MAX_SHOWN: Final = 300
 _SAME_PACK: Final = "keep file"  # packs of the same objects have the same name
@@ -38,6 +41,9 @@ _VARIABLES: Final = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
     "LC_ALL": "C",
+    # Else git's C library may give memory back to the system and take it again for each object it compresses.
+    "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
 _USER_CONFIG: Final = "GIT_CONFIG_GLOBAL"
 """The one variable of git that is passed on: the user's own settings name the folders that they trust."""
@@ -47,13 +53,6 @@ class GitFailed(MeshError):
     """A git command failed, or did not end in time."""
 
     code = "git_failed"
-
-
-class RefsChanged(MeshError):
-    """A ref was changed by another process since it was read; nothing was written."""
-
-    code = "git_refs_changed"
-    retryable = True
 
 
 class ObjectInfo(NamedTuple):
@@ -82,6 +81,7 @@ class GitRepository:
     def __init__(self, folder: Path, program: str) -> None:
         self._folder = folder
         self._program = program
+        self._packed_refs: PackedRefs | None = None
 
     @classmethod
     async def open(cls, folder: Path) -> GitRepository:
@@ -91,7 +91,7 @@ class GitRepository:
             raise BadSettings("git not found", hint="install git and add it to PATH")
         repository = cls(folder, program)
         try:
-            await repository._run("rev-parse", "--git-dir", limit=_PIECE)
+            await repository._find_packed_refs()
         except GitFailed as error:
             raise BadSettings(
                 f"{folder} is no git repository that can be used: {error}",
@@ -147,17 +147,20 @@ class GitRepository:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    async def write_objects(self, stream: bytes) -> dict[int, str]:
-        """Write the objects of a fast-import stream, and return the id of each commit by its mark.
+    async def write_objects(self, commits: CommitStream) -> dict[int, str]:
+        """Write commits and their files, and return the id of each commit by its mark.
 
         Raises `RefsChanged` if another process is about to write the same objects.
         """
         with tempfile.TemporaryDirectory(prefix="vox-mesh-git-") as folder:
             marks = Path(folder) / "marks"
+            # Small files full of hashes are hardly worth it: compressing them takes longer than all else.
+            level = () if commits.mean_bytes > _MIN_COMPRESSED_BYTES else ("-c", "pack.compression=0")
             try:
                 await self._run(
-                    *("fast-import", "--quiet", "--done", "--date-format=raw", f"--export-marks={marks}"),
-                    stdin=stream,
+                    *(*level, "fast-import", "--quiet", "--done", "--date-format=raw"),
+                    f"--export-marks={marks}",
+                    stdin=commits.finish(),
                     limit=_MAX_MARKS_BYTES,
                 )
             except GitFailed as error:
@@ -167,6 +170,45 @@ class GitRepository:
             lines = (await asyncio.to_thread(marks.read_text)).splitlines()
         pairs = (line.removeprefix(":").split(" ") for line in lines)
         return {int(mark): object_id for mark, object_id in pairs}
+
+    async def change_refs(self, updates: Sequence[RefUpdate]) -> AsyncGenerator[Sequence[RefUpdate], None]:
+        """Change refs in one or two transactions, all refs of a job in one; yield the updates of each.
+
+        Raises `RefsChanged` if a ref is not as its update says.
+        """
+        created, rest = await asyncio.to_thread(self._split, updates)
+        if created and not await self._create_packed(created):
+            created, rest = [], updates
+        if created:
+            yield created
+        if rest:
+            await self.update_refs(rest)
+            yield rest
+
+    def _split(self, updates: Sequence[RefUpdate]) -> tuple[list[RefUpdate], Sequence[RefUpdate]]:
+        """Return the updates of jobs that can be packed, and the others."""
+        if self._packed_refs is None or len(updates) <= _MAX_FLUSHED_REFS:
+            return [], updates
+        by_git = self._packed_refs.loose(each.name for each in updates)
+        by_git |= {job_folder(each.name) for each in updates if each.new is None}
+        created = [each for each in updates if job_folder(each.name) not in by_git]
+        return created, [each for each in updates if job_folder(each.name) in by_git]
+
+    async def _create_packed(self, updates: Sequence[RefUpdate]) -> bool:
+        if self._packed_refs is None:
+            return False
+        try:
+            refs = {each.name: each.new for each in updates if each.new is not None}
+            return await asyncio.to_thread(self._packed_refs.create, refs)
+        except OSError:  # git names the reason
+            return False
+
+    async def _find_packed_refs(self) -> None:
+        """Find the file of packed refs, if the refs of the repository are files."""
+        folder = await self._run("rev-parse", "--git-common-dir", limit=_PIECE)
+        storage = await self._run("config", "--default=files", "--get", "extensions.refStorage", limit=_PIECE)
+        if storage.strip() == b"files":
+            self._packed_refs = PackedRefs(self._folder / os.fsdecode(folder.removesuffix(b"\n")))
 
     async def update_refs(self, updates: Sequence[RefUpdate]) -> None:
         """Change refs, all or none. Raises `RefsChanged` if one is not as its update says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,10 @@ from typing import BinaryIO, Final, NamedTuple, Protocol, Self
 import orjson
 from blake3 import blake3
 
-from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, BadValue
+from vox_mesh.errors import ArtifactDamaged, ArtifactMissing, BadValue, MeshError
 from vox_mesh.jobs.proof.blob_files import PIECE, BlobStore, PendingBlob
-from vox_mesh.model.jobs.proof import BLAKE3, Output, base64_content, base64_of, hash_of, output_faults
+from vox_mesh.model.jobs.bundle import base64_content, base64_of
+from vox_mesh.model.jobs.proof import BLAKE3, Output, hash_of, output_faults
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
@@ -31,6 +32,7 @@ MAX_FILE: Final = 2**30
 _SQL: Final = named("artifacts")
 _FETCH_TIMEOUT_S: Final = 600.0
 _FETCHED: Final = "fetched"
+_MAX_READS: Final = 64  # with contents in the database, of up to 1.4 MiB in all
 _ROW_BYTES: Final = 512  # of a row in a script, without its body
 
 
@@ -239,6 +241,35 @@ class Artifacts:
         if body is None:
             raise self._missing(content_hash, row)
         return body
+
+    async def bodies(self, hashes: Iterable[str], *, limit: int = MAX_STREAM) -> dict[str, bytes]:
+        """Return the contents that are available, by hash; a missing or damaged one is left out."""
+        found: dict[str, bytes] = {}
+        wanted = list(hashes)
+        for start in range(0, len(wanted), _MAX_READS):
+            part = wanted[start : start + _MAX_READS]
+            found |= await self._inline_bodies(part)
+            others = [each for each in part if each not in found]
+            for content_hash, body in zip(others, await self._try_all(others, limit), strict=True):
+                if isinstance(body, bytes):
+                    found[content_hash] = body
+        return found
+
+    async def _inline_bodies(self, hashes: Sequence[str]) -> dict[str, bytes]:
+        """Return the contents that are in the database; one that is damaged is left out."""
+        values = (*self._store.mesh_id, orjson.dumps(hashes).decode())
+        rows = await self._store.read(_SQL["find_inline"], values)
+        bodies = {row["hash"]: base64_content(row["body"]) for row in rows}
+        return {each: body for each, body in bodies.items() if body is not None and hash_of(body) == each}
+
+    async def _try_all(self, hashes: Sequence[str], limit: int) -> Sequence[bytes | BaseException]:
+        found = await asyncio.gather(
+            *(self.body(each, limit=limit) for each in hashes), return_exceptions=True
+        )
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, MeshError):
+                raise each
+        return found
 
     async def path(self, content_hash: str) -> Path:
         """Return a file with this content, fetched if another node has it; do not change it."""

@@ -15,10 +15,10 @@ from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.results import RESULT, STDOUT
-from vox_mesh.jobs.worker.attempt_limits import Work
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.handlers import Function, Handler
+from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash

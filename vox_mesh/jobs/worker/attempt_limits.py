@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from vox_mesh.errors import MeshError, OverBudget, PhaseOverrun
 from vox_mesh.jobs.exec.process_group import ProcessGroup
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.worker.attempt_result import AttemptEnd, AttemptResult
+from vox_mesh.jobs.worker.limit_services import (
+    NO_BUDGET,
+    BegunPhrase,
+    LimitServices,
+    Work,
+    caps_of,
+    hard_end_reason,
+    outcome_of,
+)
 from vox_mesh.jobs.worker.limit_watch import FIRST_CHECK_MS
 from vox_mesh.jobs.worker.metering import Meter, Share
 from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.base.ulid import attempt_ulid
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.rhythm.bindings import WITH_BAR
 from vox_mesh.model.rhythm.budgets import Budget, Verdict, account_of, agent_of, verdict
 from vox_mesh.model.rhythm.claims import ClaimState
-from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
+from vox_mesh.model.rhythm.costs import NOTHING, PhraseBegin, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.policy import PHASES
-from vox_mesh.model.rhythm.score import DEFER, Score
+from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_document, end_op, join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import Script
 
-if TYPE_CHECKING:
-    from vox_mesh.jobs.worker.limits import WorkerLimits
-
 _log = logging.getLogger(__name__)
 
 _MAX_PAUSE_MS: Final = 500  # of checks; the first one is shorter, and each is twice as long as the one before
-NO_BUDGET: Final = Budget()
-"""The budget of a job without one."""
-
 _NO_BEATS: Final[Mapping[str, float]] = dict.fromkeys(PHASES, 0)
 _RECORD_TIMEOUT_S: Final = 2.0
 _JOB: Final = "the job"
@@ -45,16 +49,13 @@ _LOST: Final = "its claim was lost"
 _WORK: Final = "work"
 _EXHAUSTED: Final = (Verdict.NO_CLAIMS, Verdict.STOP)
 
-Work = Callable[[], Awaitable[AttemptResult]]
-"""The work of an attempt: it runs a handler or a command."""
-
 
 class AttemptLimits:
     """The limits of one attempt, which is one phrase."""
 
     def __init__(
         self,
-        worker_limits: WorkerLimits,
+        worker_limits: LimitServices,
         job: Job,
         notebook: Notebook,
         meter: Meter,
@@ -63,6 +64,7 @@ class AttemptLimits:
         standings: Mapping[str, BudgetStanding],
         spent_bu: float,
         first_began_ms: int | None,
+        begun: BegunPhrase | None = None,
     ) -> None:
         self._worker_limits = worker_limits
         self._rhythm = worker_limits.rhythm
@@ -71,7 +73,8 @@ class AttemptLimits:
         self._score = score
         self._budget = budget
         self._number = job.failures + job.interruptions + 1  # one lost with its worker was a phrase, too
-        self._began_ms = self._rhythm.times.now_ms
+        self._begun = begun
+        self._began_ms = self._rhythm.times.now_ms if begun is None else begun.began_ms
         self._own_standing = BudgetStanding(budget, first_began_ms or self._began_ms, spent_bu)
         self._subjects = [agent_of(worker_limits.agent)]
         self._budgets = _NO_BUDGETS
@@ -91,6 +94,13 @@ class AttemptLimits:
         self._share: Share | None = None
 
     @property
+    def _phrase_id(self) -> str:
+        """Return the id of the phrase; a node of an earlier version has drawn it."""
+        if self._begun is not None:
+            return self._begun.phrase_id
+        return attempt_ulid(self._job.job_id, self._job.claim_token)
+
+    @property
     def phrase(self) -> JobPhrase | None:
         """Return the phrase of the attempt, or `None` without a score.
 
@@ -106,9 +116,16 @@ class AttemptLimits:
 
     def _create_phrase(self, score: Score) -> JobPhrase:
         job, agent, (own, *charged) = self._job, self._worker_limits.agent, self._budgets.values()
-        standings = [BudgetStanding(_caps_of(each), self._began_ms, 0.0) for each in charged]
-        allowance = Allowance(_caps_of(own), agent, standings=standings)
-        spec = PhraseSpec(score, job.job_id, agent, allowance, job_id=job.job_id, role=job.kind)
+        standings = [BudgetStanding(caps_of(each), self._began_ms, 0.0) for each in charged]
+        allowance = Allowance(caps_of(own), agent, standings=standings)
+        start: Start = "downbeat" if job.binding == WITH_BAR else "now"
+        spec = PhraseSpec(
+            *(score, job.job_id, agent, allowance),
+            start=start,
+            job_id=job.job_id,
+            role=job.kind,
+            score_name=job.kind,
+        )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
     # --- for handlers ----------------------------------------------------------------------------
@@ -180,6 +197,49 @@ class AttemptLimits:
             self._worker_limits.shares.join(self._share)
         return self._share
 
+    # --- an agent's attempt: the node only sees its begin, its renewals and its report ----------
+
+    async def begin(self) -> str | None:
+        """Record the begin of an agent's attempt. Return why it can't begin, or `None`."""
+        if (why := self._exhausted_reason()) is None:
+            await self._record_begin()
+        return why
+
+    async def exceeded(self, used: Resources) -> MeshError | None:
+        """Return the limit that an agent's attempt has exceeded by now, or `None`."""
+        self.meter.report(used)
+        now_ms = self._rhythm.times.now_ms
+        self.check(now_ms, await self._worker_limits.budgets.standings())
+        if self.phrase is not None and now_ms >= self.phrase.ends_ms:
+            self._stop(self.phrase.overrun_error())
+        return self._stop_error
+
+    async def end(self, result: AttemptResult) -> AttemptResult:
+        """Return the result of an agent's attempt within its limits, with its end."""
+        result = self._apply_limits(result)._replace(usage=self.meter.used)
+        return result._replace(end=await self._finish(result))
+
+    async def _record_begin(self) -> None:
+        """Record the start of an agent's phrase: another request, or another node, goes on from it."""
+        job = self._job
+        begin = PhraseBegin(
+            phrase_id=self._phrase_id,
+            job_id=job.job_id,
+            claim_token=job.claim_token,
+            agent_id=self._worker_limits.agent,
+            account=self._budget.charge_to or "",
+            role=job.kind,
+            attempt=self._number,
+            began_ms=self._began_ms,
+        )
+        script = Script(self._worker_limits.budgets.record_begin(begin), appendable=True)
+        try:
+            await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
+        except MeshError as error:
+            _log.warning("phrase start not recorded: job_id=%s: %s", job.job_id, error.line)
+
+    # --- checks ----------------------------------------------------------------------------------
+
     def _exhausted_reason(self) -> str | None:
         """Return why the attempt can't start because earlier ones used up its limits, or `None`."""
         budget, score = self._budget, self._score
@@ -190,7 +250,7 @@ class AttemptLimits:
         if verdict(self._own_standing.bu, budget) in _EXHAUSTED:
             return f"{self._own_standing.bu:.2f} of {budget.max_bu:g} beats of its budget were used before"
         if self._own_standing.verdict(self._rhythm.timeline, self._began_ms) is Verdict.STOP:
-            return _hard_end_reason(_JOB, budget)
+            return hard_end_reason(_JOB, budget)
         return None
 
     async def within(self, work: Work) -> AttemptResult:
@@ -286,7 +346,7 @@ class AttemptLimits:
         if (end_ms := budget.hard_end_ms(timeline, standing.since_ms)) is not None:
             moments.append(end_ms)
             if now_ms >= end_ms:
-                self._stop(OverBudget(_hard_end_reason(subject, budget)))
+                self._stop(OverBudget(hard_end_reason(subject, budget)))
         if budget.max_bu is not None:
             stop_bu = budget.thresholds.work * budget.max_bu - standing.bu
             moments.append(timeline.after(self._began_ms, max(0.0, stop_bu)) + 1)
@@ -334,7 +394,7 @@ class AttemptLimits:
             await self._phrase.settle()
         # Nothing is awaited from here on: the end, its bar and its claim have one time.
         ended_ms = max(self._began_ms, self._rhythm.times.now_ms)
-        outcome = _outcome_of(result)
+        outcome = outcome_of(result)
         if outcome is PhraseOutcome.DONE and self._is_brief(ended_ms):
             self._has_ended = True
             return self._brief_end(ended_ms, NOTHING if result is None else result.usage)
@@ -351,7 +411,7 @@ class AttemptLimits:
     ) -> PhraseEnd:
         job = self._job
         return PhraseEnd(
-            phrase_id=attempt_ulid(job.job_id, job.claim_token),
+            phrase_id=self._phrase_id,
             agent_id=self._worker_limits.agent,
             task_id=job.job_id,
             job_id=job.job_id,
@@ -401,7 +461,7 @@ class AttemptLimits:
         cost = worker_limits.budgets.rates.total({job.kind: bu}, used)
         beats = {**_NO_BEATS, PHASES[0]: bu or 0}
         logged = {
-            "phrase": attempt_ulid(job.job_id, job.claim_token),
+            "phrase": self._phrase_id,
             "agent": worker_limits.agent,
             "attempt": self._number,
             "outcome": PhraseOutcome.DONE.value,
@@ -441,18 +501,3 @@ class AttemptLimits:
             await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:
             _log.error("job usage not recorded: job_id=%s: %s", self._job.job_id, error.line)
-
-
-def _caps_of(budget: Budget) -> Budget:
-    """Return the caps of a budget: its total is checked by the worker."""
-    return budget.model_copy(update={"max_bu": None, "hard_end": None})
-
-
-def _hard_end_reason(subject: str, budget: Budget) -> str:
-    return f"the budget of {subject} has its hard end: {budget.hard_end}"
-
-
-def _outcome_of(result: AttemptResult | None) -> PhraseOutcome:
-    if result is None or result.is_requeued:
-        return PhraseOutcome.DEFERRED
-    return PhraseOutcome.DONE if result.state is JobState.SUCCEEDED else PhraseOutcome.FAILED

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vox_mesh.jobs.proof.artifacts import Artifact
-from vox_mesh.model.jobs.proof import CommandAttestation
+from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 
@@ -49,6 +49,8 @@ class AttemptResult(NamedTuple):
     attested: CommandAttestation | None = None
     inferences: Sequence[str] = ()
     """The ops that recorded its model calls."""
+    agent: AgentAttestation | None = None
+    """The agent that did the work, if its node reports it on an agent's behalf."""
     end: AttemptEnd | None = None
     """The end of a metered attempt, which is recorded together with the result."""
     usage: Resources = NOTHING

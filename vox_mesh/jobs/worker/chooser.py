@@ -83,6 +83,11 @@ class Chooser:
         """Return the marker of the last key that the owner had accepted when the situation was read."""
         return self._now.rekeyed
 
+    @property
+    def bindings(self) -> Sequence[str]:
+        """Return what of the rhythm pending jobs waited for when the situation was read."""
+        return self._now.bindings
+
     async def refresh_membership(self) -> None:
         """Read the other nodes again if the last reading is too old."""
         now = self._monotonic()

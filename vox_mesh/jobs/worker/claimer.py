@@ -10,13 +10,15 @@ import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
-from vox_mesh.jobs.transitions import ROUTES_CHANGED, JobTransitions
+from vox_mesh.jobs.transitions import OUTSIDE, ROUTES_CHANGED, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import next_token
+from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.script import Verdict
@@ -94,17 +96,18 @@ class JobClaimer:
         store: Store,
         transitions: JobTransitions,
         chooser: Chooser,
-        reconciler: ClaimReconciler,
+        on_unknown: Callable[[], None],
         clock: MeshClock,
         node_id: str,
         monotonic: Callable[[], float],
         causes_of: Callable[[Job], Iterable[str]],
     ) -> None:
+        """`on_unknown` is called when jobs may have been claimed that this process does not know of."""
         self._store = store
         self._transitions = transitions
         self._chooser = chooser
         self._causes_of = causes_of
-        self._reconciler = reconciler
+        self._on_unknown = on_unknown
         self._clock = clock
         self._node_id = node_id
         self._monotonic = monotonic
@@ -121,21 +124,44 @@ class JobClaimer:
         """Return whether the limit of a kind was reached just now."""
         return self._throttled_until.get(kind, 0.0) > self._monotonic()
 
-    async def claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
-        """Claim and start jobs, and return the claimed ones."""
+    async def claim(
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None = None,
+        within: Opening | None = None,
+    ) -> list[Claimed]:
+        """Claim and start jobs, on behalf of an agent if one is given, and return the claimed ones.
+
+        If an opening is given, there are none unless the time of the claim is within it.
+        """
         began = tracing.began()
-        claimed = await self._claim(jobs, lease_ms)
+        claimed = await self._claim(jobs, lease_ms, attested, within)
         tracing.record_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
         return claimed
 
-    async def _claim(self, jobs: Sequence[Job], lease_ms: int) -> list[Claimed]:
+    async def _claim(
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None,
+        within: Opening | None,
+    ) -> list[Claimed]:
         if all(map(self._chooser.is_plain, {job.kind for job in jobs})):
-            claimed = await self._try(jobs, lease_ms, short=True)
+            claimed = await self._try(jobs, lease_ms, attested, within, short=True)
             if claimed is not None:
                 return claimed
-        return await self._try(jobs, lease_ms, short=False) or []
+        return await self._try(jobs, lease_ms, attested, within, short=False) or []
 
-    async def _try(self, jobs: Sequence[Job], lease_ms: int, *, short: bool) -> list[Claimed] | None:
+    async def _try(
+        self,
+        jobs: Sequence[Job],
+        lease_ms: int,
+        attested: AgentAttestation | None,
+        within: Opening | None,
+        *,
+        short: bool,
+    ) -> list[Claimed] | None:
         """Send the claim; `short` needs all jobs to be claimable, and `None` asks for the long form."""
         sent, started_ms = self._monotonic(), self._clock.now_ms
         token = next_token(max(job.claim_token for job in jobs), started_ms)
@@ -144,9 +170,9 @@ class JobClaimer:
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes)
+            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within)
         else:
-            claim_script = transitions.claim(items, lease_ms, routing, causes)
+            claim_script = transitions.claim(items, lease_ms, routing, causes, attested, within)
             scripts = claim_script, transitions.start(starts, [claim_script.key])
         self.sent += 1
         try:
@@ -154,16 +180,18 @@ class JobClaimer:
             if isinstance(claim, MeshError) and not isinstance(claim, Refused):
                 raise claim
         except BaseException:  # the outcome is unknown
-            self._reconciler.request()
+            self._on_unknown()
             raise
         if isinstance(claim, Refused) and claim.reason == ROUTES_CHANGED:
             self._chooser.invalidate_routes()
+            return []
+        if isinstance(claim, Refused) and claim.reason == OUTSIDE:
             return []
         is_slow = self._monotonic() - sent > _SLOW_S
         if short and isinstance(claim, Refused) and (len(jobs) > 1 or is_slow):
             return None
         if isinstance(start, MeshError) and not isinstance(claim, MeshError):
-            self._reconciler.request()
+            self._on_unknown()
         claimed = _moved_jobs(claim, jobs) & _moved_jobs(start, jobs)
         if len(claimed) < len(jobs):
             self._chooser.invalidate_membership()

@@ -28,7 +28,10 @@ class EndRecorder:
             if (each.end is None and not each.is_requeued) or (each.end is not None and each.end.is_brief)
         ]
         statements = [self._budgets.record(*ends)] if ends else []
-        return [*statements, self._tallies.count(counted)] if counted else statements
+        if counted:
+            agent = results[0].agent  # they are all of one
+            statements.append(self._tallies.count(counted, None if agent is None else agent.agent))
+        return statements
 
 
 def _counted(result: AttemptResult) -> CountedJob:

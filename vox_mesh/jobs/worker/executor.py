@@ -11,11 +11,12 @@ from typing import Any
 
 from vox_mesh.errors import AWAY, BadValue, MeshError, NotAuthentic
 from vox_mesh.heartbeat.presence import Presence
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
-from vox_mesh.jobs.worker.attempt_limits import AttemptLimits, Work
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
@@ -23,6 +24,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
@@ -152,21 +154,8 @@ class Executor:
             if not attempt.is_released:
                 raise
             return self._stopped(attempt)
-        except AWAY as error:  # raised before the work; `run_attempt` handles the errors of the work
-            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
-        except BadValue as error:  # its manifest or checkpoint: another attempt would not read it either
-            _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
-        except NotAuthentic as error:  # a predecessor was changed since the job was claimed
-            self._jobs.authorship.doubt(job, error.line)
-            return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
-        except MeshError as error:  # the output of a predecessor can't be read
-            _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
-            return AttemptResult(job, JobState.FAILED, error.line)
-        except Exception as error:
-            _log.exception("job not started: job_id=%s", job.job_id)
-            return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")
+        except Exception as error:  # raised before the work; `run_attempt` handles the errors of the work
+            return result_of_failed_start(job, error, self._jobs.authorship)
         finally:
             self.stats.ran.observe(self._leases.now - began)
 
@@ -274,3 +263,21 @@ class Executor:
         for attempt in list(self._running.values()):
             attempt.is_released = True
             attempt.cancel()
+
+
+def result_of_failed_start(job: Job, error: Exception, authorship: JobAuthorship) -> AttemptResult:
+    """Return the result of an attempt that could not start: the job is retried if that may help."""
+    if isinstance(error, AWAY):
+        _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+    if isinstance(error, BadValue):  # its manifest or checkpoint: another attempt would not read it either
+        _log.error("job not started: job_id=%s: unreadable: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.FAILED, f"unreadable: {error.line}", may_retry=False)
+    if isinstance(error, NotAuthentic):  # a predecessor was changed since the job was claimed
+        authorship.doubt(job, error.line)
+        return AttemptResult(job, JobState.PENDING, f"not begun: {error.line}", delay_ms=job.backoff_ms)
+    if isinstance(error, MeshError):  # the output of a predecessor can't be read
+        _log.warning("job not started: job_id=%s: %s", job.job_id, error.line)
+        return AttemptResult(job, JobState.FAILED, error.line)
+    _log.error("job not started: job_id=%s", job.job_id, exc_info=error)
+    return AttemptResult(job, JobState.FAILED, f"a fault of its worker: {error!r}")

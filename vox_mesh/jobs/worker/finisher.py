@@ -6,7 +6,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -30,17 +30,20 @@ from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import (
     BLAKE3,
+    AgentAttestation,
     Envelope,
     Runner,
     prove_with_text,
     sanitize_error,
 )
 from vox_mesh.model.jobs.records import JobState, backoff_ms
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import acting_as
 from vox_mesh.store.script import Script
 from vox_mesh.store.store import Store
 
@@ -71,7 +74,9 @@ class Finisher:
         clock: MeshClock,
         chance: Callable[[], float],
         recorder: EndRecorder,
+        stamp_at: Callable[[int], BeatStamp | None],
     ) -> None:
+        """`stamp_at`: the bar and beat of a time, if the mesh has a tempo."""
         self._store = store
         self._transitions = transitions
         self._recorder = recorder
@@ -79,6 +84,7 @@ class Finisher:
         self._writer = writer
         self._clock = clock
         self._chance = chance
+        self._stamp_at = stamp_at
         self.timeout_s: float | None = None
         """The timeout of one request in seconds; `None` for the store's default."""
         self.stale = 0
@@ -131,9 +137,9 @@ class Finisher:
         return batch
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
-        groups: dict[bool, list[_Entry]] = {}
+        groups: dict[tuple[bool, AgentAttestation | None], list[_Entry]] = {}
         for each in batch:
-            groups.setdefault(each[0].is_requeued, []).append(each)
+            groups.setdefault((each[0].is_requeued, each[0].agent), []).append(each)
         try:
             await asyncio.gather(*(self._write_group(group) for group in groups.values()))
         except Exception as error:  # every waiting caller must get an answer
@@ -170,7 +176,10 @@ class Finisher:
         rejected later, it can be neither split nor replaced.
         """
         try:
-            failure = await self._send(self._script(group, can_spool=len(group) == 1))
+            agent = group[0].agent
+            with nullcontext() if agent is None else acting_as(agent.agent):
+                script = self._script(group, can_spool=len(group) == 1)
+            failure = await self._send(script)
         except MeshError as error:
             failure = error
         if isinstance(failure, ScriptFailed) and not group[0].is_requeued:
@@ -196,6 +205,8 @@ class Finisher:
     def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
         effects = self._recorder.statements(group)
+        if group[0].agent is not None:
+            effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
             yielded = [{**self._yield_item(each), **_logged_end(each)} for each in group]
             node_id = self._writer.identity.node_id
@@ -224,13 +235,14 @@ class Finisher:
     def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
         """Return the entry of a completion in its op, and what only the log has: its proof and phrase."""
         job, key = result.job, self._writer.identity.key
+        started_ms = job.started_ms or result.finished_ms
         envelope = Envelope(
             job_id=job.job_id,
             runner=_runner(),
             worker_id=key.public,
             node_id=self._writer.identity.node_id,
             attempt=job.claim_token,
-            started_ms=job.started_ms or result.finished_ms,
+            started_ms=started_ms,
             finished_ms=result.finished_ms,
             state=result.state.value,
             attest_program=_program(),
@@ -238,6 +250,8 @@ class Finisher:
             error=result.reason,
             outputs=[artifact.output for artifact in result.artifacts],
             command=result.attested,
+            agent=result.agent,
+            stamp=self._stamp_at(max(started_ms, result.finished_ms)),
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {

@@ -25,6 +25,9 @@ class Watched(Protocol):
     def check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
         """Stop the attempt if a limit is exceeded. Return the time of the next check, in ms."""
 
+    def begin_phrase(self) -> None:
+        """Create the phrase and claim that it has begun, unless that was done before."""
+
     def stop_unchecked(self, error: Exception) -> None:
         """Stop the attempt, because its limits can't be checked."""
 

@@ -66,8 +66,9 @@ class JobPhrase(Phrase):
                 return begins_ms
             if self._automatic is None or self._order(phase) > self._order(self._automatic):
                 self._automatic = phase
-                self._timer.count_as(phase, begins_ms)
-                self._reporter.begin_phase(phase, self.beats_until(ends_ms), begins_ms)
+                at_ms = max(begins_ms, self.began_ms)
+                self._timer.count_as(phase, at_ms)
+                self._reporter.begin_phase(phase, self.beats_until(ends_ms), at_ms)
         return None
 
     def _order(self, phase: str) -> int:

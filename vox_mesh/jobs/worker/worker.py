@@ -96,7 +96,6 @@ class Worker(RenamedAttributes):
             chooser=chooser,
             claimer=claimer,
             reconciler=reconciler,
-            authorship=jobs.authorship,
             executor=self._executor,
             wake=self._wake,
             chance=chance,
@@ -257,8 +256,9 @@ class Worker(RenamedAttributes):
         self._wake.set()
 
     async def catch_up(self) -> None:
-        """Renew the leases that are due, stop expired jobs, and enter the phases that have begun."""
+        """Renew due leases, stop expired jobs, enter the phases that have begun, and look for jobs."""
         await self._executor.check_limits()
+        self._wake.set()
         await self._leases.renew_due()
 
     async def _listen(self) -> None:

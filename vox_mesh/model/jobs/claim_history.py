@@ -2,11 +2,14 @@
 
 A pending job whose row relies on an earlier op than that was put back by a writer of the database. An op that
 ends a job counts whatever its verdict says: the verdict is not signed.
+
+A job is completed only after a claim. Completions are many and large, so they are read only when there is a
+pending job that a claim names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -28,10 +31,12 @@ MAX_ENDS: Final = 8
 _ANY_TOKEN: Final = 2**63
 
 LoggedClaim = Sequence[Any]
-"""An op that claimed jobs, or may have ended them: its entry's id, its kind, its payload and its result.
-
-Of a completion, the pairs of a job and its claim token stand for the payload.
+"""An op that claims jobs, aborts them or has them fail: its entry's id, its kind, its payload, its result,
+and whether it is marked as accepted.
 """
+
+LoggedCompletion = Sequence[Any]
+"""The id of the entry of a completion, and the pairs of a job and its claim token as JSON."""
 
 
 class LoggedEnd(NamedTuple):
@@ -39,6 +44,9 @@ class LoggedEnd(NamedTuple):
 
     claim_token: int
     entry_id: int
+
+
+_Ends = dict[str, tuple[LoggedEnd, ...]]
 
 
 class OpPlace(NamedTuple):
@@ -62,11 +70,13 @@ class ClaimHistory:
         self.start = 0
         """The claims after this entry are known."""
         self._floor = 0
-        self._latest: dict[str, int] = {}
+        self._latest: dict[str, int] = {}  # 0: a claim that names the job is marked as refused
         self._earlier: dict[str, int] = {}
-        self._latest_ends: dict[str, tuple[LoggedEnd, ...]] = {}
-        self._earlier_ends: dict[str, tuple[LoggedEnd, ...]] = {}
+        self._latest_ends: _Ends = {}
+        self._earlier_ends: _Ends = {}
         self._latest_since = 0
+        self._completions_since = 0
+        self._completions_until = 0
 
     def forget(self) -> None:
         """Begin again with the next read: the database was rolled back."""
@@ -76,24 +86,56 @@ class ClaimHistory:
     def begin(self, last_id: int) -> None:
         """Begin after the last entry of the log."""
         self.position = self.start = self._latest_since = last_id
+        self._completions_since = self._completions_until = last_id
         self._floor = max(0, last_id - MAX_BACK)
 
     def learn(self, claims: Iterable[LoggedClaim], last_id: int) -> None:
         """Take in the next claims, up to an entry."""
-        self._latest.update(_claims_of(claims))
-        _add_ends(self._latest_ends, claims)
+        for job_id, entry_id in _claims_of(claims).items():
+            self._latest[job_id] = entry_id or self.last_claim(job_id) or 0
+        _add_ends(self._latest_ends, _other_ends(claims))
         self.position = last_id
+        self._drop_oldest()
+
+    def learn_earlier(self, claims: Iterable[LoggedClaim], first_id: int) -> None:
+        """Take in the claims after an entry, up to the first one that is known."""
+        for job_id, entry_id in _claims_of(claims).items():
+            self._earlier[job_id] = self._earlier.get(job_id) or entry_id
+        _add_ends(self._earlier_ends, _other_ends(claims))
+        self.start = first_id
+        self._stop_at(first_id)
+
+    def next_completions(self, limit: int) -> tuple[int, int] | None:
+        """Return the entries between which completions are to be read next; `None` if all are known."""
+        until, since = self._completions_until, self._completions_since
+        if self.position is not None and until < self.position:
+            return until, min(self.position, until + limit)
+        return (max(self.start, since - limit), since) if self.start < since else None
+
+    def learn_completions(self, completions: Iterable[LoggedCompletion], after: int, until: int) -> None:
+        """Take in the completions after an entry, up to another, as `next_completions` named them."""
+        ended = ((entry_id, _completed_jobs(pairs)) for entry_id, pairs in completions)
+        if until > self._completions_until:
+            _add_ends(self._latest_ends, ended)
+            self._completions_until = until
+            self._drop_oldest()
+        else:
+            _add_ends(self._earlier_ends, ended)
+            self._completions_since = after
+            self._stop_at(after)
+
+    def _drop_oldest(self) -> None:
+        """Drop the earlier half when the later one is full."""
         if max(len(self._latest), len(self._latest_ends)) >= _MAX_JOBS:
             self._earlier, self._latest = self._latest, {}
             self._earlier_ends, self._latest_ends = self._latest_ends, {}
             self.start = self._floor = self._latest_since
-            self._latest_since = last_id
+            self._latest_since = self.position or 0
+            self._completions_since = max(self._completions_since, self.start)
+            self._completions_until = max(self._completions_until, self.start)
 
-    def learn_earlier(self, claims: Iterable[LoggedClaim], first_id: int) -> None:
-        """Take in the claims after an entry, up to the first one that is known."""
-        self._earlier = _claims_of(claims) | self._earlier
-        _add_ends(self._earlier_ends, claims)
-        self.start = first_id
+    def _stop_at(self, first_id: int) -> None:
+        """Go no further back than an entry if the earlier half is full."""
         if max(len(self._earlier), len(self._earlier_ends)) >= _MAX_JOBS:
             self._floor = first_id
 
@@ -101,9 +143,14 @@ class ClaimHistory:
         """Return whether there may be claims after an entry that were not read, but are near enough."""
         return self.start > max(entry_id, self._floor)
 
+    def names(self, job_id: str) -> bool:
+        """Return whether an op is known that claims the job or ends it, whatever its verdict."""
+        ends = job_id in self._latest_ends or job_id in self._earlier_ends
+        return ends or job_id in self._latest or job_id in self._earlier
+
     def last_claim(self, job_id: str) -> int | None:
-        """Return the entry of the last known claim of a job."""
-        return self._latest.get(job_id) or self._earlier.get(job_id)
+        """Return the entry of the last known claim of a job that was marked as accepted."""
+        return self._latest.get(job_id) or self._earlier.get(job_id) or None
 
     def ends(self, job_id: str, claim_token: int) -> list[LoggedEnd]:
         """Return the known ends of a job under this claim token or a later one, at most `MAX_ENDS`."""
@@ -112,17 +159,24 @@ class ClaimHistory:
 
 
 def _claims_of(ops: Iterable[LoggedClaim]) -> dict[str, int]:
+    """Return the jobs that ops claim, with the last entry that is marked as accepted, or 0."""
     entries: dict[str, int] = {}
-    for entry_id, kind, payload, result in ops:
+    for entry_id, kind, payload, result, is_accepted in ops:
         if kind == CLAIM:
-            entries.update((job_id, entry_id) for job_id in claimed_jobs(payload, result))
+            named = claimed_jobs(payload, None)
+            claimed = named if result is None else claimed_jobs(payload, result)
+            entries = dict.fromkeys(named, 0) | entries
+            entries.update((job_id, entry_id) for job_id in (claimed if is_accepted else ()))
     return entries
 
 
-def _add_ends(ends: dict[str, tuple[LoggedEnd, ...]], ops: Iterable[LoggedClaim]) -> None:
-    for entry_id, kind, payload, _ in ops:
-        named = _completed_jobs(payload) if kind == COMPLETE else ended_jobs(kind, payload)
-        for job_id, token in named.items():
+def _other_ends(ops: Iterable[LoggedClaim]) -> Iterator[tuple[int, dict[str, int]]]:
+    return ((op[0], ended_jobs(op[1], op[2])) for op in ops if op[1] != CLAIM)
+
+
+def _add_ends(ends: _Ends, ops: Iterable[tuple[int, dict[str, int]]]) -> None:
+    for entry_id, ended in ops:
+        for job_id, token in ended.items():
             ends[job_id] = (*ends.get(job_id, ())[1 - MAX_ENDS :], LoggedEnd(token, entry_id))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -29,6 +30,8 @@ _FIELDS: Final = {
     "month": "1 to 12 or JAN to DEC",
     "day-of-week": "0 to 7, SUN to SAT, MON#2 for the second, 5L for the last Friday",
 }
+MAX_BARS: Final = 10_000
+_IN_BARS: Final = re.compile(r"every (?:(\d{1,9}) bars?|bar)", re.ASCII)
 _EXAMPLE: Final = "for example 0 8 * * MON-FRI: minute, hour, day of the month, month, day of the week"
 _MAX_CHARACTERS: Final = 200
 _UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Z"})
@@ -70,6 +73,17 @@ class Cron:
         if not reverse:
             start = start.replace(microsecond=0)
         return _parse(self.expression, start, reverse)
+
+
+def bars_in(expression: str) -> int | None:
+    """Return the bars in an expression such as `every 4 bars`; `None` if it is one of five fields."""
+    found = _IN_BARS.fullmatch(expression)
+    if found is None:
+        return None
+    bars = int(found[1] or 1)
+    if not 1 <= bars <= MAX_BARS:
+        raise BadValue(f"a schedule must be every 1 to {MAX_BARS} bars, got {bars}")
+    return bars
 
 
 def _first(times: CronSim, matches: Callable[[int], bool], expression: str) -> int:

@@ -26,6 +26,7 @@ from vox_mesh.model.documents.validation import (
 from vox_mesh.model.jobs import manifest_fields
 from vox_mesh.model.jobs.manifest_fields import EPOCH, MILLISECOND, After, When
 from vox_mesh.model.jobs.records import COMMAND_ATTEMPTS, DEFAULT_ATTEMPTS
+from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, WITH_BAR, during
 from vox_mesh.model.rhythm.tempo import Until
 
 __all__ = [
@@ -96,6 +97,10 @@ class Manifest(BaseModel):
     priority: manifest_fields.Priority | None = Field(None, description="an integer from 0 to 3")
     run_at: manifest_fields.Moment | None = Field(
         None, description="a time with its offset, such as 2030-01-31T08:00:00Z"
+    )
+    at: manifest_fields.At | None = Field(None, description="downbeat: not before the next bar begins")
+    during: manifest_fields.PhaseName | None = Field(
+        None, description="the phase of a bar in which it may start, such as review"
     )
     max_attempts: manifest_fields.Attempts | None = Field(None, description="an integer from 1 to 100")
     max_interruptions: manifest_fields.Interruptions | None = Field(
@@ -217,6 +222,15 @@ class Manifest(BaseModel):
         return None if self.run_at is None else (self.run_at - EPOCH) // MILLISECOND
 
     @property
+    def binding(self) -> str | None:
+        """Return what of the rhythm the job waits for; a job with a score begins with a bar by default."""
+        if self.during is not None:
+            return during(self.during)
+        if self.score is not None and self.score.get("start", AT_DOWNBEAT) == AT_DOWNBEAT:
+            return WITH_BAR
+        return None if self.at is None else AT_DOWNBEAT
+
+    @property
     def backoff_ms(self) -> int | None:
         """Return the base delay after a failed attempt, in ms."""
         return None if self.backoff is None else self.backoff // MILLISECOND
@@ -239,6 +253,14 @@ def _names(value: object) -> set[str]:
 
 def _misfits(given: Mapping[str, Any]) -> Iterator[Flaw]:
     """Yield the contradictions between fields."""
+    if "during" in given and "at" in given:
+        yield ("at",), "can't be combined with during; leave one of them out"
+    if (
+        "during" in given
+        and isinstance(score := given.get("score"), dict)
+        and score.get("start") == AT_DOWNBEAT
+    ):
+        yield ("during",), "can't be combined with a score that starts on the downbeat; write start: now"
     if "command" in given:
         if "timeout" not in given:
             yield ("timeout",), "is missing: a command needs one, 0 for no limit"

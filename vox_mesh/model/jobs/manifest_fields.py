@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -277,6 +277,8 @@ Predecessors = Annotated[
 ]
 Priority = Annotated[int, Field(ge=0, le=3)]
 Moment = Annotated[datetime, PlainValidator(_moment)]
+At = Literal["downbeat"]
+PhaseName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Attempts = Annotated[int, Field(ge=1, le=100)]
 Interruptions = Annotated[int, Field(ge=0, le=100)]
 Backoff = Annotated[timedelta, PlainValidator(_duration(0, _DAY_MS))]

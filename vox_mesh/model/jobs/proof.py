@@ -5,7 +5,6 @@ Checks return all faults as text; they do not raise, whatever the input is.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,6 +30,7 @@ from vox_mesh.model.documents.documents import (
     shape_faults,
     short,
 )
+from vox_mesh.model.rhythm.tempo import LONGEST_BAR, BeatStamp, is_beat_index, is_window_id
 
 BLAKE3: Final = "blake3:"
 """The prefix of a content id in fields that may have other kinds of hash."""
@@ -41,9 +41,11 @@ IMPORTED: Final = "imported"
 MAX_OUTPUTS: Final = 256
 MAX_ERROR: Final = 4_096
 
-_VERSION: Final = 1
+VERSION: Final = 1
+"""The version of envelopes and bundles."""
+
 _SIGNED: Final = b"vox-mesh proof 1\n"
-_NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
+NO_PROOF: Final = "a proof is an object with the keys envelope and signature"
 _STATES: Final = ("succeeded", "failed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS: Final = 253_402_300_800_000  # the year 10000
@@ -81,6 +83,17 @@ class CommandAttestation(NamedTuple):
         return {"attest_environment": self.environment, "attest_executable": self.executable}
 
 
+class AgentAttestation(NamedTuple):
+    """The agent that did the work, and the grant by which it may; the node signs on its behalf."""
+
+    agent: str
+    grant: str | None = None
+
+    def document(self, node_id: str) -> dict[str, Any]:
+        """Return the fields of the envelope."""
+        return {"agent": self.agent, "attested_by": node_id, "grant": self.grant}
+
+
 class Envelope(NamedTuple):
     """A worker's statement about an attempt; `attempt` is the claim token, `exit` a command's exit code."""
 
@@ -97,6 +110,9 @@ class Envelope(NamedTuple):
     error: str | None = None
     outputs: Sequence[Output] = ()
     command: CommandAttestation | None = None
+    stamp: BeatStamp | None = None
+    """The bar and beat in which it finished; `None` in a mesh without an announced tempo."""
+    agent: AgentAttestation | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the envelope as a JSON object; the error's text is sanitized."""
@@ -105,6 +121,8 @@ class Envelope(NamedTuple):
             "attempt": self.attempt,
             "attest_program": self.attest_program,
             **({} if self.command is None else self.command.document()),
+            **({} if self.stamp is None else self.stamp._asdict()),
+            **({} if self.agent is None else self.agent.document(self.node_id)),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
             # The clock may have been set back meanwhile.
@@ -115,7 +133,7 @@ class Envelope(NamedTuple):
             "runner": {"platform": platform, "program": program, "version": version},
             "started_at": iso_time(self.started_ms),
             "state": self.state,
-            "v": _VERSION,
+            "v": VERSION,
             "worker_id": self.worker_id,
         }
 
@@ -186,6 +204,8 @@ def _is_known_valid(envelope: Envelope) -> bool:
         is_valid
         and envelope.exit is None
         and envelope.command is None
+        and (envelope.stamp is None or envelope.stamp.is_valid)
+        and envelope.agent is None
         and _is_worker_valid(envelope.state, *worker)
     )
 
@@ -198,21 +218,35 @@ def _is_worker_valid(state: str, runner: Runner, worker_id: str, node_id: str, a
 
 def read_proof(text: str | bytes) -> Proof:
     """Parse a proof without verifying it. Raises `BadValue` if the text is not a proof."""
-    value, fault = _read(text)
+    value, fault = read_canonical(text)
     if fault is None and has_keys(value, Proof._fields):
         return Proof(**value)
-    raise BadValue(f"this is no proof: {fault or _NO_PROOF}")
+    raise BadValue(f"this is no proof: {fault or NO_PROOF}")
+
+
+def read_canonical(text: str | bytes) -> tuple[Any, str | None]:
+    """Return the value of a canonical JSON text, or the fault of the text."""
+    try:
+        decoded = text if isinstance(text, str) else text.decode()
+        value = parse(decoded)
+    except UnicodeDecodeError:
+        return None, "it is not UTF-8"
+    except BadValue as error:
+        return None, str(error)
+    if not is_canonical(decoded):
+        return None, "it is not canonical JSON: it was changed, or rewritten by another program"
+    return value, None
 
 
 def trailers(proof: Proof) -> dict[str, str]:
     """Return the trailers that link a result to its job, proof and worker."""
-    attested = {trailer: proof.envelope.get(name) for name, trailer in _ATTESTED.items()}
+    optional = {trailer: proof.envelope.get(name) for name, trailer in _OPTIONAL_TRAILERS.items()}
     return {
         "Job-Id": BLAKE3 + proof.envelope["job_id"],
         "Proof-Of-Execution": BLAKE3 + proof.digest,
         "Worker-Id": proof.envelope["worker_id"],
         "Attest-Program": proof.envelope["attest_program"],
-        **{trailer: value for trailer, value in attested.items() if value is not None},
+        **{trailer: str(value) for trailer, value in optional.items() if value is not None},
         "Attest-Sig": proof.signature,
     }
 
@@ -321,16 +355,32 @@ _FIELDS: Final[Fields] = {
     "runner": (lambda value: type(value) is dict, "an object"),
     "started_at": (is_time, TIME),
     "state": (lambda value: type(value) is str and value in _STATES, " or ".join(_STATES)),
-    "v": (lambda value: type(value) is int and value == _VERSION, f"{_VERSION}"),
+    "v": (lambda value: type(value) is int and value == VERSION, f"{VERSION}"),
     "worker_id": (lambda value: type(value) is str and is_public_key(value), "an ed25519: public key"),
 }
 _COMMAND_FIELDS: Final[Fields] = {
-    **_FIELDS,
     "attest_environment": (is_hash, HASH),
     "attest_executable": (lambda value: value is None or is_hash(value), f"null, or {HASH}"),
 }
 """The fields of the envelope of a command that says what ran; older ones and those of handlers do not."""
-_ATTESTED: Final = {"attest_executable": "Attest-Executable", "attest_environment": "Attest-Environment"}
+_STAMP_FIELDS: Final[Fields] = {
+    "window": (is_window_id, "the name of a bar"),
+    "beat_index": (is_beat_index, f"a whole number from 1 to {LONGEST_BAR}"),
+}
+"""The fields of the envelope in a mesh with a tempo; older ones do not have them."""
+_AGENT_FIELDS: Final[Fields] = {
+    "agent": (is_word, WORD),
+    "attested_by": (is_word, WORD),
+    "grant": (lambda value: value is None or is_word(value), f"null, or {WORD}"),
+}
+"""The fields of the envelope of an agent's work."""
+_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS, _AGENT_FIELDS)
+_OPTIONAL_TRAILERS: Final = {
+    "attest_executable": "Attest-Executable",
+    "attest_environment": "Attest-Environment",
+    "window": "Window",
+    "beat_index": "Beat-Index",
+}
 _OUTPUT_FIELDS: Final[Fields] = {
     "hash": (is_hash, HASH),
     "name": (is_word, WORD),
@@ -346,8 +396,7 @@ def output_faults(output: Output) -> list[str]:
 
 
 def _envelope_faults(envelope: Any) -> list[str]:
-    is_of_command = type(envelope) is dict and not envelope.keys().isdisjoint(_ATTESTED)
-    faults = shape_faults("the envelope", envelope, _COMMAND_FIELDS if is_of_command else _FIELDS)
+    faults = shape_faults("the envelope", envelope, _fields_of(envelope))
     if faults:
         return faults
     faults = shape_faults("the runner", envelope["runner"], _RUNNER_FIELDS)
@@ -357,7 +406,18 @@ def _envelope_faults(envelope: Any) -> list[str]:
         faults.append(f"it finished at {envelope['finished_at']}, before it started")
     if envelope["error"] is not None and envelope["state"] == "succeeded":
         faults.append("it succeeded, and has an error")
+    if envelope.get("attested_by", envelope["node_id"]) != envelope["node_id"]:
+        faults.append(f"it is attested by {envelope['attested_by']}, and its node is {envelope['node_id']}")
     return faults
+
+
+def _fields_of(envelope: Any) -> Fields:
+    """Return the fields that an envelope must have: of an optional group, all or none."""
+    fields = _FIELDS
+    for group in _OPTIONAL_FIELDS:
+        if type(envelope) is dict and not envelope.keys().isdisjoint(group):
+            fields = {**fields, **group}
+    return fields
 
 
 def sanitize_error(error: str) -> str:
@@ -365,123 +425,3 @@ def sanitize_error(error: str) -> str:
     cut = error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…"
     # File names that are not UTF-8 have lone surrogates; older SQLite ends a JSON string at a NUL.
     return cut.encode(errors="replace").decode().replace("\0", "\ufffd")
-
-
-# --- bundles -------------------------------------------------------------------------------------
-
-
-class BundleCheck(NamedTuple):
-    """The faults of a bundle, and remarks for readers who rely on it."""
-
-    faults: list[str]
-    remarks: list[str]
-
-
-_NO_BODY: Final = object()
-_BUNDLE: Final = ("artifacts", "job_id", "manifest", "proof", "trailers", "v")
-
-
-def bundle(manifest: Mapping[str, Any], proof: Proof, bodies: Mapping[str, bytes]) -> str:
-    """Return a document to check a proof offline; `bodies` are contents by hash.
-
-    It is canonical JSON: do not even add a line break. Raises `BadValue` if the proof has faults.
-    """
-    job_id = content_id(manifest)
-    if faults := faults_of(proof, job_id=job_id, manifest=manifest):
-        raise BadValue(f"the proof does not hold: {'; '.join(faults)}")
-    artifacts: list[dict[str, Any]] = []
-    for output in proof.envelope["outputs"]:
-        body = bodies.get(output["hash"])
-        artifacts.append({**output, "body": None if body is None else base64_of(body)})
-    return canonical(
-        {
-            "artifacts": artifacts,
-            "job_id": job_id,
-            "manifest": dict(manifest),
-            "proof": proof._asdict(),
-            "trailers": trailers(proof),
-            "v": _VERSION,
-        },
-        max_depth=None,
-    )
-
-
-def check_bundle(text: str | bytes, *, worker_key: str | None = None) -> BundleCheck:
-    """Check a bundle offline; with `worker_key`, also check that this worker signed its proof."""
-    value, fault = _read(text)
-    if fault is not None:
-        return BundleCheck([fault], [])
-    if not has_keys(value, _BUNDLE):
-        return BundleCheck([f"a bundle is an object with the keys {', '.join(_BUNDLE)}"], [])
-    faults = []
-    if type(value["v"]) is not int or value["v"] != _VERSION:
-        faults.append(f"the bundle's version is {short(value['v'])}, and not {_VERSION}")
-    job_id = content_id(value["manifest"])
-    if value["job_id"] != job_id:
-        faults.append(f"the bundle's job is {short(value['job_id'])}, but its manifest is that of {job_id}")
-    if not has_keys(value["proof"], Proof._fields):
-        return BundleCheck([*faults, _NO_PROOF], [])
-    proof = Proof(**value["proof"])
-    given, manifest = value["trailers"] or {}, value["manifest"]
-    wrong = faults_of(proof, job_id=job_id, worker_key=worker_key, trailers=given, manifest=manifest)
-    if wrong:
-        return BundleCheck([*faults, *wrong], [])
-    artifacts, remarks = _check_artifacts(value["artifacts"], proof.envelope["outputs"])
-    if worker_key is None:
-        remarks.append(
-            "the signature was checked with the key that the proof itself names: whether"
-            f" {proof.envelope['worker_id']} is a worker of your mesh, only you can tell"
-        )
-    if isinstance(manifest, Mapping):
-        remarks += attestation_remarks(proof.envelope, manifest)
-    return BundleCheck([*faults, *artifacts], remarks)
-
-
-def _check_artifacts(artifacts: Any, outputs: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    # Each output once and in order, so that no entry stands for another; as text, in which true and 1 differ.
-    if type(artifacts) is not list or not all(type(each) is dict for each in artifacts):
-        return [f"the artifacts are {short(artifacts)}, and not a list of objects"], []
-    if content_id([{**each, "body": None} for each in artifacts]) != content_id(
-        [{**output, "body": None} for output in outputs]
-    ):
-        return ["the artifacts are not the outputs of the envelope, one for one"], []
-    faults, remarks = [], []
-    for each in artifacts:
-        name, body = each["name"], each.get("body", _NO_BODY)
-        if body is None:
-            remarks.append(f"{name} ({each['size']} bytes) is not in the bundle: only its hash is known")
-            continue
-        content = base64_content(body)
-        if content is None:
-            faults.append(f"the body of {name} is not base64")
-        elif len(content) != each["size"] or hash_of(content) != each["hash"]:
-            faults.append(f"the body of {name} is not what the proof says: it is {hash_of(content)}")
-    return faults, remarks
-
-
-def _read(text: str | bytes) -> tuple[Any, str | None]:
-    """Return the value of a canonical JSON text, or the fault of the text."""
-    try:
-        decoded = text if isinstance(text, str) else text.decode()
-        value = parse(decoded)
-    except UnicodeDecodeError:
-        return None, "it is not UTF-8"
-    except BadValue as error:
-        return None, str(error)
-    if not is_canonical(decoded):
-        return None, "it is not canonical JSON: it was changed, or rewritten by another program"
-    return value, None
-
-
-def base64_of(content: bytes) -> str:
-    """Return a content as base64."""
-    return base64.b64encode(content).decode()
-
-
-def base64_content(text: Any) -> bytes | None:
-    """Return the content of a base64 text, or `None` unless it is the canonical encoding."""
-    try:
-        content = base64.b64decode(text, validate=True) if type(text) is str else None
-    except ValueError:
-        return None
-    return content if content is not None and base64_of(content) == text else None

@@ -153,6 +153,8 @@ class Job(NamedTuple):
     scheduled_by: str
     seed: str
     last_op: str
+    binding: str | None
+    """What of the rhythm it waits for before each attempt."""
     manifest: str
 
     @classmethod

@@ -380,6 +380,7 @@ def _new_row(op: _Op, item: Item) -> Row:
         scheduled_by=op.chain,
         seed=item["seed"],
         last_op=op.op_id,
+        binding=item.get("binding"),
         manifest=canonical(manifest, max_depth=None),
     )
     return row

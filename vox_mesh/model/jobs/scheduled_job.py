@@ -35,6 +35,7 @@ class ScheduledJob(NamedTuple):
             and get("max_interruptions", DEFAULT_INTERRUPTIONS) == job.max_interruptions
             and get("backoff_ms") == job.backoff_ms
             and get("lease_ms") == job.lease_ms
+            and get("binding") == job.binding
             and type(job.not_before_ms) is int
             and job.not_before_ms >= self.earliest_ms
         )

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue, BadWorkflow
 from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, Path
 from vox_mesh.model.documents.validation import named, shortened, shown
+from vox_mesh.model.jobs.code_arguments import code_places
 from vox_mesh.model.jobs.manifest import Manifest, When, read_manifest
 from vox_mesh.model.jobs.workflow_run import Binding, JobLabel, NewRun
 
@@ -25,10 +26,6 @@ _REFERENCE: Final = re.compile(r"\$\{\{([^{}\n]*)\}\}")  # linear in the length 
 _PARAM: Final = re.compile(r"params\.([A-Za-z][A-Za-z0-9_-]*)")
 _OUTPUT: Final = re.compile(r"jobs\.([A-Za-z][A-Za-z0-9_-]*)\.output")
 _TIMEOUT: Final = "1h"
-_INTERPRETERS: Final = re.compile(
-    r"((ba|da|z|k|c|tc|fi|a|mk)?sh|(python|pypy|perl|ruby|node|nodejs|php|lua)[0-9.]*|pwsh|deno|bun)"
-)
-_CODE_OPTION: Final = re.compile(r"-[A-Za-z]*[cer]|--eval|--command|eval")
 
 Params = Mapping[str, Any]
 
@@ -337,20 +334,10 @@ def _as_text(value: Any) -> str:
 
 
 def _code_places(fields: Mapping[str, Any]) -> frozenset[Path]:
-    """Return the arguments that an interpreter runs as code, such as the one after `sh -c`."""
+    """Return the arguments that an interpreter runs as code."""
     words: list[tuple[Path, str]] = []
     for name in ("command", "args"):
         given = fields.get(name)
         if isinstance(given, list):
             words += [((name, place), each) for place, each in enumerate(given) if isinstance(each, str)]
-    places: list[Path] = []
-    is_interpreter = takes_code = False
-    for path, word in words:
-        if takes_code:
-            places.append(path)
-            takes_code = False
-        elif is_interpreter and word.startswith("-"):
-            places.append(path)
-        takes_code = is_interpreter and _CODE_OPTION.fullmatch(word) is not None
-        is_interpreter = is_interpreter or _INTERPRETERS.fullmatch(word.rpartition("/")[2]) is not None
-    return frozenset(places)
+    return frozenset(words[place][0] for place in code_places([word for _, word in words]))

@@ -1,4 +1,4 @@
-"""Keys of locks, and path patterns among them: their normal form, and whether two of them overlap.
+"""Keys of locks, and path patterns among them: their normal form, and whether they overlap or cover others.
 
 A key is any short text, such as `task:42`, and stands for itself. Only a key that begins with `file:` can be
 a pattern. The rest of it is a path, split at `/` into segments:
@@ -24,7 +24,7 @@ import re
 from typing import Final
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.locks.pattern_automaton import paths_overlap
+from vox_mesh.model.locks.pattern_automaton import path_covers, paths_overlap
 
 FILE: Final = "file:"
 """The prefix of keys of paths and of path patterns."""
@@ -102,3 +102,18 @@ def overlap(a: str, b: str) -> bool:
     if is_pattern(b):
         a, b = b, a  # the automaton of a pattern is kept for the next path
     return paths_overlap(a[len(FILE) :], b[len(FILE) :])
+
+
+def key_covers(wide: str, narrow: str) -> bool:
+    """Return whether a key or pattern in normal form covers another: each key that `narrow` stands for.
+
+    Here a key other than a path may end with `*`, for all keys that begin like it.
+    """
+    if wide.startswith(FILE) and narrow.startswith(FILE):
+        return wide == narrow or path_covers(wide[len(FILE) :], narrow[len(FILE) :])
+    return prefix_covers(wide, narrow)
+
+
+def prefix_covers(wide: str, narrow: str) -> bool:
+    """Return whether a text, or a prefix such as `notes.*`, covers another one."""
+    return wide == narrow or (wide.endswith(_ANY_CHARACTERS) and narrow.startswith(wide[:-1]))

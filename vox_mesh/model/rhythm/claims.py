@@ -16,6 +16,7 @@ from vox_mesh.model.rhythm.tempo import LONGEST_BAR
 
 MAX_NOTES: Final = 1_000
 MAX_TASK: Final = 1_000
+MAX_SCORE: Final = 2_048
 MAX_WAITS: Final = 16
 """The number of things a task may wait for at once."""
 
@@ -147,3 +148,10 @@ class StatusClaim:
     def shows_use(self) -> bool:
         """Whether the task has shown a result: progress, a review, or completion."""
         return self.state in _RESULT_STATES or bool(self.progress)
+
+
+def checked_score(name: Any) -> str | None:
+    """Return the name of a score if it may be one, or `None`; else raise `BadValue`."""
+    if name is None or (type(name) is str and 0 < len(name) <= MAX_SCORE and name.isprintable()):
+        return name
+    raise BadValue(f"score must be 1 to {MAX_SCORE} printable characters, got {short(name)}")

@@ -234,6 +234,20 @@ class PhraseOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PhraseBegin:
+    """The beginning of an attempt at a job, kept until its end is recorded."""
+
+    phrase_id: str
+    job_id: str
+    claim_token: int
+    agent_id: str
+    account: str
+    role: str
+    attempt: int
+    began_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseEnd:
     """The recorded end of a phrase. Its cost and bar are derived from it."""
 

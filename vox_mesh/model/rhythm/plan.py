@@ -15,7 +15,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.documents.documents import is_time, short
 from vox_mesh.model.locks.records import iso_of, milliseconds_at
 from vox_mesh.model.rhythm.policy import TempoPolicy, policy_hash
-from vox_mesh.model.rhythm.tempo import Beat, Tempo, Timeline
+from vox_mesh.model.rhythm.tempo import Beat, BeatStamp, Tempo, Timeline, window_id
 
 LEAD_BARS: Final = 2
 """How many bars ahead a tempo is announced at least: each node reads the plan once per bar."""
@@ -46,6 +46,11 @@ class PlanEntry:
     def policy_hash(self) -> str:
         """Equal for all nodes that follow the same policy at the same tempo."""
         return policy_hash(self.policy, self.tempo)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether every node can read it in the database."""
+        return bool(self.op_id)
 
     @property
     def anchor_ms(self) -> int:
@@ -87,6 +92,30 @@ class Plan:
             if entry.anchor_ms <= at_ms:
                 return entry
         return self.entries[0]
+
+    def entries_from(self, at_ms: int) -> Sequence[PlanEntry]:
+        """Return the entry in force at a time, and the following ones."""
+        return self.entries[self.entries.index(self.at(at_ms)) :]
+
+    def bar_at(self, at_ms: int) -> int:
+        """Return the number of bars before the one that contains a time, from the first tempo on."""
+        entry = self.at(at_ms)
+        return entry.first_bar + (at_ms - entry.anchor_ms) // entry.tempo.bar_ms
+
+    def downbeat_of(self, bar: int) -> int:
+        """Return when the bar with this number begins."""
+        earlier = (entry for entry in reversed(self.entries) if entry.first_bar <= bar)
+        entry = next(earlier, self.entries[0])
+        return entry.anchor_ms + (bar - entry.first_bar) * entry.tempo.bar_ms
+
+    def stamp_at(self, at_ms: int) -> BeatStamp:
+        """Return the bar and beat of a time."""
+        beat = self.timeline.beat_at(at_ms)
+        return BeatStamp(window_id(self.at(at_ms).policy.cluster_id, beat.window_ms), beat.index)
+
+    def announced_stamp_at(self, at_ms: int) -> BeatStamp | None:
+        """Return the bar and beat of a time, or `None` if the tempo in force was not announced."""
+        return self.stamp_at(at_ms) if self.at(at_ms).is_announced else None
 
     def lead_ms(self, now_ms: int) -> int:
         """Return how long before its anchor a tempo must be announced."""

@@ -14,6 +14,8 @@ from vox_mesh.model.messages.records import THREAD
 
 MAX_HELP_BEATS: Final = 100_000
 MAX_ON_FAIL: Final = 1_024
+MAX_REASON: Final = 1_024
+"""The length of the reason for which a promise is withdrawn."""
 
 
 class HelpState(StrEnum):

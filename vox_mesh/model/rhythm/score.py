@@ -20,6 +20,9 @@ FALLBACK: Final = "fallback"
 CHECKPOINT: Final = "checkpoint"
 DEFER: Final = "defer:next-phrase"
 
+Start = Literal["now", "downbeat"]
+"""When a phrase begins: at once, or with a bar of the mesh."""
+
 MAX_PHRASES: Final = 16
 MAX_STEPS: Final = 8
 
@@ -139,7 +142,12 @@ class Score(BaseModel):
     bar_len: Annotated[int, Field(ge=len(PHASES), le=LONGEST_BAR)] = Field(
         DEFAULT_BAR, description=f"an integer from {len(PHASES)} to {LONGEST_BAR}"
     )
-    phases: Phases = Field(description="beats for plan, work and review that sum to bar_len")
+    phases: Phases = Field(
+        description="beats for plan, work and review that sum to bar_len, or to a multiple of it"
+    )
+    start: Start | None = Field(
+        None, description="downbeat: with a bar of the mesh, whose phases it shares; or now"
+    )
     wait_budget: WaitBudget = Field(WaitBudget.model_construct(), description="beats for help and io")
     retry: Retry = Field(Retry.model_construct(), description="a map of max_phrases and backoff")
     escalation: Escalation = Field(
@@ -158,7 +166,7 @@ class Score(BaseModel):
 
     @model_validator(mode="after")
     def _check_bar_length(self) -> Self:
-        if (total := sum(self.attempt(1).values())) != self.bar_len:
+        if (total := sum(self.attempt(1).values())) % self.bar_len:
             raise flaw(f"they sum to {total} beats, and bar_len is {self.bar_len}", "phases")
         return self
 
@@ -215,7 +223,9 @@ class ScoreFile(BaseModel):
 
     model_config = STRICT
 
-    score: Score = Field(description="a map of tempo, bar_len, phases, wait_budget, retry and escalation")
+    score: Score = Field(
+        description="a map of tempo, bar_len, phases, start, wait_budget, retry and escalation"
+    )
     ucxl: Annotated[str, AfterValidator(_check_address)] | None = Field(
         None, description="the address of a deliverable, such as ucxl://proj:any/*/task/ingest"
     )

@@ -6,13 +6,14 @@ anchor is a downbeat of the previous one, so bars follow each other without a ga
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property
-from itertools import accumulate, pairwise
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -28,6 +29,7 @@ FASTEST_BPM: Final = 600.0
 LONGEST_BAR: Final = 64
 
 _WINDOW_DIGITS: Final = 16
+_WINDOW: Final = re.compile(rf"[0-9a-f]{{{_WINDOW_DIGITS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +238,32 @@ class Metronome:
                 at_ms = max(beat.ends_ms, current.epoch_ms)
 
 
+@lru_cache(maxsize=64)  # most events of a busy node are in a few bars
 def window_id(cluster_id: str, start_ms: int) -> str:
     """Return the name of a bar, equal on every node that knows when it began."""
     return content_id({"cluster": cluster_id, "start_ms": start_ms})[:_WINDOW_DIGITS]
 
 
-# --- ends of phases and bars ---------------------------------------------------------------------
+def is_window_id(value: object) -> bool:
+    """Return whether a value has the form of a bar's name."""
+    return isinstance(value, str) and _WINDOW.fullmatch(value) is not None
+
+
+def is_beat_index(value: object) -> bool:
+    """Return whether a value is the number of a beat in a bar."""
+    return type(value) is int and 1 <= value <= LONGEST_BAR
+
+
+class BeatStamp(NamedTuple):
+    """The bar and the beat of an event."""
+
+    window: str
+    beat_index: int
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether both have their form; what was received may hold anything."""
+        return is_window_id(self.window) and is_beat_index(self.beat_index)
 
 
 class Until(StrEnum):
@@ -249,11 +271,3 @@ class Until(StrEnum):
 
     PHASE = "phase"
     BAR = "bar"
-
-
-def end_of(until: Until, beat: Beat, phase_beats: Mapping[str, int]) -> int:
-    """Return when the phase or bar that contains a beat ends."""
-    if until is Until.BAR:
-        return beat.window_ends_ms
-    last = next(beats for beats in accumulate(phase_beats.values()) if beats >= beat.index)
-    return beat.window_ms + last * beat.beat_ms

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadAddress
+from vox_mesh.model.rhythm.phases import phase_of
 from vox_mesh.model.rhythm.plan import Plan
 from vox_mesh.model.rhythm.tempo import Beat
 
@@ -205,7 +206,7 @@ def resolve(address: Address, plan: Plan, now_ms: int) -> Resolved:
         position = address.offset_of(address.suffixes[0]) if address.suffixes else len(address.base)
         raise BadAddress("that is a time without a date", position=position, hint="from 1970 to 9999")
     beat = plan.timeline.beat_at(at_ms)
-    return Resolved(at_ms, beat, _phase_of(plan, beat))
+    return Resolved(at_ms, beat, phase_of(plan, beat))
 
 
 def _resolve_offset(address: Address, plan: Plan, now_ms: int) -> int:
@@ -243,7 +244,7 @@ def _resolve_phase(address: Address, phase: PhaseFilter, plan: Plan, at_ms: int,
     """Return the time if it is in the phase, else the next or last time in the phase."""
     known = plan.at(at_ms).policy.phase_beats
     beat = plan.timeline.beat_at(at_ms)
-    while _phase_of(plan, beat) != phase.name:
+    while phase_of(plan, beat) != phase.name:
         if phase.name in plan.at(beat.epoch_ms).policy.phase_beats:
             next_ms: int | None = beat.epoch_ms - 1 if is_past else beat.ends_ms
         else:
@@ -265,7 +266,3 @@ def _next_policy_ms(plan: Plan, at_ms: int, *, is_past: bool) -> int | None:
     if is_past:
         return plan.entries[place].anchor_ms - 1 if place else None
     return plan.entries[place + 1].anchor_ms if place + 1 < len(plan.entries) else None
-
-
-def _phase_of(plan: Plan, beat: Beat) -> str:
-    return plan.at(beat.epoch_ms).policy.phase_at(beat.index)

@@ -55,7 +55,7 @@ class Phrase:
         self._spec = spec
         self._position = position
         self._timer = PhraseTimer(parts.context, spec, attempt)
-        self._reporter = StatusReporter(parts.status, spec.agent, spec.task)
+        self._reporter = StatusReporter(parts.status, spec.agent, spec.task, spec.score_name)
         self._checkpoints = checkpoints
         self._checkpoint_task: asyncio.Task[None] | None = None
         self._phase: Phase | None = None

@@ -11,13 +11,13 @@ from vox_mesh.messages.messages import Messages
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.costs import PhraseOutcome
-from vox_mesh.model.rhythm.score import Score, ScoreFile, parse_score
+from vox_mesh.model.rhythm.score import Score, ScoreFile, Start, parse_score
 from vox_mesh.rhythm.budgets import Allowance, Budgets
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.checkpoints import Checkpoints
 from vox_mesh.rhythm.phrases.phrase import Phrase
-from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, Start, State
+from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, PhraseSpec, RetryPosition, State
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 AnyScore = Score | ScoreFile | Path | str | None
@@ -48,7 +48,7 @@ class Phrases:
         fallbacks: Fallbacks | None = None,
         budget: AnyBudget = None,
         state: State | None = None,
-        start: Start = "now",
+        start: Start | None = None,
         job_id: str | None = None,
         role: str = "",
     ) -> Phrase:
@@ -56,7 +56,7 @@ class Phrases:
 
         `fallbacks` run when a wait budget is exhausted, by their names in the score. `state` returns the
         value to save as a checkpoint on each downbeat, within half a beat. `start`: now, or with the next
-        bar.
+        bar, whose phases it shares; by default as the score says, or now.
         """
         spec = self._make_spec(score, task, agent, fallbacks, budget, state, start, job_id, role)
         return Phrase(self.parts, spec, Checkpoints(self.parts.context, spec))
@@ -70,7 +70,7 @@ class Phrases:
         fallbacks: Fallbacks | None = None,
         budget: AnyBudget = None,
         state: State | None = None,
-        start: Start = "now",
+        start: Start | None = None,
         job_id: str | None = None,
         role: str = "",
     ) -> AsyncIterator[Phrase]:
@@ -95,31 +95,32 @@ class Phrases:
         fallbacks: Fallbacks | None,
         budget: AnyBudget,
         state: State | None,
-        start: Start,
+        start: Start | None,
         job_id: str | None,
         role: str,
     ) -> PhraseSpec:
         if not 0 < len(task) <= MAX_TASK or not task.isprintable():
             raise BadValue(f"task must be 1 to {MAX_TASK} printable characters, got {task!r}")
-        if start not in ("now", "downbeat"):
+        if start not in (None, "now", "downbeat"):
             raise BadValue(f"start must be now or downbeat, got {start!r}")
-        known, written = _load_score(score)
+        known, written, name = _load_score(score)
         agent = self.parts.messages.agent_or_default(agent)
         own = _parse_budget(written if budget is None else budget)
         allowance = Allowance(own, agent)
-        return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, start, job_id, role)
+        begin = start or known.start or "now"
+        return PhraseSpec(known, task, agent, allowance, fallbacks or {}, state, begin, job_id, role, name)
 
 
-def _load_score(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None]:
-    """Return the score, and the budget given in its file."""
+def _load_score(score: AnyScore) -> tuple[Score, Mapping[str, Any] | None, str | None]:
+    """Return the score, and the budget and the address given in its file."""
     if score is None:
-        return Score.built_in(), None
+        return Score.built_in(), None, None
     if isinstance(score, Score):
-        return score, None
+        return score, None, None
     if not isinstance(score, ScoreFile):
         is_text = isinstance(score, str) and (":" in score or "\n" in score)
         score = parse_score(str(score)) if is_text else _read_score(Path(score))
-    return score.score, score.budget
+    return score.score, score.budget, score.ucxl
 
 
 def _read_score(path: Path) -> ScoreFile:

@@ -26,9 +26,10 @@ _STATES: Final = {PLAN: ClaimState.PLANNING, WORK: ClaimState.EXECUTING, REVIEW:
 class StatusReporter:
     """Claims the status of the task, and collects remarks for the recorded end."""
 
-    def __init__(self, status: StatusClaimWriter, agent: str, task: str) -> None:
+    def __init__(self, status: StatusClaimWriter, agent: str, task: str, score: str | None = None) -> None:
         self._status = status
         self._subject = (agent, task)
+        self._score = score
         self._state = ClaimState.PLANNING
         self._progress: float | None = None
         self._notes = ""
@@ -54,7 +55,12 @@ class StatusReporter:
     def progress(self, done: float, notes: str, beats_left: float) -> None:
         """Claim the progress of the task."""
         self._status.claim(
-            *self._subject, self._state, beats_left=math.ceil(beats_left), progress=done, notes=notes
+            *self._subject,
+            self._state,
+            beats_left=math.ceil(beats_left),
+            progress=done,
+            notes=notes,
+            score=self._score,
         )
         self._progress, self._notes = done, notes
 
@@ -103,6 +109,7 @@ class StatusReporter:
             notes=self._notes if notes is None else notes,
             overran=overran,
             at_ms=at_ms,
+            score=self._score,
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from vox_mesh.messages.messages import Messages
-from vox_mesh.model.rhythm.score import Score
+from vox_mesh.model.rhythm.score import Score, Start
 from vox_mesh.rhythm.budgets import Allowance, Budgets
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.help import Help
@@ -16,9 +16,6 @@ from vox_mesh.rhythm.status_claims import StatusClaimWriter
 
 WRITE_S: Final = 3.0
 """The timeout of every write of a phrase."""
-
-Start = Literal["now", "downbeat"]
-"""When a phrase begins."""
 
 Fallbacks = Mapping[str, Callable[[], Any]]
 """Functions or coroutine functions that replace an exhausted wait, by their names in the score."""
@@ -59,3 +56,5 @@ class PhraseSpec:
     start: Start = "now"
     job_id: str | None = None
     role: str = ""
+    score_name: str | None = None
+    """The address of the score file, or the kind of the job."""

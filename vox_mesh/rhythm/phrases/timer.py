@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Final
 
 from vox_mesh.errors import BadValue, OverBudget
-from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.model.rhythm.phases import PhaseSpan, own_spans, shared_spans
+from vox_mesh.model.rhythm.plan import Plan
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
@@ -21,12 +21,16 @@ FALLBACK: Final = "fallback"
 
 
 class PhraseTimer:
-    """Deadlines and counts of a phrase, from its beginning, in beats of the mesh."""
+    """Deadlines and counts of a phrase, in beats of the mesh.
+
+    One that begins with a bar shares the phases of the mesh; another counts its own from its beginning.
+    """
 
     def __init__(self, context: RhythmContext, spec: PhraseSpec, attempt: int) -> None:
         self._context = context
         self._allowance = spec.allowance
         self._task = spec.task
+        self._is_shared = spec.start == "downbeat"
         self.beats: Final[dict[str, float]] = {**spec.score.attempt(attempt)}
         self._caps: dict[str, float] = spec.score.wait_budget.model_dump()
         self._apply_caps()
@@ -37,8 +41,8 @@ class PhraseTimer:
         self._counting: Stopwatch | None = None
         self.began_ms = 0
         self._spent_ms: int | None = None
-        self._spans_of: Timeline | None = None
-        self._spans: list[tuple[str, int, int]] = []
+        self._spans_by: Plan | None = None
+        self._spans: Sequence[PhaseSpan] = ()
         self.ended_ms = 0
         self.is_over = False
 
@@ -46,7 +50,10 @@ class PhraseTimer:
         """Start the timer, now or at a time, and return the deadline of the whole phrase."""
         context = self._context
         self._apply_caps()  # the budgets of agent and account are known only now
-        self.began_ms = context.times.now_ms if at_ms is None else at_ms
+        self.began_ms, self._spans_by = context.times.now_ms if at_ms is None else at_ms, None
+        if self._is_shared:
+            timeline = context.timeline
+            self.beats.update({span.phase: timeline.beats_between(*span[1:]) for span in self.spans()})
         spent_ms = self._allowance.ends_ms(context.timeline, self.began_ms)
         if spent_ms is not None and spent_ms < self.ends_ms:  # a budget that lasts until the end is no limit
             self._spent_ms = spent_ms
@@ -56,21 +63,21 @@ class PhraseTimer:
     def _apply_caps(self) -> None:
         self.beats.update(self._allowance.capped(self.beats))
         self._caps.update(self._allowance.capped_waits(self._caps))
-        self._ends = dict(zip(self.beats, accumulate(self.beats.values()), strict=True))
 
     # --- deadlines -------------------------------------------------------------------------------
 
     @property
     def ends_ms(self) -> int:
         """When the phrase ends at the latest."""
-        ends_ms = self._after(sum(self.beats.values()))
+        ends_ms = self.spans()[-1].ends_ms
         return ends_ms if self._spent_ms is None else min(ends_ms, self._spent_ms)
 
     def phase_ends_ms(self, phase: str) -> int:
         """Return the deadline of a phase that begins now. Beginning early does not add beats."""
         left = max(0.0, self.beats[phase] - self._used[phase].beats)
         own_ms = self._context.timeline.after(self._context.times.now_ms, left)
-        return min(self._after(self._ends[phase]), own_ms, self.ends_ms)
+        latest_ms = next(span.ends_ms for span in self.spans() if span.phase == phase)
+        return min(latest_ms, own_ms, self.ends_ms)
 
     def wait_ends_ms(self, budget: str, cutoff: Cutoff) -> int:
         """Return the deadline of a wait that begins now within a cutoff."""
@@ -94,16 +101,15 @@ class PhraseTimer:
             f"budget of {self._task} is exhausted", hint="run `vox-mesh budget report`, or raise the budget"
         )
 
-    def _after(self, beats: float) -> int:
-        return self._context.timeline.after(self.began_ms, beats)
-
-    def spans(self) -> list[tuple[str, int, int]]:
-        """Return each phase, and when it begins and ends at the latest."""
-        if self._spans_of is not self._context.timeline:
-            self._spans_of, begins_ms, self._spans = self._context.timeline, self.began_ms, []
-            for phase, ends in self._ends.items():
-                self._spans.append((phase, begins_ms, self._after(ends)))
-                begins_ms = self._spans[-1][2]
+    def spans(self) -> Sequence[PhaseSpan]:
+        """Return the phases of the phrase."""
+        plan = self._context.plan
+        if self._spans_by is not plan:
+            self._spans_by = plan
+            if self._is_shared:
+                self._spans = shared_spans(plan, self.began_ms, self.beats)
+            else:
+                self._spans = own_spans(plan.timeline, self.began_ms, self.beats)
         return self._spans
 
     # --- usage -----------------------------------------------------------------------------------

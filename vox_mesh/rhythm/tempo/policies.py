@@ -60,11 +60,11 @@ class Policies:
             if op_id not in by_op_id and entry.anchor_ms > oldest_ms
         ]
         plan = Plan(self._first, (*entries, *self.lost)) if entries or self.lost else self.announced
-        fitting = [entry for entry in Plan(self._first, entries).entries if entry.op_id]
+        fitting = [entry for entry in Plan(self._first, entries).entries if entry.is_announced]
         if self.lost and not all(entry in plan.entries for entry in fitting):
             _log.warning("lost tempos dropped: they do not fit later announcements")
             self.lost, plan = [], Plan(self._first, entries)
-        if left_out := len(entries) + len(self.lost) - sum(bool(entry.op_id) for entry in plan.entries):
+        if left_out := len(entries) + len(self.lost) - sum(entry.is_announced for entry in plan.entries):
             _log.warning("tempos ignored, not anchored on a downbeat: count=%d", left_out)
         self._rows = by_op_id | {entry.op_id: entry for entry in self.lost}
         self._context.newest_ms = max((entry.anchor_ms for entry in self._rows.values()), default=-1)

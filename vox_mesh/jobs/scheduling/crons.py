@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import (
-    BadManifest,
-    BadValue,
-    DatabaseUnavailable,
-    MeshError,
-    NotKnown,
-    OutcomeUnknown,
-    Refused,
-)
-from vox_mesh.jobs.cron_ops import CronDefinition, CronOps, adding, adopting, removing
+from vox_mesh.errors import BadValue, MeshError, Refused
 from vox_mesh.jobs.jobs import Jobs
-from vox_mesh.model.base.canonical import canonical
+from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, CronOps, adding, adopting, removing
+from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
+from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS
-from vox_mesh.model.base.json_text import read_stored
-from vox_mesh.model.jobs.cron import Cron, iso
+from vox_mesh.model.jobs.cron import Cron, bars_in, iso
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -33,21 +23,19 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
+if TYPE_CHECKING:
+    from vox_mesh.model.rhythm.bar_schedule import BarSchedule
+    from vox_mesh.model.rhythm.plan import Plan
+    from vox_mesh.rhythm.rhythm import Rhythm
+
 _log = logging.getLogger(__name__)
 
 FIRED: Final = "cron_fired"
 """The refusal of a node that fires a time which another node has fired."""
 
 _SQL: Final = named("crons")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_DUE: Final = 100
 _MAX_LOGGED: Final = 1_000
-_SINGLE_JOB_FIELDS: Final = ("ulid", "nonce", "after", "run_at", "retry_of")
-_OPTIONS: Final = ("priority", "max_attempts", "max_interruptions")
-_DURATIONS: Final = ("backoff", "lease")
-_OTHER: Final = "cron_exists"
-_NOT_THERE: Final = "no_such_cron"
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class CronJob(NamedTuple):
@@ -68,19 +56,10 @@ class CronJob(NamedTuple):
         """Return its definition, which an op must have."""
         return CronDefinition(self.expression, self.timezone, self.manifest, self.options)
 
-    @property
-    def schedule(self) -> Cron:
-        """Return its schedule. Raises `BadValue` if this machine does not know its time zone."""
-        return Cron(self.expression, self.timezone)
-
     def job_at(self, time_ms: int) -> Manifest:
         """Return the manifest of the job of one due time, identical on every node."""
-        options, core = read_stored(self.options), read_stored(self.manifest)
-        if not isinstance(options, dict) or not isinstance(core, dict):
-            raise BadValue(f"the options and the manifest of cron {self.name} must be objects")
-        options |= {name: options[name] * _MILLISECOND for name in _DURATIONS if name in options}
-        options["nonce"] = f"{self.name}@{iso(time_ms)}"
-        return Manifest.of_core(core).model_copy(update=options)
+        time = iso(time_ms) if bars_in(self.expression) is None else str(time_ms)  # bars may be short
+        return JobTemplate(self.manifest, self.options).job(f"{self.name}@{time}")
 
 
 class Crons:
@@ -91,11 +70,15 @@ class Crons:
         store: Store,
         jobs: Jobs,
         clock: MeshClock,
+        rhythm: Callable[[], Rhythm],
         may_adopt: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """`may_adopt`: whether this process signs for crons that were added before there were ops."""
         self._may_adopt = may_adopt
+        self._rhythm = rhythm
+        self._aligned_by: Plan | None = None
         self._ops = CronOps(store, jobs.trusted_keys)
+        self._table = DefinitionTable("cron", store, _SQL, self._ops, CronJob._make)
         self._store = store
         self._mesh = store.mesh_id
         self._jobs = jobs
@@ -108,67 +91,28 @@ class Crons:
     ) -> CronJob:
         """Add a cron that schedules a job at each time of the expression. Adding it again changes nothing.
 
-        A manifest may be given by its fields. Raises `BadValue` if another cron has this name.
+        The expression has five fields, or is `every N bars`. A manifest may be given by its fields. Raises
+        `BadValue` if another cron has this name.
         """
         if not isinstance(manifest, Manifest):
             manifest = Manifest.of(**manifest)
-        if not _NAME.fullmatch(name):
-            raise BadValue(
-                f"a cron's name must be up to 64 letters, digits, _, . and -, got {name!r}",
-                hint="choose another name",
-            )
-        cron = Cron(" ".join(expression.split()), timezone)
-        single = [each for each in _SINGLE_JOB_FIELDS if getattr(manifest, each)]
-        if single:
-            raise BadManifest([f"{each}: is for one job only, and a cron makes many" for each in single])
-        options = {each: getattr(manifest, each) for each in _OPTIONS}
-        options |= {"backoff": manifest.backoff_ms, "lease": manifest.lease_ms}
-        given = orjson.dumps({each: value for each, value in options.items() if value is not None})
-        wanted = CronDefinition(
-            cron.expression, cron.timezone, canonical(manifest.core(), max_depth=None), given.decode()
-        )
-        with suppress(DatabaseUnavailable):  # adding it again does no harm
-            await self._ops.refresh(fresh=True)
-            stored = await self._find(name)
-            if stored is not None and stored.definition == wanted == self._ops.definitions.get(name):
-                return stored
-        script = Script(
-            self._statement("refuse_if_other", name, *wanted, refusal=_OTHER),
-            self._statement("add", name, *wanted, cron.after(self._clock.now_ms)),
-            op=adding(name, wanted),
-        )
-        try:
-            await self._store.write(script)
-            stored = await self._find(name)
-        except Refused as refused:
-            if refused.reason != _OTHER:
-                raise
-            raise BadValue(
-                f"cron {name} exists already with another definition", hint="remove it first"
-            ) from None
-        except DatabaseUnavailable as error:  # the cron may be added
-            raise OutcomeUnknown(f"the cron that was added can't be read: {error}", key=script.key) from error
-        if stored is None:
-            raise NotKnown(f"cron {name} was removed while it was added", hint="add it again")
-        return stored
+        self._table.check_name(name)
+        expression = " ".join(expression.split())
+        if bars_in(expression) is not None:
+            await self._rhythm().refresh()
+        next_ms = self._schedule_of(expression, timezone).after(self._clock.now_ms)
+        template = JobTemplate.of(manifest, "cron")
+        await self._jobs.refuse_unknown_phases([manifest])
+        wanted = CronDefinition(expression, timezone, *template)
+        return await self._table.add(name, wanted, adding(name, wanted), next_ms)
 
     async def listed(self) -> list[CronJob]:
         """Return all crons by name."""
-        return [CronJob._make(row) for row in await self._store.read(_SQL["listed"], self._mesh)]
+        return await self._table.listed()
 
     async def remove(self, name: str) -> None:
         """Remove a cron; jobs it has scheduled stay. Raises `NotKnown` if there is none."""
-        script = Script(
-            self._statement("refuse_unless_there", name, refusal=_NOT_THERE),
-            self._statement("remove", name),
-            op=removing(name),
-        )
-        try:
-            await self._store.write(script)
-        except Refused as refused:
-            if refused.reason != _NOT_THERE:
-                raise
-            raise NotKnown(f"there is no cron {name}", hint="run `vox-mesh cron list`") from None
+        await self._table.remove(name, removing(name))
 
     def forget(self) -> None:
         """Forget which times were fired: the database was rolled back, and may have lost their jobs."""
@@ -212,16 +156,33 @@ class Crons:
         _log.info("cron fired: cron=%s job_id=%s", cron.name, job_id)
         return job_id
 
+    async def align(self) -> None:
+        """Move the crons in bars to their next downbeats, if this node has learnt of another tempo."""
+        plan = self._rhythm().context.plan
+        if plan is self._aligned_by:
+            return
+        rows = await self._store.read(_SQL["in_bars"], self._mesh)
+        now_ms = self._clock.now_ms
+        for cron in map(CronJob._make, rows):
+            with suppress(_Unusable):
+                if cron.next_ms > now_ms and cron.next_ms != self._schedule(cron).after(now_ms):
+                    await self._move_on(cron)
+        self._aligned_by = plan
+
     async def _correct(self, cron: CronJob) -> None:
         """Move a cron on to its next time, without a job: no node has written the time that it has."""
+        if await self._move_on(cron):
+            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+
+    async def _move_on(self, cron: CronJob) -> bool:
+        """Set the next time of a cron, and return whether no other node was first."""
         following_ms = self._schedule(cron).after(self._clock.now_ms)
         due = (*self._mesh, cron.name, cron.next_ms, cron.added_ms, 0)
         script = Script(
             Statement(_SQL["refuse_unless_due"], due, refusal=FIRED),
             Statement(_SQL["correct"], (*self._mesh, cron.name, following_ms)),
         )
-        if await self._write_if_due(script):
-            _log.error("cron not fired, its schedule has no such time: cron=%s", cron.name)
+        return await self._write_if_due(script)
 
     async def _write_if_due(self, script: Script) -> bool:
         try:
@@ -238,15 +199,26 @@ class Crons:
         A time is due once, after the signed op that added the cron. Clocks may differ by a second.
         """
         latest_ms = self._schedule(cron).latest(self._clock.now_ms)
-        since_ms = self._ops.since_ms[cron.name] - MAX_AHEAD_MS
+        since_ms = self._ops.since[cron.name] - MAX_AHEAD_MS
         is_due = cron.next_ms <= latest_ms and latest_ms > max(since_ms, self._fired_ms.get(cron.name, 0))
         return latest_ms if is_due else None
 
-    def _schedule(self, cron: CronJob) -> Cron:
+    def _schedule(self, cron: CronJob) -> Cron | BarSchedule:
         try:
-            return cron.schedule
+            return self._schedule_of(cron.expression, cron.timezone)
         except BadValue as error:
             raise self._unusable(cron, error) from None
+
+    def _schedule_of(self, expression: str, timezone: str) -> Cron | BarSchedule:
+        """Return a schedule. Raises `BadValue` if it is none, or its time zone is not known here."""
+        bars = bars_in(expression)
+        if bars is None:
+            return Cron(expression, timezone)
+        if timezone != "UTC":
+            raise BadValue(f"a schedule in bars has no time zone, got {timezone!r}", hint="omit it")
+        from vox_mesh.model.rhythm.bar_schedule import BarSchedule  # imported late: few crons have one
+
+        return BarSchedule(self._rhythm().context.plan, bars)
 
     def _unusable(self, cron: CronJob, error: Exception) -> _Unusable:
         self._log_unusable(cron.name, logging.WARNING, f"cron left to other nodes: cron={cron.name}: {error}")
@@ -267,8 +239,7 @@ class Crons:
             return
         await self._ops.refresh(fresh=True)
         if not self._ops.has_adopted:
-            rows = await self._store.read(_SQL["listed"], self._mesh, fresh=True)
-            unsigned = {each.name: each.definition for each in map(CronJob._make, rows)}
+            unsigned = {each.name: each.definition for each in await self._table.listed(fresh=True)}
             await self._store.write(Script(op=adopting(unsigned)))
             await self._ops.refresh(fresh=True)
             _log.warning("crons adopted: crons=%s", ",".join(unsigned))
@@ -281,7 +252,7 @@ class Crons:
     def _prepare_firing(self, cron: CronJob, time_ms: int) -> tuple[str, Script]:
         try:
             item = self._jobs.item(cron.job_at(time_ms))
-            following_ms = cron.schedule.after(self._clock.now_ms)
+            following_ms = self._schedule(cron).after(self._clock.now_ms)
         except (MeshError, TypeError, ValueError) as error:  # the others: a hostile row
             raise self._unusable(cron, error) from None
         job_id = item["job_id"]
@@ -293,13 +264,6 @@ class Crons:
             Statement(_SQL["move_on"], moved),
         )
         return job_id, script
-
-    async def _find(self, name: str) -> CronJob | None:
-        rows = await self._store.read(_SQL["find"], (*self._mesh, name), fresh=True)
-        return CronJob._make(rows[0]) if rows else None
-
-    def _statement(self, name: str, *values: Any, refusal: str | None = None) -> Statement:
-        return Statement(_SQL[name], (*self._mesh, *values), refusal=refusal)
 
 
 class _Unusable(Exception):

@@ -1,0 +1,96 @@
+"""Agents work over HTTP: they take jobs, renew, report, and wait for messages."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.messages.messaging import PATIENCE_S
+from tests.support.messages.relaying import assert_problem
+from tests.support.nodes.serving import ServedNode
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_CODER = {"Vox-Agent": "coder"}
+
+
+async def post(served: ServedNode, path: str, body: dict[str, Any], agent: str = "coder") -> Any:
+    """Send a request for an agent, and return the answer."""
+    answer = await served.ask("POST", path, body=body, headers={"Vox-Agent": agent})
+    assert answer.status_code == HTTPStatus.OK, answer.text
+    return answer.json()
+
+
+async def test_an_agent_works_on_a_job_from_take_to_report(served: ServedNode, kind: str) -> None:
+    job = await served.node.jobs.schedule(kind, {"n": 1})
+    (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind], "lease": "30s"})
+    assert (taken["job_id"], taken["payload"], taken["agent"]) == (job.job_id, {"n": 1}, "coder")
+    assert (taken["node_id"], taken["attempt"]) == (served.node.identity.node_id, 1)
+    path, claim = f"/v1/jobs/{job.job_id}", {"claim_token": taken["claim_token"]}
+    renewed = await post(served, f"{path}/renew", {**claim, "lease": "60s"})
+    assert renewed["lease_until_ms"] > taken["lease_until_ms"]
+    await post(served, f"{path}/progress", {**claim, "fraction": 0.5, "checkpoint": {"at": 3}})
+    await post(served, f"{path}/log", {**claim, "text": "half"})
+    kept = await post(served, f"{path}/artifacts", {**claim, "name": "notes", "text": "all is well"})
+    assert (kept["name"], kept["size"], kept["type"]) == ("notes", 11, "text/plain")
+    report = {**claim, "outcome": "succeeded", "result": [1, 2]}
+    assert (await post(served, f"{path}/report", report))["state"] == "succeeded"
+    assert (await post(served, f"{path}/report", report))["state"] == "succeeded"  # its answer was lost
+    assert (await served.get(f"{path}/result"))["result"] == [1, 2]
+    proof = await served.get(f"{path}/verify")
+    bundle = await served.get(f"{path}/bundle")
+    assert (proof["faults"], bundle["proof"]["envelope"]["agent"]) == ([], "coder")
+    late = await served.ask("POST", f"{path}/report", body={**claim, "outcome": "failed", "reason": "no"})
+    assert_problem(late, HTTPStatus.CONFLICT, "stale_claim")
+    assert "take another" in late.json()["hint"]
+
+
+async def test_a_take_waits_and_one_whose_client_has_gone_gets_nothing(served: ServedNode, kind: str) -> None:
+    body = {"kinds": [kind], "wait": 30}
+    with pytest.raises(httpx.ReadTimeout):
+        await served.ask("POST", "/v1/jobs/take", body, headers={"Vox-Agent": "gone"}, timeout=0.5)
+    waiting = asyncio.create_task(post(served, "/v1/jobs/take", body, "patient"))
+    await asyncio.sleep(0)
+    job = await served.node.jobs.schedule(kind)
+    async with asyncio.timeout(PATIENCE_S):
+        (taken,) = await waiting
+    assert (taken["job_id"], taken["agent"]) == (job.job_id, "patient")  # the other one gave it back
+    answer = await served.ask(
+        "POST",
+        f"/v1/jobs/{job.job_id}/report",
+        body={"claim_token": taken["claim_token"], "outcome": "succeeded"},
+        headers=_CODER,
+    )
+    assert_problem(answer, HTTPStatus.FORBIDDEN, "not_its_agent")
+
+
+async def test_wrong_requests_of_agents_are_refused(served: ServedNode, kind: str) -> None:
+    unnamed = await served.ask("POST", "/v1/jobs/take", {"kinds": [kind]})
+    assert_problem(unnamed, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    bodies: list[dict[str, Any]] = [{"count": 0}, {"wait": 61}, {"lease": "1ms"}, {"kinds": []}, {"more": 1}]
+    for nonsense in bodies:
+        answer = await served.ask("POST", "/v1/jobs/take", nonsense, headers=_CODER)
+        assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_body")
+    await served.node.jobs.schedule(kind)
+    (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind]})
+    path, claim = f"/v1/jobs/{taken['job_id']}", {"claim_token": taken["claim_token"]}
+    for part, wrong in (
+        ("report", {"outcome": "failed"}),
+        ("artifacts", {"name": "a", "base64": "?"}),
+    ):
+        answer = await served.ask("POST", f"{path}/{part}", {**claim, **wrong}, headers=_CODER)
+        assert_problem(answer, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+
+
+async def test_an_agent_waits_for_its_messages(served: ServedNode) -> None:
+    assert await served.get("/v1/inbox/listener/wait", timeout=0) == []
+    waiting = asyncio.create_task(served.get("/v1/inbox/listener/wait", timeout=30))
+    await asyncio.sleep(0)
+    await served.node.messages.send("listener", {"text": "hello"}, sender="coder")
+    async with asyncio.timeout(PATIENCE_S):
+        (message,) = await waiting
+    assert (message["payload"], message["state"]) == ({"text": "hello"}, "stored")

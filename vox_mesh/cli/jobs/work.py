@@ -1,0 +1,206 @@
+"""`vox-mesh job take`, `renew` and `report`: an agent's work on jobs, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vox_mesh.cli.jobs.job_options import job_argument
+from vox_mesh.cli.jobs.job_output import line
+from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.cli.support.options import Function, acting_agent, seconds
+from vox_mesh.cli.support.output import json_option, show_one, show_several
+from vox_mesh.cli.support.session import Result, Work, run_on_mesh, start_quickly
+from vox_mesh.errors import BadValue
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, failed, succeeded, yielded
+from vox_mesh.jobs.work.work import TakenJob
+from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.json_text import read_json
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.settings import Settings
+from vox_mesh.views.jobs import JobView
+from vox_mesh.views.work import LeaseView, TakenView
+
+CLAIM_TOKEN = "VOX_JOB_CLAIM_TOKEN"  # noqa: S105 - the name of a variable
+
+_token_option = click.option(
+    "--token", type=int, required=True, envvar=CLAIM_TOKEN, show_envvar=True, help="Claim token of the job."
+)
+_lease_option = click.option(
+    "--lease",
+    type=seconds,
+    metavar="DURATION",
+    help="Time until the job goes back unless it is renewed.",
+    show_default="that of the kind, or 60s",
+)
+
+
+def take_options(wait: str) -> Callable[[Function], Function]:
+    """Return the options of a command that takes jobs; `wait` is how long it waits by default."""
+
+    def add(function: Function) -> Function:
+        for option in (
+            _lease_option,
+            click.option(
+                "--wait",
+                type=seconds,
+                metavar="DURATION",
+                default=wait,
+                show_default=True,
+                help="Time to wait for a job.",
+            ),
+            click.option("--agent", help="Agent that takes the job.", show_default="VOX_AGENT_ID"),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+def run_work(settings: Settings, work: Work[Result]) -> Result:
+    """Run the work of a command on jobs, whose limits count in the beats of the mesh."""
+
+    async def run(mesh: Mesh) -> Result:
+        await mesh.rhythm.refresh()
+        return await work(mesh)
+
+    return asyncio.run(run_on_mesh(settings, run))
+
+
+@click.command()
+@click.argument("kinds", nargs=-1, metavar="[KIND...]")
+@take_options("0s")
+@click.option("--count", type=int, default=1, show_default=True, help="Maximum number of jobs.")
+@json_option
+def take(
+    kinds: tuple[str, ...], agent: str | None, wait: float, lease: float | None, count: int, as_json: bool
+) -> int:
+    """Take ready jobs for an agent, of these kinds or all.
+
+    KIND may be a prefix such as build.*. Commands are taken only if KIND is exec. The job goes back to the
+    queue after its lease, unless the agent renews it with `job renew` or ends it with `job report`; both need
+    the claim token. Ends with 1 if there is no job.
+
+    \b
+    Example:
+      vox-mesh job take build.* --agent coder --wait 30s --json
+    """
+    settings = start_quickly("job take")
+    name = acting_agent(agent, settings, "--agent")
+
+    async def work(mesh: Mesh) -> list[TakenJob]:
+        return await mesh.work.take(name, kinds or ("*",), count=count, wait=wait, lease=lease)
+
+    taken = run_work(settings, work)
+    views = [vars(TakenView.of(each)) for each in taken]
+    if not as_json:
+        names = ("job_id", "kind", "claim_token", "lease_ms", "attempt", "payload")
+        views = [{name: view[name] for name in names} for view in views]
+    show_several(views, as_json=as_json)
+    return ExitCode.DONE if taken else ExitCode.NO
+
+
+@click.command()
+@job_argument
+@_token_option
+@_lease_option
+@json_option
+def renew(reference: str, token: int, lease: float | None, as_json: bool) -> None:
+    """Renew the lease of a job that an agent has taken.
+
+    Ends with 1 if the claim is over: stop working on the job then.
+
+    \b
+    Example:
+      vox-mesh job renew 298aaf4c --token 1760000000001
+    """
+
+    async def work(mesh: Mesh) -> TakenJob:
+        return await mesh.work.renew(reference, token, lease=lease)
+
+    renewed = run_work(start_quickly("job renew"), work)
+    show_one(vars(LeaseView.of(renewed)), as_json=as_json)
+
+
+@click.command()
+@job_argument
+@click.argument("outcome", type=click.Choice([each.value for each in ReportedOutcome]))
+@_token_option
+@click.option("--reason", help="Reason of a failure, or of yielding the job.")
+@click.option("--result", metavar="JSON", help="Result of a success.")
+@click.option("--artifact", "artifacts", multiple=True, metavar="NAME=FILE", help="File to keep.")
+@click.option("--exit-code", type=int, help="Exit code of the command that did the work.")
+@click.option("--no-retry", is_flag=True, help="Fail the job even if it has attempts left.")
+@click.option("--delay", type=seconds, metavar="DURATION", help="Time until a yielded job can be taken.")
+@json_option
+def report(
+    reference: str,
+    outcome: str,
+    token: int,
+    reason: str | None,
+    result: str | None,
+    artifacts: tuple[str, ...],
+    exit_code: int | None,
+    no_retry: bool,
+    delay: float | None,
+    as_json: bool,
+) -> None:
+    """Report how an attempt at a taken job went.
+
+    A failed job is retried if it has attempts left. A late report, after the lease, is refused with 1. The
+    same report may be sent again.
+
+    \b
+    Example:
+      vox-mesh job report 298aaf4c succeeded --token 1760000000001 --result '{"files": 3}'
+    """
+    reported = _report(
+        ReportedOutcome(outcome), reason, result, exit_code, may_retry=not no_retry, delay=delay
+    )
+    files = [_named_file(each) for each in artifacts]
+
+    async def work(mesh: Mesh) -> Job:
+        for name, path in files:
+            await mesh.work.keep_file(reference, token, name, path)
+        return await mesh.work.report(reference, token, reported)
+
+    job = run_work(start_quickly("job report"), work)
+    show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)
+
+
+def _report(
+    outcome: ReportedOutcome,
+    reason: str | None,
+    result: str | None,
+    exit_code: int | None,
+    *,
+    may_retry: bool,
+    delay: float | None,
+) -> Report:
+    if result is not None and outcome is not ReportedOutcome.SUCCEEDED:
+        raise click.UsageError("--result is that of a success")
+    if outcome is ReportedOutcome.SUCCEEDED:
+        return succeeded(None if result is None else _json(result), exit_code=exit_code)
+    if outcome is ReportedOutcome.YIELDED:
+        return yielded(delay=delay) if reason is None else yielded(reason, delay)
+    if reason is None:
+        raise click.UsageError("a failure needs --reason")
+    return failed(reason, retry=may_retry, exit_code=exit_code)
+
+
+def _json(text: str) -> Any:
+    try:
+        return read_json(text)
+    except BadValue as error:
+        raise click.BadParameter(f"must be JSON: {error}", param_hint="--result") from None
+
+
+def _named_file(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise click.BadParameter(f"must be NAME=FILE, got {text!r}", param_hint="--artifact")
+    return name, Path(path)

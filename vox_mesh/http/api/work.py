@@ -1,0 +1,232 @@
+"""The work of agents: taking jobs, renewing their leases, and reporting what was done."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.http.admission import Load
+from vox_mesh.http.api.job_actions import Reason
+from vox_mesh.http.api.jobs import JobName
+from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
+from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, succeeded, yielded
+from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
+from vox_mesh.model.jobs.bundle import base64_content
+from vox_mesh.model.messages.records import inbox_names
+from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.runtime.services import MeshServices
+from vox_mesh.store.acting import current_agent
+from vox_mesh.views.jobs import JobView
+from vox_mesh.views.messages import MessageView
+from vox_mesh.views.work import KeptView, LeaseView, TakenView
+
+WORK: Final = Operations("jobs")
+
+Token = Annotated[int, Field(ge=1, lt=2**53)]
+Lease = Annotated[Seconds, Field(ge=MIN_LEASE_S, le=MAX_LEASE_S)]
+
+_WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
+_MAX_LOG: Final = 256 * 1024
+_DEBOUNCE_S: Final = 0.05
+_MAX_MESSAGES: Final = 100
+
+
+# --- taking --------------------------------------------------------------------------------------
+
+
+class TakeRequest(RequestModel):
+    """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease."""
+
+    kinds: Annotated[list[Text], Field(min_length=1, max_length=MAX_KINDS, default_factory=lambda: ["*"])]
+    count: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = 1
+    wait: Wait = 0.0
+    lease: Lease | None = None
+
+    @property
+    def item_count(self) -> int:
+        """The maximum number of jobs that it takes."""
+        return self.count
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.wait
+
+
+async def _give_back(mesh: MeshServices, taken: list[TakenView]) -> None:
+    for each in taken:
+        with suppress(MeshError):  # if this fails, the lease expires by itself
+            report = yielded("its agent had gone", delay=0)
+            await mesh.work.report(each.job_id, each.claim_token, report)
+
+
+@WORK.post("/v1/jobs/take", takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back)
+async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
+    """Take ready jobs for the agent in the header `Vox-Agent`, and wait for one if there is none."""
+    agent = current_agent()
+    if agent is None:
+        raise BadValue("no agent given", hint="send its name in the header Vox-Agent")
+    taken = await mesh.work.take(agent, body.kinds, count=body.count, wait=body.wait, lease=body.lease)
+    return [TakenView.of(each) for each in taken]
+
+
+# --- while it is held ----------------------------------------------------------------------------
+
+
+class ClaimedRequest(RequestModel):
+    """The claim token of a taken job."""
+
+    claim_token: Token
+
+
+class RenewTakenRequest(ClaimedRequest):
+    """The claim token, and the new lease, by default as long as the first one."""
+
+    lease: Lease | None = None
+
+
+@WORK.post("/v1/jobs/{job}/renew")
+async def renew_job(mesh: MeshServices, job: JobName, body: RenewTakenRequest) -> LeaseView:
+    """Renew the lease of a taken job."""
+    return LeaseView.of(await mesh.work.renew(job, body.claim_token, lease=body.lease))
+
+
+class ProgressRequest(ClaimedRequest):
+    """The completed fraction and a message, and a checkpoint from which another attempt may resume."""
+
+    fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    message: Annotated[str, Field(max_length=1_024)] | None = None
+    checkpoint: Any = None
+
+
+@dataclass(frozen=True)
+class NotedView:
+    """The job whose progress or log was written."""
+
+    job_id: str
+
+
+@WORK.post("/v1/jobs/{job}/progress")
+async def report_job_progress(mesh: MeshServices, job: JobName, body: ProgressRequest) -> NotedView:
+    """Report the progress of a taken job, and save a checkpoint."""
+    found = await mesh.jobs.find(job)
+    await mesh.work.progress(found, body.claim_token, body.fraction, body.message)
+    if body.checkpoint is not None:
+        await mesh.work.checkpoint(found, body.claim_token, body.checkpoint)
+    return NotedView(found.job_id)
+
+
+class LogRequest(ClaimedRequest):
+    """Text for the log of a job."""
+
+    text: Annotated[str, Field(min_length=1, max_length=_MAX_LOG)]
+
+
+@WORK.post("/v1/jobs/{job}/log")
+async def log_job(mesh: MeshServices, job: JobName, body: LogRequest) -> NotedView:
+    """Add text to the log of a taken job."""
+    found = await mesh.jobs.find(job)
+    await mesh.work.log(found, body.claim_token, body.text)
+    return NotedView(found.job_id)
+
+
+class ArtifactRequest(ClaimedRequest):
+    """An artifact, as text or in base64."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    type: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    text: str | None = None
+    base64: str | None = None
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> Self:
+        if (self.text is None) == (self.base64 is None):
+            raise ValueError("either text or base64 must be given")
+        return self
+
+    @property
+    def content(self) -> bytes:
+        """The content. Raises `BadValue` if it is not base64."""
+        if self.text is not None:
+            return self.text.encode(errors="replace")
+        content = base64_content(self.base64)
+        if content is None:
+            raise BadValue("base64 must be the content in base64, with padding and without line breaks")
+        return content
+
+    @property
+    def media_type(self) -> str:
+        """The type, by default that of text or bytes."""
+        return self.type or ("application/octet-stream" if self.text is None else "text/plain")
+
+
+@WORK.post("/v1/jobs/{job}/artifacts")
+async def keep_artifact(mesh: MeshServices, job: JobName, body: ArtifactRequest) -> KeptView:
+    """Store an artifact of a taken job; one of the same name is replaced."""
+    artifact = await mesh.work.keep(job, body.claim_token, body.name, body.content, body.media_type)
+    return KeptView.of(artifact)
+
+
+# --- reporting -----------------------------------------------------------------------------------
+
+
+class ReportRequest(ClaimedRequest):
+    """How the attempt went. A failure needs a reason; `usage` is charged to the budgets of the job."""
+
+    outcome: Literal["succeeded", "failed", "yielded"]
+    reason: Reason | None = None
+    result: Any = None
+    exit_code: Annotated[int, Field(gt=-(2**31), lt=2**31)] | None = None
+    retry: bool = True
+    delay: Annotated[Seconds, Field(le=MAX_DELAY_S)] | None = None
+    usage: dict[str, float | dict[str, float]] | None = None
+
+    @property
+    def report(self) -> Report:
+        """The report. Raises `BadValue` if its fields do not fit together."""
+        usage = None if self.usage is None else Resources.of(self.usage)
+        if self.outcome == "succeeded":
+            return succeeded(self.result, exit_code=self.exit_code, usage=usage)
+        if self.outcome == "failed":
+            reason = self.reason or ""
+            return failed(reason, retry=self.retry, exit_code=self.exit_code, usage=usage)
+        return yielded(delay=self.delay) if self.reason is None else yielded(self.reason, self.delay)
+
+
+@WORK.post("/v1/jobs/{job}/report")
+async def report_job(mesh: MeshServices, job: JobName, body: ReportRequest) -> JobView:
+    """Report how an attempt went; a late report is refused, a repeated one is answered again."""
+    return JobView.of(await mesh.work.report(job, body.claim_token, body.report))
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class InboxWaitQuery(RequestModel):
+    """How long to wait, and the roles of the agent, separated by commas."""
+
+    timeout: Wait = 30.0
+    roles: Text | None = None
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.timeout
+
+
+@WORK.get("/v1/inbox/{agent}/wait", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+async def wait_for_messages(mesh: MeshServices, agent: Text, query: InboxWaitQuery) -> list[MessageView]:
+    """Wait until an agent has messages, or for `timeout`; return the first ones without claiming them."""
+    names = inbox_names(agent, query.roles.split(",") if query.roles else ())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(query.timeout):
+            async for turn in mesh.store.changes(debounce_s=_DEBOUNCE_S):
+                with turn.retry_if_unavailable():
+                    if found := await mesh.messages.queries.peek(names, after=0, limit=_MAX_MESSAGES):
+                        return [MessageView.of(mesh, each) for each in found]
+    return []

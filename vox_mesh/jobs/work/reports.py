@@ -1,0 +1,61 @@
+"""Reports: how an agent says that its attempt went."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.base.durations import Duration, checked_seconds
+from vox_mesh.model.rhythm.costs import Resources
+
+MAX_DELAY_S: Final = 365 * 86_400
+
+
+class ReportedOutcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    YIELDED = "yielded"
+
+
+class Report(NamedTuple):
+    """The outcome of an attempt."""
+
+    outcome: ReportedOutcome
+    reason: str | None = None
+    """Why it failed or was yielded."""
+    result: Any = None
+    """The result of a success, a JSON value."""
+    exit_code: int | None = None
+    may_retry: bool = True
+    """Whether a failed job may have another attempt, if it has any left."""
+    delay_ms: int | None = None
+    """When a yielded job may be taken again, by default after its backoff."""
+    usage: Resources = Resources()
+    """What the attempt has used, as far as the agent knows."""
+
+
+def succeeded(result: Any = None, *, exit_code: int | None = None, usage: Resources | None = None) -> Report:
+    """Return the report of a success."""
+    return Report(ReportedOutcome.SUCCEEDED, result=result, exit_code=exit_code, usage=usage or Resources())
+
+
+def failed(
+    reason: str, *, retry: bool = True, exit_code: int | None = None, usage: Resources | None = None
+) -> Report:
+    """Return the report of a failure; with `retry`, the job has another attempt if it has any left."""
+    if not reason:
+        raise BadValue("the reason of a failure must not be empty")
+    usage = usage or Resources()
+    return Report(ReportedOutcome.FAILED, reason, exit_code=exit_code, may_retry=retry, usage=usage)
+
+
+def yielded(reason: str = "yielded by its agent", delay: Duration | None = None) -> Report:
+    """Return the report of an attempt that goes back to the queue without counting as a failure."""
+    delay_ms = None
+    if delay is not None:
+        seconds = checked_seconds("delay", delay, 0, MAX_DELAY_S, hint="the longest delay is 365d")
+        delay_ms = round(seconds * 1_000)
+    return Report(ReportedOutcome.YIELDED, reason, delay_ms=delay_ms)

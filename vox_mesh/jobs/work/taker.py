@@ -1,0 +1,247 @@
+"""The taker: claims jobs on behalf of the agents that wait for one.
+
+All waiting agents of a process share one look at the queue, so that many of them cost hardly more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from vox_mesh.errors import AWAY, MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
+from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
+from vox_mesh.jobs.worker.claim_round import ClaimRound, NextLook, ReadPlan
+from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
+from vox_mesh.model.jobs.proof import AgentAttestation
+from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job, covers
+from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS
+from vox_mesh.observability.log_context import detached_context
+from vox_mesh.store.acting import acting_as
+from vox_mesh.store.engines.thread import to_the_end
+from vox_mesh.store.store import Store
+
+_TURN_S: Final = RANKS * GRACE_MS / 1_000
+"""How long it may take until it is this node's turn: also an agent that does not wait gets that long."""
+
+_ERROR_BACKOFF_S: Final = (0.1, 2.0)
+_RACE_BACKOFF_S: Final = (0.02, 0.5)
+
+
+GiveBack = Callable[[AgentAttestation, Sequence[Claimed]], Awaitable[None]]
+"""Returns jobs to the queue that were claimed for an agent which has gone."""
+
+
+class WaitingAgent:
+    """An agent that waits for jobs of some kinds."""
+
+    def __init__(
+        self,
+        attested: AgentAttestation,
+        patterns: Sequence[str],
+        count: int,
+        lease_ms: int | None,
+        limits: WorkerLimits,
+    ) -> None:
+        self.attested = attested
+        self.patterns = patterns
+        self.count = count
+        self.lease_ms = lease_ms
+        self.limits = limits
+        self.is_patient = True
+        """Whether it waits for jobs that are not there yet."""
+        self.claimed: asyncio.Future[list[Claimed]] = asyncio.get_running_loop().create_future()
+
+    def wants(self, kind: str) -> bool:
+        """Return whether the agent takes jobs of a kind."""
+        return covers(kind, self.patterns)
+
+    def settle(self, claimed: list[Claimed]) -> None:
+        """Answer the agent, unless it has gone."""
+        if not self.claimed.done():
+            self.claimed.set_result(claimed)
+
+
+class Taker:
+    """Serves the waiting agents of one process while there are any."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        chooser: Chooser,
+        claimer: JobClaimer,
+        leases: Leases,
+        policy_roots: PolicyRoots | None,
+        read_plan: ReadPlan,
+        give_back: GiveBack,
+        chance: Callable[[], float],
+    ) -> None:
+        self._give_back = give_back
+        self._store = store
+        self._clock = jobs.clock
+        self._chooser = chooser
+        self._round = ClaimRound(jobs, chooser, claimer, policy_roots, read_plan)
+        self._leases = leases
+        self._error_backoff = ClaimBackoff(*_ERROR_BACKOFF_S, chance)
+        self._race_backoff = ClaimBackoff(*_RACE_BACKOFF_S, chance)
+        self._waiting: list[WaitingAgent] = []
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def take(self, request: WaitingAgent, wait_s: float) -> list[Claimed]:
+        """Return the jobs that were claimed for the agent, none if there were none within `wait_s`."""
+        request.is_patient = wait_s > 0
+        self._waiting.append(request)
+        self._arrived.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="vox-mesh-taker", context=detached_context()
+            )
+        try:
+            await asyncio.wait([request.claimed], timeout=wait_s if wait_s > 0 else None)
+            return request.claimed.result() if request.claimed.done() else []
+        except asyncio.CancelledError:
+            await to_the_end(asyncio.create_task(self._abandon(request), name="vox-mesh-take-back"))
+            raise
+        finally:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            request.claimed.cancel()  # a claim in flight is given back
+
+    async def _abandon(self, request: WaitingAgent) -> None:
+        """Give back what was claimed for an agent that has gone."""
+        if request.claimed.done() and not request.claimed.cancelled() and not request.claimed.exception():
+            await self._give_back(request.attested, request.claimed.result())
+
+    async def close(self) -> None:
+        """Stop looking; agents that still wait get nothing."""
+        for request in self._waiting:
+            request.settle([])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while self._waiting:
+            self._arrived.clear()
+            seen, asked = self._store.change_count, list(self._waiting)
+            try:
+                next_look = await self._look(asked)
+                self._error_backoff.reset()
+            except Exception as error:
+                next_look = self._fail(asked, error)
+            if self._waiting and not next_look.is_now:
+                await self._wait(next_look, seen)
+
+    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> NextLook:
+        """Report an error to the agents that can't wait, and to all if waiting is useless."""
+        if not isinstance(error, MeshError):
+            self._store.faults.note("taker", error)
+        is_final = not isinstance(error, AWAY) or isinstance(error, StaleIncarnation | StoreClosed)
+        for request in asked:
+            if (is_final or not request.is_patient) and not request.claimed.done():
+                self._waiting.remove(request)
+                request.claimed.set_exception(error)
+        return NextLook(self._error_backoff.next_delay(), is_backoff=True)
+
+    async def _wait(self, next_look: NextLook, seen: int) -> None:
+        """Wait until there may be a job: after a commit, when one becomes due, or for another agent."""
+        waits = [] if next_look.is_backoff else [self._store.changed(seen), self._arrived.wait()]
+        tasks = [asyncio.ensure_future(each) for each in waits]
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=next_look.delay_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(next_look.delay_s or 0.0)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _look(self, asked: Sequence[WaitingAgent]) -> NextLook:
+        """Survey the queue once, claim jobs for the agents, and return when to look again."""
+        self._clock.refuse_if_off()
+        present = await self._round.read_kinds()
+        able = [request for request in asked if not (await request.limits.blocked_claims()).is_all]
+        kinds = [kind for kind in present if any(request.wants(kind) for request in able)]
+        blocked = (await able[0].limits.blocked_claims()) if able else ClaimBlock()
+        wanted = sum(request.count for request in able)
+        survey = await self._round.survey(kinds, wanted, blocked, ())
+        choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
+        shares = _share_out(choice.take, able)
+        claimed = await self._claim(shares) if shares else 0
+        await self._chooser.refresh_membership()
+        if claimed:
+            self._race_backoff.reset()
+        elif shares:
+            return NextLook(self._race_backoff.next_delay(), is_backoff=True)
+        next_look = await self._round.next_look(survey, choice)
+        self._dismiss([request for request in asked if request not in shares], choice)
+        return NextLook(0.0) if claimed else next_look
+
+    def _dismiss(self, asked: Sequence[WaitingAgent], choice: ClaimChoice) -> None:
+        """Answer the agents that do not wait, unless it is this node's turn in a moment."""
+        turn_ms = choice.retry_at_ms
+        if turn_ms is not None and turn_ms <= self._clock.now_ms + _TURN_S * 1_000:
+            return
+        for request in asked:
+            if not request.is_patient and request in self._waiting:
+                self._waiting.remove(request)
+                request.settle([])
+
+    # --- claiming --------------------------------------------------------------------------------
+
+    async def _claim(self, shares: dict[WaitingAgent, list[Claimable]]) -> int:
+        """Claim for each agent its share, and answer the ones that got something. Return how many jobs."""
+        chosen = [job for share in shares.values() for job in share]
+        genuine = {job.job_id: job for job in await self._round.still_genuine(chosen)}
+        results = await asyncio.gather(
+            *(
+                self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
+                for request, share in shares.items()
+            ),
+            return_exceptions=True,
+        )
+        errors = [each for each in results if isinstance(each, BaseException)]
+        if errors:
+            raise errors[0]
+        return sum(each for each in results if isinstance(each, int))
+
+    async def _claim_for(self, request: WaitingAgent, jobs: Sequence[Job]) -> int:
+        if not jobs or request not in self._waiting:  # it has gone meanwhile
+            return 0
+        attested, lease_of = request.attested, partial(self._lease_of, request)
+        with acting_as(attested.agent):
+            claimed = [each async for each in self._round.claim(jobs, lease_of, attested)]
+        if claimed and request in self._waiting:
+            self._waiting.remove(request)
+            request.settle(claimed)
+        elif claimed:
+            await self._give_back(attested, claimed)
+        return len(claimed)
+
+    def _lease_of(self, request: WaitingAgent, job: Job) -> int:
+        usual = request.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+        return self._leases.ms_to_boundary(job) or job.lease_ms or usual
+
+
+def _share_out(
+    jobs: Sequence[Claimable], asked: Sequence[WaitingAgent]
+) -> dict[WaitingAgent, list[Claimable]]:
+    """Give each job to the agent that has waited longest among the ones that want it and have room."""
+    shares: dict[WaitingAgent, list[Claimable]] = {}
+    for job in jobs:
+        for request in asked:
+            if len(shares.get(request, ())) < request.count and request.wants(job.kind):
+                shares.setdefault(request, []).append(job)
+                break
+    return shares

@@ -1,0 +1,72 @@
+"""Takes: which jobs nodes have claimed on behalf of agents, and what the agents have kept so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import orjson
+
+from vox_mesh.errors import BadValue, NotKnown, StaleClaim
+from vox_mesh.jobs.proof.artifacts import Artifact
+from vox_mesh.jobs.transitions import SQL as JOBS
+from vox_mesh.model.base.json_text import read_stored
+from vox_mesh.model.jobs.proof import AgentAttestation
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.store import Store
+
+MAX_ARTIFACTS: Final = 64
+
+_SQL: Final = named("job_takes")
+
+
+class HeldTake(NamedTuple):
+    """A job, and on behalf of which agent its node holds it or did last."""
+
+    job: Job
+    attested: AgentAttestation
+    lease_ms: int
+    artifacts: Sequence[Artifact] = ()
+
+
+class JobTakes:
+    """Reads and extends the takes of a mesh."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, job_id: str) -> tuple[Job, HeldTake | None]:
+        """Return a job and its last take, as the database has them; `None` if a worker claimed it last."""
+        rows = await self._store.read(JOBS["taken"], (*self._store.mesh_id, job_id), fresh=True)
+        if not rows:
+            raise NotKnown(f"there is no job {job_id}", hint="run `vox-mesh job list`")
+        *row, text = rows[0]
+        job = Job.of_row(row)
+        if text is None:
+            return job, None
+        agent, grant, lease_ms, artifacts = orjson.loads(text)
+        kept = [Artifact(**each) for each in read_stored(artifacts)]
+        return job, HeldTake(job, AgentAttestation(agent, grant), lease_ms, kept)
+
+    async def keep(self, take: HeldTake, artifact: Artifact, record: Statement) -> None:
+        """Add an artifact to what the agent has kept. Raises `StaleClaim` if the claim is over."""
+        others = [each for each in take.artifacts if each.name != artifact.name]
+        if len(others) >= MAX_ARTIFACTS:
+            raise BadValue(f"artifacts of a job must be at most {MAX_ARTIFACTS}")
+        document = orjson.dumps(artifact.output.document()).decode()
+        values = (*self._store.mesh_id, take.job.job_id, take.job.claim_token, document, MAX_ARTIFACTS)
+        guard = Statement(_SQL["refuse_if_over"], values[:4], refusal=StaleClaim.code)
+        await self._store.write(Script(guard, record, Statement(_SQL["keep"], values)))
+
+    async def logged_chars(self, job: Job) -> int:
+        """Return how many characters the current attempt at a job has logged."""
+        values = (*self._store.mesh_id, job.job_id, job.claim_token)
+        return (await self._store.read(_SQL["logged_chars"], values, fresh=True)).value or 0
+
+
+async def forget_takes(store: Store) -> None:
+    """Remove the takes whose claims are over."""
+    if (await store.read(_SQL["is_any_over"], store.mesh_id)).value:
+        await store.write(Script(Statement(_SQL["forget"], store.mesh_id)))

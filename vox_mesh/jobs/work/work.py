@@ -1,0 +1,424 @@
+"""The work of agents: take jobs, renew their leases, report what was done.
+
+The node claims on the agent's behalf, with the worker's own claimer, and signs the proof, which names the
+agent. It renews nothing by itself: only the agent does. Between two calls it remembers nothing, so a restart
+changes nothing: the claim token is what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import (
+    BadValue,
+    MeshError,
+    NotItsAgent,
+    PhaseOverrun,
+    Refused,
+    StaleClaim,
+    TakenElsewhere,
+)
+from vox_mesh.jobs.jobs import Jobs, Reference
+from vox_mesh.jobs.progress import Notebook
+from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.results import RESULT
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.jobs.work.taker import Taker, WaitingAgent
+from vox_mesh.jobs.work.takes import HeldTake, JobTakes
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
+from vox_mesh.jobs.worker.chooser import Chooser
+from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
+from vox_mesh.jobs.worker.executor import result_of_failed_start
+from vox_mesh.jobs.worker.finisher import Finisher
+from vox_mesh.jobs.worker.leases import Leases
+from vox_mesh.jobs.worker.limits import WorkerLimits
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
+from vox_mesh.model.jobs.policy_roots import PolicyRoots
+from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
+from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
+from vox_mesh.model.messages.records import checked_agent
+from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.rhythm.rhythm import Rhythm
+from vox_mesh.store.acting import acting_as, current_agent
+from vox_mesh.store.store import Store
+
+MAX_AT_ONCE: Final = 100
+"""The jobs that one request may take."""
+
+MAX_KINDS: Final = 64
+MIN_LEASE_S: Final = 1.0
+MAX_LEASE_S: Final = 86_400.0
+
+
+class TakenJob(NamedTuple):
+    """A job that an agent has taken. It needs the claim token to renew and to report."""
+
+    job: Job
+    agent: str
+    lease_ms: int
+    lease_until_ms: int
+    """When the job goes back to the queue unless it is renewed or reported before."""
+    core: Mapping[str, Any]
+    """The core of the manifest, with the outputs of predecessors where its bindings say."""
+    checkpoint: Any = None
+    """The last checkpoint of an earlier attempt."""
+
+    @property
+    def claim_token(self) -> int:
+        """Return the token of the claim."""
+        return self.job.claim_token
+
+    @property
+    def payload(self) -> Any:
+        """Return the payload."""
+        return self.core.get("payload")
+
+
+class AgentWork:
+    """Takes jobs for agents and reports them: `mesh.work`."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        jobs: Jobs,
+        nodes: Nodes,
+        roles: Roles,
+        artifacts: Artifacts,
+        rhythm: Rhythm,
+        *,
+        policy_roots: PolicyRoots | None,
+        monotonic: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._clock = jobs.clock
+        self._artifacts = artifacts
+        self._rhythm = rhythm
+        self._monotonic = monotonic
+        self._node_id = node_id = writer.identity.node_id
+        self._takes = JobTakes(store)
+        self._finisher = Finisher(
+            store,
+            jobs.transitions,
+            artifacts,
+            writer,
+            jobs.clock,
+            chance,
+            EndRecorder(rhythm.budgets, rhythm.tallies),
+            lambda at_ms: rhythm.context.plan.announced_stamp_at(at_ms),
+        )
+        self._leases = Leases(
+            store,
+            jobs.transitions,
+            jobs.queries,
+            node_id,
+            monotonic,
+            to_boundary=lambda until, following: rhythm.beat_locks.lease_ms(until, following),
+        )
+        chooser = Chooser(node_id, jobs.queries, nodes, roles, jobs.clock, monotonic)
+        # A claim whose outcome is unknown is left to its lease: no other process knows of the agent.
+        claimer = JobClaimer(
+            store,
+            jobs.transitions,
+            chooser,
+            lambda: None,
+            jobs.clock,
+            node_id,
+            monotonic,
+            jobs.authorship.causes_of,
+        )
+        self._taker = Taker(
+            store,
+            jobs,
+            chooser,
+            claimer,
+            self._leases,
+            policy_roots,
+            rhythm.read_plan,
+            self._give_back,
+            chance,
+        )
+
+    async def close(self) -> None:
+        """Answer the agents that still wait, and write what was reported."""
+        await self._taker.close()
+        await self._finisher.close()
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    async def take(
+        self,
+        agent: str,
+        kinds: Sequence[str] = ("*",),
+        *,
+        count: int = 1,
+        wait: Duration = 0.0,
+        lease: Duration | None = None,
+    ) -> list[TakenJob]:
+        """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
+
+        `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
+        """
+        attested = AgentAttestation(checked_agent(agent))
+        if not 1 <= count <= MAX_AT_ONCE:
+            raise BadValue(f"count must be between 1 and {MAX_AT_ONCE}, got {count}")
+        if not 1 <= len(kinds) <= MAX_KINDS:
+            raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
+        patterns = [check_pattern(each) for each in kinds]
+        wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
+        until = self._monotonic() + wait_s
+        while True:
+            request = WaitingAgent(attested, patterns, count, lease_ms, self._limits_of(attested))
+            claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
+            begun = await asyncio.gather(*(self._begin(attested, each) for each in claimed))
+            taken = [each for each in begun if each is not None]
+            if taken or not claimed:
+                return taken
+
+    async def _begin(self, attested: AgentAttestation, claimed: Claimed) -> TakenJob | None:
+        """Return a claimed job with all that the agent needs, or `None` if its attempt can't begin."""
+        job = claimed.job
+        try:
+            core = await self._jobs.predecessor_results.bind(job)
+            checkpoint = await self._jobs.checkpoints.resumed(job) if job.attempts > 1 else None
+            limits = await self._limits_of(attested).of(job, core, self._notebook(job))
+            why = None if limits is None else await limits.begin()
+        except Exception as error:
+            await self._finisher.finish(result_of_failed_start(job, error, self._jobs.authorship))
+            return None
+        if why is not None:
+            now_ms = self._clock.now_ms
+            result = AttemptResult(job, JobState.FAILED, why, finished_ms=now_ms, may_retry=False)
+            await self._finisher.finish(result._replace(agent=attested))
+            return None
+        until_ms = (job.started_ms or 0) + claimed.lease_ms
+        return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint)
+
+    async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
+        await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
+
+    # --- while it is held ------------------------------------------------------------------------
+
+    async def renew(
+        self, reference: Reference, claim_token: int, *, lease: Duration | None = None
+    ) -> TakenJob:
+        """Renew the lease of a taken job. Raises `StaleClaim` if it is over.
+
+        If the attempt has exceeded a limit, the job ends, and the error says so.
+        """
+        take = await self._held(reference, claim_token)
+        lease_ms = take.lease_ms if lease is None else _lease_ms(lease)
+        limits = await self._resumed_limits(take)
+        if (exceeded := await self._exceeded(take, limits, Resources())) is not None:
+            result = AttemptResult(take.job, JobState.FAILED, exceeded.line, finished_ms=self._clock.now_ms)
+            await self._write(take, result, limits)
+            raise exceeded
+        lease_ms = self._leases.ms_to_boundary(take.job, following=True) or lease_ms
+        item = {"job_id": take.job.job_id, "claim_token": claim_token}
+        sent_ms = self._clock.now_ms
+        try:
+            with acting_as(take.attested.agent):
+                script = self._jobs.transitions.renew([item], lease_ms)
+            await self._store.write(script)
+        except Refused:
+            raise _stale(take.job, claim_token) from None
+        return TakenJob(take.job, take.attested.agent, lease_ms, sent_ms + lease_ms, take.job.core)
+
+    async def progress(
+        self,
+        reference: Reference,
+        claim_token: int,
+        fraction: float | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Report the completed fraction, from 0 to 1, and a message."""
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise BadValue(f"progress must be between 0 and 1, got {fraction}")
+        notebook = self._notebook((await self._held(reference, claim_token)).job)
+        notebook.progress(fraction, message)
+        await notebook.close()
+
+    async def checkpoint(self, reference: Reference, claim_token: int, value: Any) -> None:
+        """Save a JSON value from which another attempt may resume."""
+        await self._notebook((await self._held(reference, claim_token)).job).checkpoint(value)
+
+    async def log(self, reference: Reference, claim_token: int, text: str) -> None:
+        """Add text to the job's log."""
+        job = (await self._held(reference, claim_token)).job
+        notebook = self._notebook(job, await self._takes.logged_chars(job))
+        notebook.log("log", text if text.endswith("\n") else f"{text}\n")
+        await notebook.close()
+
+    async def keep(
+        self,
+        reference: Reference,
+        claim_token: int,
+        name: str,
+        body: bytes,
+        type: str = "application/octet-stream",  # noqa: A002 - as in an output
+    ) -> Artifact:
+        """Store an artifact, which becomes part of the proof; one of the same name is replaced."""
+        take = await self._held(reference, claim_token)
+        return await self._add(take, await self._artifacts.keep(body, name=name, type=type))
+
+    async def keep_file(
+        self,
+        reference: Reference,
+        claim_token: int,
+        name: str,
+        path: Path,
+        type: str = "application/octet-stream",  # noqa: A002
+    ) -> Artifact:
+        """Store a file as an artifact."""
+        take = await self._held(reference, claim_token)
+        return await self._add(take, await self._artifacts.keep_file(path, name=name, type=type))
+
+    async def _add(self, take: HeldTake, artifact: Artifact) -> Artifact:
+        record = self._artifacts.rows([artifact])
+        assert record is not None
+        await self._takes.keep(take, artifact, record)
+        return artifact
+
+    # --- reporting -------------------------------------------------------------------------------
+
+    async def report(self, reference: Reference, claim_token: int, report: Report) -> Job:
+        """End the attempt as reported, and return the job.
+
+        Raises `StaleClaim` if the claim is over. A report that was written before is not written again.
+        """
+        try:
+            take = await self._held(reference, claim_token)
+        except StaleClaim:
+            job, _ = await self._takes.find(await self._job_id(reference))
+            if _is_reported(job, claim_token, report):
+                return job
+            raise
+        result = AttemptResult(
+            take.job,
+            JobState.PENDING if report.outcome is ReportedOutcome.YIELDED else JobState(report.outcome.value),
+            report.reason,
+            exit_code=report.exit_code,
+            artifacts=[*take.artifacts, *await self._result_of(take, report)],
+            finished_ms=self._clock.now_ms,
+            may_retry=report.may_retry,
+            delay_ms=_delay_of(take.job, report),
+        )
+        limits = await self._resumed_limits(take)
+        exceeded = await self._exceeded(take, limits, report.usage)
+        if exceeded is not None and report.outcome is not ReportedOutcome.YIELDED:
+            result = result._replace(state=JobState.FAILED, reason=exceeded.line)
+        await self._write(take, result, limits)
+        return await self._jobs.find(take.job.job_id)
+
+    async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
+        if report.result is None:
+            return []
+        if any(each.name == RESULT for each in take.artifacts):
+            raise BadValue(f"the result is given twice: an artifact {RESULT!r} was kept", hint="omit one")
+        body = canonical(report.result).encode()
+        return [await self._artifacts.keep(body, name=RESULT, type="application/json")]
+
+    async def _write(self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None) -> None:
+        if limits is not None:
+            result = await limits.end(result)
+        written = await self._finisher.finish(result._replace(agent=take.attested))
+        if written is None:
+            if limits is not None and result.end is not None:
+                await limits.record_refused(result.end)
+            await self._held(take.job, take.job.claim_token)  # says why
+            raise _stale(take.job, take.job.claim_token)
+
+    # --- the claim -------------------------------------------------------------------------------
+
+    async def _job_id(self, reference: Reference) -> str:
+        if isinstance(reference, str) and len(reference) != _ID_LENGTH:
+            return (await self._jobs.find(reference)).job_id
+        return reference if isinstance(reference, str) else reference.job_id
+
+    async def _held(self, reference: Reference, claim_token: int) -> HeldTake:
+        """Return a job that an agent holds through this node under this token. Raises if it does not."""
+        job, take = await self._takes.find(await self._job_id(reference))
+        if job.state not in HELD or job.claim_token != claim_token or take is None:
+            raise _stale(job, claim_token)
+        if job.claimer != self._node_id:
+            raise TakenElsewhere(
+                f"job {job.job_id} was taken through node {job.claimer}, not through {self._node_id}",
+                node_id=str(job.claimer),
+            )
+        agent = current_agent()
+        if agent is not None and agent != take.attested.agent:
+            raise NotItsAgent(f"job {job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
+        return take
+
+    def _notebook(self, job: Job, logged: int = 0) -> Notebook:
+        return Notebook(self._store, job, self._jobs.checkpoints, logged)
+
+    def _limits_of(self, attested: AgentAttestation) -> WorkerLimits:
+        return WorkerLimits(self._rhythm.parts, self._monotonic, attested.agent)
+
+    async def _resumed_limits(self, take: HeldTake) -> AttemptLimits | None:
+        worker_limits = self._limits_of(take.attested)
+        begun = await worker_limits.begun(take.job)
+        if begun is None:
+            return None
+        return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun=begun)
+
+    async def _exceeded(
+        self, take: HeldTake, limits: AttemptLimits | None, used: Resources
+    ) -> MeshError | None:
+        """Return the limit that the attempt has exceeded, or `None`."""
+        timeout_s, now_ms = take.job.core.get("timeout"), self._clock.now_ms
+        if timeout_s and now_ms - (take.job.started_ms or now_ms) > timeout_s * 1_000:
+            return PhaseOverrun(f"it took longer than {timeout_s:g} s", phase="work")
+        return None if limits is None else await limits.exceeded(used)
+
+
+_ID_LENGTH: Final = 64
+
+
+def _lease_ms(lease: Duration) -> int:
+    hint = "for example 60s; the longest lease is 1d"
+    return round(1_000 * checked_seconds("lease", lease, MIN_LEASE_S, MAX_LEASE_S, hint=hint))
+
+
+def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:
+    return AttemptResult(job, JobState.PENDING, "its agent had gone", delay_ms=0, agent=attested)
+
+
+def _stale(job: Job, claim_token: int) -> StaleClaim:
+    error = StaleClaim(StaleClaim.code, statement=0)
+    is_later = job.claim_token > claim_token
+    error.hint = (
+        f"job {job.job_id} is {job.state}"
+        + (", under a later claim token" if is_later else "")
+        + ": stop working on it, and take another"
+    )
+    return error
+
+
+def _delay_of(job: Job, report: Report) -> int | None:
+    if report.outcome is not ReportedOutcome.YIELDED:
+        return None
+    return job.backoff_ms if report.delay_ms is None else report.delay_ms
+
+
+def _is_reported(job: Job, claim_token: int, report: Report) -> bool:
+    """Return whether a job shows that this report was written: its answer was lost, and it comes again."""
+    if job.claim_token != claim_token:
+        return False
+    reason = None if report.reason is None else sanitize_error(report.reason)
+    if job.has_ended:
+        return job.state == report.outcome.value and job.reason == reason
+    is_requeued = report.outcome is not ReportedOutcome.SUCCEEDED
+    return is_requeued and job.state == JobState.PENDING and job.reason == reason

@@ -1,0 +1,1 @@
+"""Grants: who may do what, by whose word; pure."""
