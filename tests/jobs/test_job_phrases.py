@@ -173,6 +173,36 @@ async def test_claims_reports_and_costs_of_a_job_that_was_taken_over_agree_with_
     assert delivering.kpis.cpd == pytest.approx(delivering.cost)
 
 
+async def test_every_job_that_is_done_is_a_deliverable_with_or_without_a_score(nodes: SkewedNodes) -> None:
+    node = nodes.players["a"].playing
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> str:
+        if context.payload == "fail":
+            raise ValueError("no luck")
+        return "done"
+
+    scored = await node.jobs.schedule("work", "scored", score=_SCORE | {"start": "now"})
+    plain = [await node.jobs.schedule("work", n, max_attempts=1) for n in (1, 2, "fail")]
+    await node.worker.start()
+    states = [await ended(nodes, node, job) for job in (scored, *plain)]
+    assert states == ["succeeded", "succeeded", "succeeded", "failed"]
+    await beats(nodes, 17)
+    (report,) = [each for each in await all_reports(node) if each.deliverables]
+    assert (report.deliverables, report.beats, report.reporters) == (3, {"done": 3, "failed": 1}, 1)
+    assert (report.tasks, report.phrases) == ({"done": 1}, {"done": 1})  # those without a score are no tasks
+    assert (report.kpis.tnt, report.kpis.bpd, report.kpis.eta) == (3 / 8, 4 / 3, 3 / 4)
+    assert report.kpis.ttfu == pytest.approx(0.0, abs=0.01)
+    (end,) = await phrases_in_log(node)  # its claims would all be in one beat: only the log has it by itself
+    assert (end["job"], end["agent"], end["outcome"]) == (scored.job_id, "a", "done")
+    assert await claims_of(node, "a") == []
+    rows = await node.store.read("SELECT sum(cost) AS cost FROM job_tallies", fresh=True)
+    assert report.kpis.cpd == pytest.approx(rows[0]["cost"] / 3)
+    (spent,) = await node.rhythm.budgets.report("agent:a")
+    assert spent.phrases == 1
+    assert spent.cost == pytest.approx(end["cost"])
+
+
 async def test_a_wait_that_never_ends_is_exhausted_and_the_fallback_is_the_result(nodes: SkewedNodes) -> None:
     node, begun = nodes.players["a"].playing, asyncio.Event()
 

@@ -119,12 +119,9 @@ class AttemptLimits:
         standings = [BudgetStanding(caps_of(each), self._began_ms, 0.0) for each in charged]
         allowance = Allowance(caps_of(own), agent, standings=standings)
         start: Start = "downbeat" if job.binding == WITH_BAR else "now"
+        job_id, kind = job.job_id, job.kind
         spec = PhraseSpec(
-            *(score, job.job_id, agent, allowance),
-            start=start,
-            job_id=job.job_id,
-            role=job.kind,
-            score_name=job.kind,
+            score, job_id, agent, allowance, start=start, job_id=job_id, role=kind, score_name=kind
         )
         return JobPhrase(self._worker_limits.parts, spec, job, self._number, self._notebook, self._began_ms)
 
@@ -290,8 +287,8 @@ class AttemptLimits:
             self._cancel_work()
 
     def _cancel_work(self) -> None:
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+        if (timeout := self._timeout) is not None and not timeout.expired():
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     def stop_unchecked(self, error: Exception) -> None:
         """Stop the attempt, because its limits can't be checked."""
@@ -401,9 +398,8 @@ class AttemptLimits:
         reason = "it was stopped" if result is None else result.reason or ""
         used = self.meter.used if result is None else result.usage
         end = self._make_end(used, ended_ms, *self._measure(outcome, reason, ended_ms))
-        logged = None
-        if self._score is not None:
-            logged = end_document(end, self._worker_limits.budgets.cost_of(end))
+        cost = self._worker_limits.budgets.cost_of(end)
+        logged = None if self._score is None else end_document(end, cost)
         return AttemptEnd(lambda: end, logged, self._began_ms, ended_ms)
 
     def _make_end(
