@@ -620,6 +620,24 @@ CREATE TABLE IF NOT EXISTS job_takes (
     grant_id      TEXT,
     lease_ms      INTEGER NOT NULL,
     artifacts     TEXT    NOT NULL DEFAULT '[]',  -- kept so far: name, hash, size and type of each
+    start_op      TEXT,                           -- the op that started the attempt; NULL: the job's last op
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
+-- What jobs wait to be answered, by the last question of each: the job waits for the op that answers it.
+CREATE TABLE IF NOT EXISTS job_questions (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    question_id   TEXT    NOT NULL,  -- the op that will answer it
+    asked_by      TEXT    NOT NULL,  -- the agent or node whose attempt asks
+    asked_of      TEXT,              -- the agent that is asked; NULL: any
+    asked_ms      INTEGER NOT NULL,
+    expires_ms    INTEGER,
+    escalate_to   TEXT,
+    escalate_ms   INTEGER,
+    question      TEXT    NOT NULL,
+    answered_by   TEXT,              -- NULL: not answered; the answer is in the op
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 
@@ -864,7 +882,19 @@ CREATE TABLE IF NOT EXISTS status_claims (
     phase TEXT,
     score TEXT,                      -- the address of its score, or the kind of its job
     since_ms INTEGER,                -- when its state, and what it waits for, began
+    batch INTEGER,                   -- by which its node has signed it
     PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, task_id, epoch_ms)
+) WITHOUT ROWID;
+
+-- What a node has signed of its status claims: the hashes of all that it wrote at once.
+CREATE TABLE IF NOT EXISTS status_signatures (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    batch         INTEGER NOT NULL,  -- the time in milliseconds, times 1024, plus a random number
+    node_id       TEXT    NOT NULL,
+    hashes        TEXT    NOT NULL,
+    signature     TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, batch, node_id)
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX IF NOT EXISTS status_claims_serial ON status_claims (scope_id, repository_id, serial);

@@ -308,7 +308,11 @@ SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant',
 FROM THEIR_JOBS WHERE j.last_op = ?3
 ON CONFLICT DO UPDATE SET
     claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
-    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts, start_op = NULL
+
+-- name: keep_start
+-- ?3: the job, ?4: its claim token, ?5: the op that started the attempt, before the first renewal hides it.
+UPDATE job_takes SET start_op = coalesce(start_op, ?5) WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4
 
 -- name: end_takes
 -- ?3: pairs of a job and its claim token.
@@ -449,6 +453,31 @@ WHERE (t.core ->> '$.score' IS NOT NULL OR t.core ->> '$.budget' IS NOT NULL OR 
     WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = t.job_id AND p.began_ms >= t.started_ms)
 ON CONFLICT DO NOTHING
 
+-- part: ASKED
+-- The jobs that the op has returned to the queue with a question.
+THEIR_JOBS WHERE j.last_op = ?3 AND i.value ->> '$.question.id' IS NOT NULL
+
+-- name: ask
+-- A job with a question waits for the op that answers it.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
+ON CONFLICT DO NOTHING
+
+-- name: wait_for_answer
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+
+-- name: record_questions
+INSERT INTO job_questions (
+    scope_id, repository_id, job_id, question_id, asked_by, asked_of, asked_ms, expires_ms, escalate_to, escalate_ms,
+    question)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', coalesce(?4 ->> 'agent', ?5), i.value ->> '$.question.to', AT_MS,
+    i.value ->> '$.question.expires_ms', i.value ->> '$.question.escalate_to',
+    i.value ->> '$.question.escalate_ms', i.value -> 'question' FROM ASKED
+ON CONFLICT DO UPDATE SET
+    question_id = excluded.question_id, asked_by = excluded.asked_by, asked_of = excluded.asked_of,
+    asked_ms = excluded.asked_ms, expires_ms = excluded.expires_ms, escalate_to = excluded.escalate_to,
+    escalate_ms = excluded.escalate_ms, question = excluded.question, answered_by = NULL
+
 -- name: expire
 -- Jobs with expired leases: their attempts were interrupted. One interruption too many ends the job.
 UPDATE jobs SET
@@ -558,7 +587,7 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each
 -- name: taken
 -- A job, and the take that its claim token belongs to.
 SELECT RECORD, (
-    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts, t.start_op) FROM job_takes AS t
     WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
 ) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
 

@@ -126,7 +126,7 @@ FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conf
 (SELECT max(window_ms) FROM status_claims WHERE OF_MESH AND window_ms >= ?14 AND window_ms < BAR)
 
 -- part: TASKS
-epoch_ms <= ?3 AND typeof(task_id) = 'text' GROUP BY agent_id, task_id LIMIT ?12
+epoch_ms BETWEEN ?14 AND ?3 AND typeof(task_id) = 'text' GROUP BY agent_id, task_id LIMIT ?12
 
 -- part: STATUSES
 -- The last claim of each task in each of the last two bars, by agent and task.

@@ -103,6 +103,7 @@ SELECT
     (SELECT window_ms FROM status_claims
         WHERE OF_MESH AND serial < (SELECT max(serial) FROM status_claims WHERE OF_MESH)
         ORDER BY window_ms LIMIT 1) AS oldest_claim_ms,
+    (SELECT min(batch) / 1024 FROM status_signatures WHERE OF_MESH) AS oldest_signature_ms,
     (SELECT until_ms FROM bar_reports
         WHERE OF_MESH AND window_ms < (SELECT max(window_ms) FROM bar_reports WHERE OF_MESH)
         ORDER BY window_ms, revision LIMIT 1) AS oldest_report_ms

@@ -20,10 +20,10 @@ scope_id = ?1 AND repository_id = ?2
 -- part: CLAIM
 -- SQLite takes the columns without an aggregate from the row with the maximum: the last claim.
 agent_id, task_id, max(epoch_ms) AS epoch_ms, beat_index, state, wait_for, beats_left, progress, notes, hlc, node_id,
-began_ms, since_ms, phase, score FROM status_claims
+since_ms, phase, score, batch FROM status_claims
 
 -- part: PAGE
-(agent_id, task_id) > (?5, ?6) AND agent_id <= ?7 AND typeof(task_id) = 'text' AND epoch_ms <= ?4
+(agent_id, task_id) > (?5, ?6) AND agent_id <= ?7 AND typeof(task_id) = 'text' AND epoch_ms BETWEEN ?3 AND ?4
 GROUP BY agent_id, task_id LIMIT ?8
 
 -- part: WAITED_FOR
@@ -39,8 +39,8 @@ WHERE coalesce(t.helper, m.receiver_agent) IS NOT NULL
 -- As bytes: a server fails with all rows of an answer if one holds text that is not UTF-8.
 CAST(json_array(
     CAST(c.agent_id AS TEXT), CAST(c.task_id AS TEXT), c.epoch_ms, c.beat_index, c.state, CAST(c.wait_for AS TEXT),
-    c.beats_left, c.progress, CAST(c.notes AS TEXT), CAST(c.hlc AS TEXT), CAST(c.node_id AS TEXT), c.began_ms, c.since_ms,
-    CAST(c.phase AS TEXT), CAST(c.score AS TEXT), iif(c.state = 'waiting', json((WAITED_FOR)), NULL)
+    c.beats_left, c.progress, CAST(c.notes AS TEXT), CAST(c.hlc AS TEXT), CAST(c.node_id AS TEXT), c.since_ms,
+    CAST(c.phase AS TEXT), CAST(c.score AS TEXT), c.batch, iif(c.state = 'waiting', json((WAITED_FOR)), NULL)
 ) AS BLOB)
 
 -- part: LISTED
@@ -52,3 +52,9 @@ SELECT RECORD AS record FROM (
 -- name: listed
 -- The first tasks of each of the last bars, by agent and task: of two records of a task the later one counts.
 LISTED
+
+-- name: signatures
+-- What the nodes have signed of these batches. ?3: arrays of a batch and its node.
+SELECT batch, CAST(node_id AS BLOB) AS node_id, CAST(hashes AS BLOB) AS hashes, CAST(signature AS BLOB) AS signature
+FROM json_each(?3) AS wanted
+CROSS JOIN status_signatures ON OF_MESH AND batch = wanted.value ->> 0 AND node_id = wanted.value ->> 1

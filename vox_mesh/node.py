@@ -31,6 +31,7 @@ from vox_mesh.mesh import ARTIFACTS, LOCAL, Mesh
 from vox_mesh.messages.maintenance import MessageMaintenance
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.policy_roots import parse_policy_roots
+from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
@@ -187,7 +188,7 @@ class MeshNode(Mesh):
             self.clock,
             self._chance,
             EndRecorder(self.rhythm.budgets, self.rhythm.tallies),
-            lambda at_ms: self.rhythm.context.plan.announced_stamp_at(at_ms),
+            self._stamp_at,
         )
         limits = WorkerLimits(self.rhythm.parts, self._monotonic)
         self.rhythm.status.add_source(limits.begin_phrases)
@@ -218,6 +219,11 @@ class MeshNode(Mesh):
             send_heartbeat=self._heartbeat.run_once,
             chance=self._chance,
         )
+
+    def _stamp_at(self, at_ms: int) -> BeatStamp | None:
+        """Return the bar and beat of a time for a proof, if the mesh has a tempo."""
+        # Nodes from before agents were named would refuse such a proof, too.
+        return self.rhythm.context.plan.announced_stamp_at(at_ms) if self._writer.names_agents else None
 
     def _create_server(self, settings: Settings) -> NodeServer:
         from vox_mesh.http.server import NodeServer  # imported late: not every node has a server

@@ -103,9 +103,9 @@ AUTHENTICITY_PLANTS: Final = (
         "a row of jobs is run though no signed op schedules it",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._are_scheduled",
-                "return [is_known and has_own_manifest(job) for",
-                "return [has_own_manifest(job) for",
+                "vox_mesh.jobs.authorship:JobAuthorship.genuine",
+                "doubt = _NOT_SIGNED",
+                "doubt = None",
             ),
         ),
         ("test_a_job_without_a_signed_op_is_not_run",),
@@ -168,7 +168,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a job is run though no signed op shows that its predecessors have ended",
         (
             Code(
-                "vox_mesh.jobs.authorship:JobAuthorship._after_predecessors",
+                "vox_mesh.jobs.authorship:JobAuthorship._before_predecessors",
                 "unmet = await self.ends.unmet(conditions)",
                 "unmet = {}",
             ),
@@ -279,6 +279,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_chains_that_were_all_cut_back_are_found_by_what_their_nodes_remember",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "unsigned-status",
+        "a status claim is shown though the node that it names did not sign it",
+        (
+            Code(
+                "vox_mesh.rhythm.claim_verifier:ClaimVerifier.are_genuine",
+                "return [batch is not None and digest in known[batch] for batch, digest in claims]",
+                "return [True for _ in claims]",
+            ),
+        ),
+        ("test_no_status_is_shown_that_its_node_did_not_sign",),
         instrument=Instrument.ATTACKS,
     ),
 )

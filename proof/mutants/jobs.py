@@ -28,6 +28,13 @@ JOB_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "late-report-accepted",
+        "the report of an agent that has lost its claim completes the job under the claim of another",
+        (Code("vox_mesh.jobs.work.work:AgentWork._held", "job.claim_token != claim_token or ", ""),),
+        ("test_a_late_report_of_an_agent_is_refused",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "interruption-counted-as-failure",
         "an attempt whose worker was lost counts as failed",
         (
@@ -70,6 +77,76 @@ JOB_PLANTS: Final = (
             ),
         ),
         ("test_an_artifact_that_its_node_has_changed_is_not_taken",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "executable-not-attested",
+        "the completion of a command does not have the hash of its executable",
+        (
+            Code(
+                "vox_mesh.jobs.worker.attempt:run_job_command",
+                "CommandAttestation(environment, executable)",
+                "CommandAttestation(environment)",
+            ),
+        ),
+        ("test_a_proof_names_the_executable_that_ran_unless_it_was_changed_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "changed-executable-attested",
+        "an executable that was changed while it ran is attested",
+        (
+            Code(
+                "vox_mesh.jobs.exec.command:_WorkingFolder._remove",
+                "not self.executable.is_unchanged()",
+                "False",
+            ),
+        ),
+        ("test_a_proof_names_the_executable_that_ran_unless_it_was_changed_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "changed-attestation-accepted",
+        "a proof is accepted though the hash of the executable in it was changed",
+        (
+            Code(
+                "vox_mesh.model.jobs.proof:_is_signed",
+                "return is_signed(_signed_text(job_id, digest), signature, worker_id)",
+                "return bool(digest)",
+            ),
+        ),
+        ("test_a_proof_with_the_hash_of_another_executable_is_not_accepted",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "policy-root-ignored",
+        "a worker runs a job whose policy root is not in its list",
+        (
+            Code(
+                "vox_mesh.jobs.worker.claim_round:ClaimRound._is_allowed",
+                "roots is None or",
+                "roots is not None or",
+            ),
+            Code(
+                "vox_mesh.jobs.queries:JobQueries.claimable",
+                "roots = None if policy_roots is None else json(policy_roots)",
+                "roots = None",
+            ),
+        ),
+        ("test_a_worker_runs_no_job_whose_policy_root_it_does_not_allow",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "unknown-worker-imported",
+        "the result of a worker that the mesh does not know is imported from git",
+        (
+            Code(
+                "vox_mesh.jobs.git.received:RepositoryReader._proof",
+                "key = await self._keys.in_force(node_id)",
+                "key = worker_id",
+            ),
+        ),
+        ("test_a_result_of_an_unknown_worker_is_refused",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

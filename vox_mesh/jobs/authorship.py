@@ -165,29 +165,32 @@ class JobAuthorship:
     async def genuine(self, jobs: Sequence[PlacedJob]) -> list[Job]:
         """Return the pending jobs that their authors scheduled, just as they are in the table."""
         genuine: list[Job] = []
-        for placed, is_genuine in zip(jobs, await self._are_scheduled(jobs), strict=True):
-            doubt = None if is_genuine else _NOT_SIGNED
-            if is_genuine and not self._is_untouched(placed.job):
-                doubt = await self._put_back(placed)
-            if doubt is None:
-                genuine.append(placed.job)
-            else:
+        waiting: list[Job] = []
+        for placed, scheduled in zip(jobs, await self._scheduled_by_author(jobs), strict=True):
+            doubt = None
+            if scheduled is None:
+                doubt = _NOT_SIGNED
+            elif not self._is_untouched(placed.job.job_id, scheduled):
+                doubt = await self._put_back(placed, scheduled)
+            if doubt is not None:
                 self._set_aside(placed.job, doubt)
-        return await self._after_predecessors(genuine)
+                continue
+            genuine.append(placed.job)
+            if scheduled is not None and scheduled.item.get("after"):
+                waiting.append(placed.job)
+        doubted = await self._before_predecessors(waiting) if waiting else set()
+        return [job for job in genuine if job.job_id not in doubted] if doubted else genuine
 
     async def is_scheduled(self, job: Job) -> bool:
         """Return whether a job, in any state, was scheduled by its author."""
-        if self._is_known(job):
+        if self._known(job) is not None:
             return has_own_manifest(job)
-        (is_genuine,) = await self._are_scheduled([await self._queries.placed(job)])
-        return is_genuine
+        (scheduled,) = await self._scheduled_by_author([await self._queries.placed(job)])
+        return scheduled is not None
 
     async def scheduled_as(self, jobs: Sequence[Job]) -> list[ScheduledJob | None]:
         """Return how the author of each job scheduled it; `None` if no op that its author signed does."""
-        placed = [await self._queries.placed(job) for job in jobs]
-        are_genuine = await self._are_scheduled(placed)
-        pairs = zip(jobs, are_genuine, strict=True)
-        return [self._scheduled_as(job) if is_genuine else None for job, is_genuine in pairs]
+        return await self._scheduled_by_author([await self._queries.placed(job) for job in jobs])
 
     def doubt(self, job: Job, reason: str) -> None:
         """Leave a job alone for a while, because the table says what no authentic op says."""
@@ -204,18 +207,21 @@ class JobAuthorship:
 
     # --- scheduled by its author -----------------------------------------------------------------
 
-    async def _are_scheduled(self, jobs: Sequence[PlacedJob]) -> list[bool]:
-        known = [self._is_known(job) for job, *_ in jobs]
-        if not all(known):
-            unknown = [placed for placed, is_known in zip(jobs, known, strict=True) if not is_known]
+    async def _scheduled_by_author(self, jobs: Sequence[PlacedJob]) -> list[ScheduledJob | None]:
+        """Return how the author of each job scheduled it; `None` if the row says anything else."""
+        known = [self._known(placed.job) for placed in jobs]
+        if None in known:
+            unknown = [placed for placed, found in zip(jobs, known, strict=True) if found is None]
             for chain, seqs in _by_chain(await self._positions(unknown)).items():
                 await self._verify(chain, seqs)
-            known = [is_known or self._is_known(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
-        return [is_known and has_own_manifest(job) for (job, *_), is_known in zip(jobs, known, strict=True)]
+            known = [found or self._known(placed.job) for placed, found in zip(jobs, known, strict=True)]
+        return [
+            found if has_own_manifest(placed.job) else None for placed, found in zip(jobs, known, strict=True)
+        ]
 
-    def _is_known(self, job: Job) -> bool:
+    def _known(self, job: Job) -> ScheduledJob | None:
         scheduled = self._scheduled_as(job)
-        return scheduled is not None and scheduled.is_row(job)
+        return scheduled if scheduled is not None and scheduled.is_row(job) else None
 
     def _scheduled_as(self, job: Job) -> ScheduledJob | None:
         key = (job.job_id, job.seed)
@@ -263,11 +269,8 @@ class JobAuthorship:
 
     # --- after its predecessors ------------------------------------------------------------------
 
-    async def _after_predecessors(self, jobs: list[Job]) -> list[Job]:
-        """Return the jobs whose predecessors have ended as they ask, whatever the table says."""
-        waiting = [job for job in jobs if (known := self._scheduled_as(job)) and known.item.get("after")]
-        if not waiting:
-            return jobs
+    async def _before_predecessors(self, waiting: Sequence[Job]) -> set[str]:
+        """Set aside the jobs whose predecessors have not ended as they ask, and return their ids."""
         conditions = await self.conditions_of(waiting)
         unmet = await self.ends.unmet(conditions)
         doubted: set[str] = set()
@@ -279,13 +282,13 @@ class JobAuthorship:
             else:
                 continue
             doubted.add(job.job_id)
-        return [job for job in jobs if job.job_id not in doubted]
+        return doubted
 
     async def conditions_of(self, jobs: Sequence[Job]) -> dict[str, Sequence[Condition]]:
         """Return by id what jobs wait for, as their authors signed it; unreadable ones are left out."""
         unknown = [await self._queries.placed(job) for job in jobs if self._scheduled_as(job) is None]
         if unknown:
-            await self._are_scheduled(unknown)
+            await self._scheduled_by_author(unknown)
         found: dict[str, Sequence[Condition]] = {}
         for job in jobs:
             scheduled = self._scheduled_as(job)
@@ -304,17 +307,14 @@ class JobAuthorship:
 
     # --- not put back ----------------------------------------------------------------------------
 
-    def _is_untouched(self, job: Job) -> bool:
+    def _is_untouched(self, job_id: str, scheduled: ScheduledJob) -> bool:
         """Return whether no op since the one that scheduled a job claims it or ends it."""
-        scheduled = self._scheduled_as(job)
-        scheduled_at = 0 if scheduled is None else scheduled.entry_id
-        return not self.history.names(job.job_id) and not self.history.is_missing_since(scheduled_at)
+        return not self.history.names(job_id) and not self.history.is_missing_since(scheduled.entry_id)
 
-    async def _put_back(self, placed: PlacedJob) -> _Doubt | None:
+    async def _put_back(self, placed: PlacedJob, scheduled: ScheduledJob) -> _Doubt | None:
         """Return a doubt if a pending job's row shows an earlier state than its last claim or end led to."""
         job, place, _ = placed
-        scheduled = self._scheduled_as(job)
-        scheduled_at = since = 0 if scheduled is None else scheduled.entry_id
+        scheduled_at = since = scheduled.entry_id
         token = None
         if place is not None and place.kind in (YIELD, EXPIRE):
             token = await self._released_token(job, place)

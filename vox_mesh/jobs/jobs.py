@@ -11,18 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import (
-    BadValue,
-    DatabaseUnavailable,
-    IllegalTransition,
-    OutcomeUnknown,
-    Refused,
-)
+from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
@@ -121,6 +116,7 @@ class Jobs:
         self.transitions = JobTransitions(store, writer, clock)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
+        self.questions = JobQuestions(store, self.authorship.ends, clock, lambda: writer.identity.node_id)
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0

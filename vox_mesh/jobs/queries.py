@@ -252,7 +252,10 @@ class JobQueries:
         """Return the jobs that are still claimable; only the first ones if all do not fit into one answer."""
         ids = json(each.id for each in chosen)
         rows = await self._read_some("still_claimable", (ids,), len(chosen))
-        return [PlacedJob(Job._make(row[:_JOB_FIELDS]), _place(row[_JOB_FIELDS + 1 :])) for row in rows]
+        return [
+            PlacedJob(Job._make(job), _place(chain, seq, kind, entry_id))
+            for *job, _, chain, seq, kind, entry_id in rows
+        ]
 
     async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
         """Return a job, if it is still claimable, with the entry of its last op."""
@@ -377,8 +380,8 @@ def _since_opening(job: Claimable, openings: Openings) -> Claimable:
     return job if opening is None else job._replace(not_before_ms=max(job.not_before_ms, opening.begins_ms))
 
 
-def _place(op: tuple[Any, ...]) -> OpPlace | None:
-    return None if op[0] is None else OpPlace._make(op)
+def _place(chain: Any, seq: Any, kind: Any, entry_id: Any) -> OpPlace | None:
+    return None if chain is None else OpPlace(chain, seq, kind, entry_id)
 
 
 def _is_claimable(

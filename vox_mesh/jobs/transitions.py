@@ -18,6 +18,7 @@ from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
@@ -147,7 +148,7 @@ class JobTransitions:
             payload |= {"agent": attested.agent, "grant": attested.grant}
         return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
-    def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
+    def renew(self, items: Sequence[Item], lease_ms: int, *effects: Statement) -> Script:
         """Renew the leases of the jobs that are still held."""
         op = self._op(
             CLAIM, {"jobs": items, "lease_duration_ms": lease_ms, "renews": True}, self._node, None, lease_ms
@@ -156,8 +157,13 @@ class JobTransitions:
             op.step("renew"),
             op.guarded("refuse_stale_lease", _STALE),
             op.guarded("refuse_unless_moved", _ILLEGAL),
+            *effects,
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def keep_start(self, job: Job) -> Statement:
+        """Return the statement that keeps which op started an agent's attempt: a renewal hides it."""
+        return Statement(SQL["keep_start"], (*self._mesh, job.job_id, job.claim_token, job.last_op))
 
     def start(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
         """Start claimed jobs."""
@@ -213,13 +219,17 @@ class JobTransitions:
         causes: Iterable[str] = (),
     ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
-        op = self._op(YIELD, {"jobs": items}, claimer, causes=causes)
+        asks = any("question" in item for item in items)
+        agent = current_agent() if asks else None
+        payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
+        op = self._op(YIELD, payload, claimer, causes=causes)
         is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
             *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
+            *([op.step("ask"), op.step("wait_for_answer"), op.step("record_questions")] if asks else []),
             *effects,
             appendable=can_spool,
         )

@@ -110,7 +110,7 @@ class SenderVerifier:
 
         Without `ask`, only keys that are known already count.
         """
-        await self._notice_new_keys()
+        await self.notice_new_keys()
         keys = [self._keys.get(message.sender_node, _NO_KEYS) for message in messages]
         results = await self._check_all(messages, keys)
         if ask and not all(results):
@@ -128,7 +128,7 @@ class SenderVerifier:
 
     async def is_address_genuine(self, signed: SignedAddress) -> bool:
         """Return whether an address is well-formed and was signed by the node it names. Verified once."""
-        await self._notice_new_keys()
+        await self.notice_new_keys()
         if signed not in self._addresses:
             node_id, url, *_ = signed.address
             is_genuine = is_service_url(url) and await self.has_signed(
@@ -157,7 +157,7 @@ class SenderVerifier:
             await self._learn(node_id)
         return bool(self._found(node_id).known)
 
-    async def _notice_new_keys(self) -> None:
+    async def notice_new_keys(self) -> None:
         """Forget the known keys if the owner has accepted others; keep them if the database can't be read."""
         now = self._monotonic()
         if now < self._recheck_at:

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 86_400_000
 CLAIM_RETENTION_MS: Final = 7 * _DAY_MS
+SIGNATURE_RETENTION_MS: Final = _DAY_MS
 REPORT_RETENTION_MS: Final = 90 * _DAY_MS
 
 AMENDMENT_PERIOD_MS: Final = CLAIM_RETENTION_MS - _DAY_MS
@@ -58,7 +59,12 @@ _PRUNE_BATCH_SIZE: Final = 2_000
 _MAX_PRUNE_BATCHES: Final = 10
 _OVERTAKEN: Final = "overtaken"
 _SQL: Final = named("rhythm_reports")
-_PRUNE_SQL: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
+_STATUS_SQL: Final = named("rhythm_status")
+_PRUNE_SQL: Final = {
+    "claims": _STATUS_SQL["forget"],
+    "signatures": _STATUS_SQL["forget_signatures"],
+    "reports": _SQL["forget"],
+}
 
 
 class _LastReport(NamedTuple):
@@ -87,6 +93,7 @@ class _Due(NamedTuple):
     cpu_utilisation: float | None
     gpu_utilisation: float | None
     oldest_claim_ms: int | None
+    oldest_signature_ms: int | None
     oldest_report_ms: int | None
     is_fresh: bool
 
@@ -256,6 +263,7 @@ class BarReporter:
             cpu_utilisation=row["cpu_utilisation"],
             gpu_utilisation=row["gpu_utilisation"],
             oldest_claim_ms=row["oldest_claim_ms"],
+            oldest_signature_ms=row["oldest_signature_ms"],
             oldest_report_ms=row["oldest_report_ms"],
             is_fresh=is_fresh,
         )
@@ -442,6 +450,7 @@ class BarReporter:
         context = self._context
         for what, oldest_ms, before_ms in (
             ("claims", due.oldest_claim_ms, now_ms - CLAIM_RETENTION_MS),
+            ("signatures", due.oldest_signature_ms, now_ms - SIGNATURE_RETENTION_MS),
             ("reports", due.oldest_report_ms, now_ms - REPORT_RETENTION_MS),
         ):
             if oldest_ms is None or oldest_ms >= before_ms:

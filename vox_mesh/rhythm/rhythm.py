@@ -70,7 +70,7 @@ class Rhythm(Phrases, RenamedAttributes):
         self.beat_locks = BeatLocks(self.context, locks)
         self.leadership = Leadership(OFFICE, store, locks, clock, dependencies.monotonic)
         self.status = StatusClaimWriter(self.context)
-        self.status_queries = StatusQueries(self.context)
+        self.status_queries = StatusQueries(self.context, messages.verifier)
         self.bar_reporter = BarReporter(self.context)
         self.help = Help(self.context, messages)
         self.incidents = Incidents(self.context)

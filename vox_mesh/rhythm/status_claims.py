@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -20,11 +21,12 @@ from vox_mesh.errors import (
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.rhythm.claim_signatures import claim_hash, signed_claims
 from vox_mesh.model.rhythm.claims import PHASE_OF, ClaimState, StatusClaim, checked_score
 from vox_mesh.model.rhythm.tempo import Beat
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Script, Shape
+from vox_mesh.store.script import Item, Script, Shape
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +39,12 @@ MAX_WAITING: Final = 20_000
 _MAX_SCRIPT_BYTES: Final = 1_500_000
 """The size limit of one script, including the agents' notes."""
 
+_BATCHES_IN_MS: Final = 1_024
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MIN_FLUSH_S: Final = 1.0
 _PUT: Final = Shape(
     "rhythm.claims",
-    (named("rhythm_status")["put"],),
+    (named("rhythm_status")["put"], named("rhythm_status")["sign"]),
     subject=lambda item: item["node_id"],  # serials are assigned one script at a time
     repeatable=True,  # a claim is not newer than itself, so repeating has no effect
 )
@@ -90,6 +93,14 @@ class _PendingClaim:
             self.phase,
             self.score,
         )
+
+    def hash(self) -> str:
+        """Return the hash of what is claimed."""
+        claim, beat = self.claim, self.beat
+        waits = orjson.dumps(claim.wait_for).decode()
+        said = (claim.state, waits, claim.beats_left, claim.progress, claim.notes, self.hlc)
+        began = (self.since_ms, self.phase, self.score)
+        return claim_hash(claim.agent_id, claim.task_id, beat.epoch_ms, beat.index, *said, *began)
 
 
 _Batch = dict[tuple[str, str, int], tuple[_PendingClaim, bytes]]
@@ -301,8 +312,16 @@ class StatusClaimWriter:
 
     def _script(self, batch: _Batch) -> Script:
         claims = b"[%s]" % b",".join(row for _, row in batch.values())
-        item = {"node_id": self._context.node_id, "claims": claims.decode()}
+        item = {"claims": claims.decode(), **self._signed("".join(each.hash() for each, _ in batch.values()))}
         return Script.of(_PUT, item, appendable=self._spooled < MAX_WAITING)
+
+    def _signed(self, hashes: str) -> Item:
+        """Return the batch of claims with these hashes, and its signature."""
+        context, node_id = self._context, self._context.node_id
+        batch = context.times.now_ms * _BATCHES_IN_MS + secrets.randbelow(_BATCHES_IN_MS)
+        text = signed_claims(context.mesh, node_id, batch, hashes)
+        signature = context.writer.identity.key.sign(text)
+        return {"node_id": node_id, "batch": batch, "hashes": hashes, "signature": signature}
 
     async def close(self) -> None:
         """Write or spool the remaining claims, within a short timeout."""

@@ -9,8 +9,11 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue
+from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.rhythm.claim_signatures import claim_hash
 from vox_mesh.model.rhythm.claims import PHASE_OF, ClaimState, StatusClaim
+from vox_mesh.rhythm.claim_verifier import ClaimVerifier, SignedBatch
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -59,17 +62,30 @@ class TaskStatus:
 
 
 class StatusPage(NamedTuple):
-    """Some statuses, and the position after which to continue, if there may be more."""
+    """Some statuses, and the position after which to continue, if there may be more.
+
+    `forged` is the number of tasks left out, because the node that their last claim names has not signed it.
+    """
 
     items: list[TaskStatus]
     next: Position | None
+    forged: int
+
+
+class _Record(NamedTuple):
+    """A stored status, with its batch and hash."""
+
+    status: TaskStatus
+    batch: SignedBatch | None
+    hash: str
 
 
 class StatusQueries:
-    """Reads the status of tasks."""
+    """Reads the status of tasks. Claims that their nodes have not signed are left out."""
 
-    def __init__(self, context: RhythmContext) -> None:
+    def __init__(self, context: RhythmContext, verifier: SenderVerifier) -> None:
         self._context = context
+        self._verifier = ClaimVerifier(context, verifier)
 
     async def page(
         self,
@@ -89,19 +105,21 @@ class StatusQueries:
             raise BadValue(f"limit must be an integer from 1 to {MAX_LIMIT}, got {limit}")
         wanted = None if state is None else _checked_state(state)
         found: list[TaskStatus] = []
+        forged = 0
         wants_all = wanted is None and score is None
         for _ in range(_MAX_PAGES):
             size = limit - len(found) if wants_all else MAX_LIMIT
             scanned = await self._read(agent, after, size, fresh=fresh)
+            forged += scanned.forged
             for each in scanned.items:
                 if wanted in (None, each.state) and score in (None, each.score):
                     found.append(each)
                     if len(found) == limit:
-                        return StatusPage(found, each.position)
+                        return StatusPage(found, each.position, forged)
             after = scanned.next
             if after is None:
                 break
-        return StatusPage(found, after)
+        return StatusPage(found, after, forged)
 
     async def _read(
         self, agent: str | None, after: Position | None, limit: int, *, fresh: bool
@@ -109,7 +127,17 @@ class StatusQueries:
         start = after or (("", "") if agent is None else (agent, ""))
         values = (*self.bounds(), *start, _LAST_AGENT if agent is None else agent, limit)
         rows = await self._context.store.read(_LISTED, values, fresh=fresh)
-        return merged((row[0] for row in rows), limit)
+        return await self.parse((row[0] for row in rows), limit, fresh=fresh)
+
+    async def parse(self, records: Iterable[Any], limit: int, *, fresh: bool = False) -> StatusPage:
+        """Return the last status of each task of the first records of several bars, at most `limit`."""
+        last = _last_of_each(records)
+        first = sorted(last)[:limit]
+        claimed = [record for record in map(last.__getitem__, first) if record is not None]
+        genuine = await self._verifier.are_genuine([(each.batch, each.hash) for each in claimed], fresh=fresh)
+        found = [each.status for each, is_genuine in zip(claimed, genuine, strict=True) if is_genuine]
+        after = first[-1] if len(first) == limit else None
+        return StatusPage(found, after, len(first) - len(found))
 
     @property
     def since_ms(self) -> int:
@@ -122,18 +150,17 @@ class StatusQueries:
         return (*self._context.mesh, self.since_ms, self._context.times.now_ms)
 
 
-def merged(records: Iterable[Any], limit: int) -> StatusPage:
-    """Return the last status of each task of the first records of several bars, at most `limit`."""
-    last: dict[Position, TaskStatus | None] = {}
-    for record in records:
-        position, status = _parse(record)
+def _last_of_each(records: Iterable[Any]) -> dict[Position, _Record | None]:
+    last: dict[Position, _Record | None] = {}
+    for each in records:
+        position, record = _parse(each)
         if position is not None:
             before = last.get(position)
-            is_later = before is None or (status is not None and status.epoch_ms > before.epoch_ms)
-            last[position] = status if is_later else before
-    first = sorted(last)[:limit]
-    found = [status for status in map(last.__getitem__, first) if status is not None]
-    return StatusPage(found, first[-1] if len(first) == limit else None)
+            is_later = before is None or (
+                record is not None and record.status.epoch_ms > before.status.epoch_ms
+            )
+            last[position] = record if is_later else before
+    return last
 
 
 def _checked_state(state: str) -> ClaimState:
@@ -143,25 +170,27 @@ def _checked_state(state: str) -> ClaimState:
         raise BadValue(f"state must be one of {', '.join(ClaimState)}, got {state!r}") from None
 
 
-def _parse(record: Any) -> tuple[Position | None, TaskStatus | None]:
+def _parse(record: Any) -> tuple[Position | None, _Record | None]:
     """Return the position and the status of a record; none of a row that no node can have written."""
     try:
         values: list[Any] = orjson.loads(record)
     except orjson.JSONDecodeError:
         return None, None
     agent_id, task_id, epoch_ms, beat_index, state, waits, beats_left, progress, notes, hlc, *rest = values
-    node_id, _, since_ms, phase, score, waits_on = rest
+    node_id, since_ms, phase, score, batch, waits_on = rest
     position = agent_id, task_id
     try:
         wait_for = orjson.loads(waits)
         values = [agent_id, task_id, beat_index, state, wait_for, beats_left, progress, notes, hlc]
         claim = StatusClaim(*values)
         claimed_ms = Hlc.parse(claim.hlc).wall_ms
+        claimed = (agent_id, task_id, epoch_ms, beat_index, state, waits, beats_left, progress, notes, hlc)
+        digest = claim_hash(*claimed, since_ms, phase, score)
         if type(epoch_ms) is not int:
             return position, None
     except (BadValue, ValueError, TypeError):
         return position, None
-    return position, TaskStatus(
+    status = TaskStatus(
         agent_id=claim.agent_id,
         task_id=claim.task_id,
         state=claim.state,
@@ -178,3 +207,4 @@ def _parse(record: Any) -> tuple[Position | None, TaskStatus | None]:
         epoch_ms=epoch_ms,
         hlc=claim.hlc,
     )
+    return position, _Record(status, SignedBatch(batch, node_id) if type(batch) is int else None, digest)

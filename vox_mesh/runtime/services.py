@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.nodes.clock import Dependencies, MeshClock
@@ -254,7 +254,7 @@ class MeshServices(RenamedAttributes):
         """Return the jobs."""
         from vox_mesh.jobs.jobs import Jobs
 
-        return Jobs(
+        jobs = Jobs(
             self.store,
             self._writer,
             self.clock,
@@ -266,6 +266,8 @@ class MeshServices(RenamedAttributes):
             lambda content_hash: self.artifacts.body(content_hash),
             self._read_phases,
         )
+        jobs.questions.notify = self._send_question
+        return jobs
 
     async def _read_phases(self) -> list[str]:
         """Return the phases of the mesh's bars, now and as announced."""
@@ -391,6 +393,10 @@ class MeshServices(RenamedAttributes):
         if not is_owner or await self.ownership.signs_crons():
             return False
         return await self.features.is_known_to_all(CRONS_SIGNED)
+
+    async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
+        """Send a question of a job to the agent that is asked."""
+        await self.messages.send(agent, dict(question), sender=self.identity.node_id, msg_type="question")
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""

@@ -20,7 +20,6 @@ from vox_mesh.model.rhythm.reports import BarReport, parse_report
 from vox_mesh.nodes.agents import newest_agents
 from vox_mesh.nodes.nodes import Node, is_sound
 from vox_mesh.rhythm.rhythm import OFFICE
-from vox_mesh.rhythm.task_status import merged
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
@@ -238,7 +237,7 @@ class OverviewReader:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 nodes = await self._nodes(row)
                 rhythm = await self._rhythm(row)
-                status = self._status(row)
+                status = await self._status(row)
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
@@ -266,9 +265,10 @@ class OverviewReader:
             None if incident is None else IncidentView.of(Incident._make(orjson.loads(incident))),
         )
 
-    def _status(self, row: Row) -> list[TaskStatusView]:
+    async def _status(self, row: Row) -> list[TaskStatusView]:
         records = map(bytes.fromhex, orjson.loads(row["statuses"]))
-        return [TaskStatusView.of(self._mesh, each) for each in merged(records, MAX_ITEMS).items]
+        page = await self._mesh.rhythm.status_queries.parse(records, MAX_ITEMS, fresh=True)
+        return [TaskStatusView.of(self._mesh, each) for each in page.items]
 
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store

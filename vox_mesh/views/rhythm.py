@@ -152,10 +152,11 @@ class StatusFilter(NamedTuple):
 
 
 class StatusViews(NamedTuple):
-    """Some statuses, and the position after which to continue, if there may be more."""
+    """Some statuses, where to continue if there may be more, and how many were left out as forged."""
 
     items: list[TaskStatusView]
     next: Position | None
+    forged: int
 
 
 async def statuses_of(
@@ -168,7 +169,7 @@ async def statuses_of(
     """Return the status of tasks by agent and task, after a position."""
     await mesh.rhythm.refresh()
     page = await mesh.rhythm.status_queries.page(**wanted._asdict(), after=after, limit=limit)
-    return StatusViews([TaskStatusView.of(mesh, each) for each in page.items], page.next)
+    return StatusViews([TaskStatusView.of(mesh, each) for each in page.items], page.next, page.forged)
 
 
 # --- addresses -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -22,9 +22,14 @@ async def one(crowd: NodeGroup, hand: MovableClock) -> ClockedReporter:
     return player(await crowd.node("one"), hand)
 
 
+def queries(one: ClockedReporter) -> StatusQueries:
+    """The queries of a node, which has seen nothing before."""
+    return StatusQueries(one.ground, one.node.messages.verifier)
+
+
 async def statuses(one: ClockedReporter, **wanted: Any) -> list[TaskStatus]:
     """What is read of the tasks."""
-    return (await StatusQueries(one.ground).page(**wanted)).items
+    return (await queries(one).page(**wanted, fresh=True)).items
 
 
 async def test_the_last_claim_of_each_task_is_shown_with_its_phase_and_since_when(
@@ -73,7 +78,7 @@ async def test_filters_and_pages_select_from_the_tasks(
     async def found(**wanted: Any) -> list[str]:
         names, after = list[str](), None
         for _ in range(20):
-            page = await StatusQueries(one.ground).page(**wanted, limit=2, after=after)
+            page = await queries(one).page(**wanted, limit=2, after=after)
             names += [f"{each.agent_id} {each.task_id}" for each in page.items]
             if (after := page.next) is None:
                 return names
@@ -128,11 +133,62 @@ async def test_no_planted_row_stops_the_list_or_hides_the_claims_of_now(
     assert (status.agent_id, status.state) == ("ada", "executing")
 
 
+FORGED: Final = (
+    *("state = 'failed'", "notes = 'give up'", "wait_for = '[\"eve\"]'", "since_ms = since_ms - 1"),
+    *("phase = 'review'", "score = 'other'", "progress = 0.9", "agent_id = 'eve'", "task_id = 'other'"),
+    *("batch = batch + 1", "batch = NULL", "node_id = 'two'", "beats_left = 3", "epoch_ms = epoch_ms + 1"),
+)
+
+
+async def test_a_claim_that_its_node_has_not_signed_is_not_shown(one: ClockedReporter) -> None:
+    for number in range(len(FORGED)):
+        one.status.claim(f"ada-{number}", "t", "executing", progress=1 / 3, score="build")
+    one.status.claim("bob", "t", "executing")
+    await one.beat()
+    for number, change in enumerate(FORGED):
+        sql = (
+            f"UPDATE status_claims SET {change} WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = ?3"
+        )
+        await one.node.store.write(Script(Statement(sql, (*one.ground.mesh, f"ada-{number}"))))
+    page = await queries(one).page()
+    assert ([each.agent_id for each in page.items], page.forged) == (["bob"], len(FORGED) - 1)
+
+
+async def test_no_other_key_signs_for_a_node_and_no_old_claim_is_shown_as_new(
+    crowd: NodeGroup, one: ClockedReporter, hand: MovableClock
+) -> None:
+    two = player(await crowd.node("two"), hand)
+    one.status.claim("ada", "t", "executing")
+    await one.beat()
+    one.status._live.clear()
+    mesh = "scope_id = ?1 AND repository_id = ?2"
+
+    async def forge(sql: str) -> None:
+        await one.node.store.write(Script(Statement(sql, one.ground.mesh)))
+
+    await forge(f"UPDATE status_claims SET window_ms = window_ms + {3 * BAR_MS} WHERE {mesh}")
+    hand.to(3, 2)
+    assert await statuses(one) == []
+    two.status.claim("ada", "t", "waiting")
+    await two.beat()
+    (status,) = await statuses(one)
+    assert (status.node_id, status.state) == ("two", "waiting")
+    await forge(f"UPDATE status_claims SET node_id = 'one' WHERE {mesh}")
+    await forge(f"UPDATE status_signatures SET node_id = 'one' WHERE {mesh} AND node_id = 'two'")
+    assert await statuses(one) == []
+
+
 async def test_no_claim_of_an_earlier_bar_is_looked_at(one: ClockedReporter) -> None:
-    values = (*StatusQueries(one.ground).bounds(), "", "", "~", 10)
+    values = (*queries(one).bounds(), "", "", "~", 10)
     rows = await one.node.store.read(f"EXPLAIN QUERY PLAN {named('task_status')['listed']}", values)
     plan = [row[3] for row in rows]
     claims = [line for line in plan if "status_claims" in line]
     assert len([line for line in claims if "window_ms=?" in line and "(agent_id,task_id)>(?,?)" in line]) == 3
     assert not [line for line in plan if re.match(r"SCAN (status_claims|t|m)\b", line)], plan
     assert not [line for line in plan if "TEMP B-TREE FOR GROUP BY" in line], plan
+    overview = named("overview")["overview"]
+    rows = await one.node.store.read(f"EXPLAIN QUERY PLAN {overview}", ["[]"] * 14)
+    assert not [row[3] for row in rows if re.match(r"SCAN status_claims\b", row[3])]
+    signatures = named("task_status")["signatures"]
+    rows = await one.node.store.read(f"EXPLAIN QUERY PLAN {signatures}", ["[]"] * 3)
+    assert [row[3] for row in rows if "status_signatures" in row[3] and "batch=? AND node_id=?" in row[3]]

@@ -56,14 +56,18 @@ def status(
 async def _read(mesh: Mesh, wanted: StatusFilter, limit: int) -> tuple[list[TaskStatusView], int]:
     found: list[TaskStatusView] = []
     after: Position | None = None
+    forged = 0
     while len(found) < limit:
         page = await statuses_of(mesh, wanted, after=after, limit=min(MAX_LIMIT, limit - len(found)))
         found += page.items
+        forged += page.forged
         after = page.next
         if after is None:
             break
     if after is not None and (await statuses_of(mesh, wanted, after=after, limit=1)).items:
         click.echo(f"vox-mesh: only the first {limit} tasks are listed; raise --limit to see more", err=True)
+    if forged:
+        click.echo(f"vox-mesh: {forged} tasks are left out: their nodes have not signed the status", err=True)
     return found, mesh.rhythm.times.now_ms
 
 

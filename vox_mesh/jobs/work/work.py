@@ -71,6 +71,8 @@ class TakenJob(NamedTuple):
     """The core of the manifest, with the outputs of predecessors where its bindings say."""
     checkpoint: Any = None
     """The last checkpoint of an earlier attempt."""
+    answer: Any = None
+    """The answer to the last question of an earlier attempt."""
 
     @property
     def claim_token(self) -> int:
@@ -191,7 +193,9 @@ class AgentWork:
         job = claimed.job
         try:
             core = await self._jobs.predecessor_results.bind(job)
-            checkpoint = await self._jobs.checkpoints.resumed(job) if job.attempts > 1 else None
+            is_repeated = job.attempts > 1
+            checkpoint = await self._jobs.checkpoints.resumed(job) if is_repeated else None
+            answer = await self._jobs.questions.answer_to(job) if is_repeated else None
             limits = await self._limits_of(attested).of(job, core, self._notebook(job))
             why = None if limits is None else await limits.begin()
         except Exception as error:
@@ -203,7 +207,7 @@ class AgentWork:
             await self._finisher.finish(result._replace(agent=attested))
             return None
         until_ms = (job.started_ms or 0) + claimed.lease_ms
-        return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint)
+        return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint, answer)
 
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
@@ -229,7 +233,8 @@ class AgentWork:
         sent_ms = self._clock.now_ms
         try:
             with acting_as(take.attested.agent):
-                script = self._jobs.transitions.renew([item], lease_ms)
+                keep_start = self._jobs.transitions.keep_start(take.job)
+                script = self._jobs.transitions.renew([item], lease_ms, keep_start)
             await self._store.write(script)
         except Refused:
             raise _stale(take.job, claim_token) from None
@@ -306,19 +311,22 @@ class AgentWork:
             raise
         result = AttemptResult(
             take.job,
-            JobState.PENDING if report.outcome is ReportedOutcome.YIELDED else JobState(report.outcome.value),
+            _ENDS.get(report.outcome, JobState.PENDING),
             report.reason,
             exit_code=report.exit_code,
             artifacts=[*take.artifacts, *await self._result_of(take, report)],
             finished_ms=self._clock.now_ms,
             may_retry=report.may_retry,
             delay_ms=_delay_of(take.job, report),
+            question=report.question,
         )
         limits = await self._resumed_limits(take)
         exceeded = await self._exceeded(take, limits, report.usage)
-        if exceeded is not None and report.outcome is not ReportedOutcome.YIELDED:
+        if exceeded is not None and report.outcome in _ENDS:
             result = result._replace(state=JobState.FAILED, reason=exceeded.line)
         await self._write(take, result, limits)
+        if report.question is not None:
+            await self._jobs.questions.announce(take.job.job_id)
         return await self._jobs.find(take.job.job_id)
 
     async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
@@ -385,6 +393,10 @@ class AgentWork:
 
 
 _ID_LENGTH: Final = 64
+_ENDS: Final = {
+    ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
+    ReportedOutcome.FAILED: JobState.FAILED,
+}
 
 
 def _lease_ms(lease: Duration) -> int:
@@ -408,7 +420,7 @@ def _stale(job: Job, claim_token: int) -> StaleClaim:
 
 
 def _delay_of(job: Job, report: Report) -> int | None:
-    if report.outcome is not ReportedOutcome.YIELDED:
+    if report.outcome in _ENDS:
         return None
     return job.backoff_ms if report.delay_ms is None else report.delay_ms
 

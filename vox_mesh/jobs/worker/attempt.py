@@ -22,6 +22,7 @@ from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
+from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -39,6 +40,14 @@ class Yield(Exception):
     def __init__(self, reason: str = "yielded by its handler", delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.delay_ms = None if delay is None else round(seconds_of("delay", delay) * 1_000)
+
+
+class NeedsInput(Exception):
+    """Raised by a handler to ask a question: its job is retried with the answer in `context.answer`."""
+
+    def __init__(self, question: Question | str) -> None:
+        self.question = (Question(question) if isinstance(question, str) else question).checked()
+        super().__init__(self.question.text)
 
 
 class GiveUp(Exception):
@@ -89,6 +98,8 @@ async def _run(
     except Yield as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
         return AttemptResult(job, JobState.PENDING, str(error), delay_ms=delay_ms)
+    except NeedsInput as error:
+        return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
         return failed(_describe(error), may_retry=False)
     except MeshError as error:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from vox_mesh.jobs.proof.artifacts import Artifact
 from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation
+from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 
@@ -51,6 +52,8 @@ class AttemptResult(NamedTuple):
     """The ops that recorded its model calls."""
     agent: AgentAttestation | None = None
     """The agent that did the work, if its node reports it on an agent's behalf."""
+    question: Question | None = None
+    """What must be answered before the job can go on."""
     end: AttemptEnd | None = None
     """The end of a metered attempt, which is recorded together with the result."""
     usage: Resources = NOTHING

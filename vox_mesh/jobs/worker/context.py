@@ -50,6 +50,7 @@ class JobContext:
         limits: AttemptLimits | None,
         resumed: Any,
         read_results: Callable[[], Awaitable[dict[str, Any]]],
+        answer: Any = None,
     ) -> None:
         self.job: Final = job
         self.core: Final = core
@@ -57,6 +58,8 @@ class JobContext:
         self.payload: Final[Any] = self.core.get("payload")
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
+        self.answer: Final = answer
+        """The answer to the last question of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
         self.attested: CommandAttestation | None = None
         """What the proof says about a command that ran."""

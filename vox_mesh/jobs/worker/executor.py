@@ -143,6 +143,8 @@ class Executor:
                 await attempt.limits.record_refused(result.end)
             elif written.state is not result.state:
                 attempt.limits.claim_failure(written.reason or "")
+        if written is not None and written.question is not None:
+            await self._jobs.questions.announce(written.job.job_id)
         self._count(written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:
@@ -184,9 +186,10 @@ class Executor:
         meter = self._limits.new_meter()
         limits = await self._limits.of(job, core, notebook, meter)
         store, clock = self._store, self._jobs.clock
-        read_results = partial(self._jobs.predecessor_results.read, job)
+        answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
+        results = partial(self._jobs.predecessor_results.read, job)
         return JobContext(
-            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, read_results
+            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, answer
         )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:

@@ -44,7 +44,7 @@ from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import acting_as
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -224,6 +224,8 @@ class Finisher:
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if result.reason is not None:
             item["reason"] = sanitize_error(result.reason)
+        if result.question is not None:
+            item["question"] = result.question.document(new_key(), now_ms)
         if result.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + result.delay_ms}
         count, name = (
