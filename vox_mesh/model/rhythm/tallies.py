@@ -11,7 +11,7 @@ _STEPS: Final = 16  # the classes of delays within a doubling: each is about 4 %
 
 
 class CountedJob(NamedTuple):
-    """A job that has ended, as far as it is counted."""
+    """The counted figures of a job that has ended."""
 
     kind: str
     began_ms: int

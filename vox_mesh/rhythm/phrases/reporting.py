@@ -144,7 +144,7 @@ def end_op(end: PhraseEnd, cost: float) -> Op:
 
 
 def end_document(end: PhraseEnd, cost: float) -> dict[str, Any]:
-    """Return the end of a phrase as it is logged: in an op of its own, or in the one that ends its job."""
+    """Return the end of a phrase for the log: for an op of its own, or for the one that ends its job."""
     document = {
         "phrase": end.phrase_id,
         "agent": end.agent_id,
