@@ -676,16 +676,16 @@ SELECT CLAIMABLE, binding FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.
-SELECT j.*, op.node_id, op.seq, op.kind, op.id
+SELECT chosen.*, op.node_id, op.seq, op.kind, op.id
 FROM (
     SELECT RECORD, place
-    FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+    FROM (SELECT key AS place, value AS row_id FROM json_each(?3)) CROSS JOIN jobs ON id = row_id
     WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
-) AS j
+) AS chosen
 LEFT JOIN agent_oplog AS op
-    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = j.last_op AND op.accepted = 1
+    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = chosen.last_op AND op.accepted = 1
     AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
-ORDER BY j.place
+ORDER BY chosen.place
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.

@@ -222,7 +222,7 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
-                "known = self._verified.get(entry.hash)",
+                "known = self._verified.get(signed)",
                 "known = True",
             ),
         ),
@@ -266,6 +266,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_no_forged_op_fires_a_rule",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "hash-vouches-for-any-op",
+        "an op that was verified vouches for other contents under the same hash",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
+                "if not is_whole(entry):",
+                "if entry is None:",
+            ),
+        ),
+        ("test_an_op_that_was_verified_vouches_for_no_other_contents",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

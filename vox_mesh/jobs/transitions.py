@@ -14,8 +14,10 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
+from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permit, grant_guard
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import current_agent
@@ -38,6 +40,8 @@ NOT_ALL: Final = "not_all"
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
 _PARAMETER: Final = re.compile(r"\?(\d+)")
+
+_OF_MESH: Final = Permit(MESH_AGENT, "", None)
 
 Item = Mapping[str, Any]
 """The entry of one job in an op."""
@@ -62,14 +66,24 @@ class JobTransitions:
         can_spool: bool = False,
         defers: bool = False,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
-        `defers`: a predecessor that does not exist is waited for.
+        `defers`: a predecessor that does not exist is waited for. `permit`: by which an agent schedules them;
+        without one, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
-        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes)
-        steps = [op.guarded("schedule", "ulid_taken")]
+        op = self._op(
+            SCHEDULE,
+            payload,
+            self._writer.identity.chain,
+            key,
+            causes=causes,
+            permit=permit or _OF_MESH,
+        )
+        guards = () if permit is None else (grant_guard(self._mesh, *permit),)
+        steps = [*guards, op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -269,6 +283,7 @@ class JobTransitions:
         logged: Sequence[Item] | None = None,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> _JobOp:
         """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
@@ -280,14 +295,17 @@ class JobTransitions:
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
         key = new_key() if key is None else key
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
-        return _JobOp(kind, logged_text, deps, (*self._mesh, key, text, author, more, routing.text))
+        op = Op(kind, logged_text, deps)
+        if permit is not None:
+            op = op._replace(agent=permit.agent, grant=permit.grant_id)
+        return _JobOp(op, (*self._mesh, key, text, author, more, routing.text))
 
 
 class _JobOp:
     """An op whose statements all take the same values."""
 
-    def __init__(self, kind: str, payload: str, deps: tuple[str, ...], values: Sequence[Value]) -> None:
-        self._op = Op(kind, payload, deps)
+    def __init__(self, op: Op, values: Sequence[Value]) -> None:
+        self._op = op
         self._values = values
 
     @property

@@ -33,6 +33,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
 from vox_mesh.jobs.questions import AskedQuestion, Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
+from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
@@ -54,6 +55,10 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.base.histogram import Histogram
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.grants.capability import Act
+from vox_mesh.model.grants.grant import Grant
+from vox_mesh.model.grants.history import GrantHistory, GrantRecord
 from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
@@ -93,6 +98,8 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
+from vox_mesh.oplog.grants.grants import GrantDecision
+from vox_mesh.oplog.grants.permits import Permit
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
@@ -238,6 +245,8 @@ class MeshServices:
     def pending_ops(self) -> PendingOps: ...
     @property
     def oplog(self) -> OpLog: ...
+    @property
+    def grants(self) -> Grants: ...
     @property
     def locks(self) -> Locks: ...
     @property
@@ -489,6 +498,35 @@ class RouteAudit:
     def barred_from(self, kind: str, completion: LogEntry, job_id: str, claim_token: Any) -> str | None: ...
     def history(self) -> RouteHistory: ...
 
+class Grants:
+    def admit(self, agent: str, public_key: str | None = ...) -> Outcome: ...
+    def set_strict(self, *, strict: bool) -> Outcome: ...
+    def issue(
+        self,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        lasts: Duration | None = ...,
+        budget: int | None = ...,
+        delegations: int = ...,
+    ) -> Grant: ...
+    def delegate(
+        self,
+        parent_id: str,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        key: SigningKey,
+        lasts: Duration | None = ...,
+        budget: int | None = ...,
+        delegations: int = ...,
+    ) -> Grant: ...
+    def revoke(self, grant_id: str) -> Outcome: ...
+    def history(self) -> GrantHistory: ...
+    def in_force(self, agent: str | None = ...) -> list[GrantRecord]: ...
+    def find(self, grant_id: str) -> GrantRecord: ...
+    def check(self, agent: str, act: str | Act) -> GrantDecision: ...
+
 class Locks:
     sessions: LockSessions
     waited: Histogram
@@ -723,6 +761,7 @@ class Jobs:
     authorship: JobAuthorship
     predecessor_results: PredecessorResults
     transitions: JobTransitions
+    permitted: PermittedScheduling
     notes: Notes
     checkpoints: JobCheckpoints
     questions: JobQuestions
@@ -844,6 +883,12 @@ class PredecessorResults:
     def read(self, job: Job) -> dict[str, Any]: ...
     def bind(self, job: Job) -> Mapping[str, Any]: ...
     def conditions_named_by(self, job: Job) -> dict[str, str]: ...
+
+class PermittedScheduling:
+    def write(
+        self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
+    ) -> tuple[Script, bool]: ...
+    def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
 
 class Notes:
     def of(self, job_id: str, *, fresh: bool = ...) -> Note: ...

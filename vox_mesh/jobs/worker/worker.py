@@ -192,7 +192,7 @@ class Worker(RenamedAttributes):
 
     async def start(self, *, concurrency: int = DEFAULT_CONCURRENCY, kinds: Iterable[str] = ()) -> None:
         """Start claiming jobs of `kinds`, or of every kind that has a handler."""
-        if self.is_running:
+        if self.is_running or self._capacity.total:  # another call may be starting it
             raise BadValue("the worker is running already", hint="stop it first")
         self._capacity.open(concurrency, kinds)
         self._finisher.timeout_s = None
