@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bench.environment import BenchEnvironment
 from bench.figures import Found
+from bench.lines import agents as agent_lines
 from bench.lines import git as git_lines
 from bench.lines import growth as growth_lines
 from bench.lines import hostile as hostile_lines
@@ -146,6 +147,7 @@ PLANES: Final = (
         (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
+            Line("agents", "agents that take and report jobs", agent_lines.taking),
             Line("startup", "commands without a node and next to one", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),
