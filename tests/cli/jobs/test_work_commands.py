@@ -73,7 +73,9 @@ def test_a_question_is_asked_and_answered_with_commands(vox: VoxCommand) -> None
     (listed,) = vox("job", "questions", "--json").document
     assert (listed["job_id"], listed["choices"], listed["asked_by"]) == (job, ["a", "b"], "coder")
     assert vox("job", "answer", job, "c").code == 2
+    assert "a, b" in vox("job", "questions").out
     assert vox("job", "answer", job, "b", "--agent", "lead", "--json").document["answered_by"] == "lead"
     assert vox("job", "answer", job, "a").code == 1
+    assert vox("job", "answer", job, "b").out.splitlines()[-1].endswith("a, b")  # the same one again
     (taken,) = vox("job", "take", "--agent", "coder", "--wait", "10s", "--json").document
     assert taken["answer"] == "b"

@@ -10,7 +10,7 @@ from vox_mesh.cli.jobs.job_options import job_argument
 from vox_mesh.cli.jobs.job_output import line
 from vox_mesh.cli.jobs.work import parse_json, run_work, token_option
 from vox_mesh.cli.support.options import seconds
-from vox_mesh.cli.support.output import json_option, show_one, show_several
+from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command, start_quickly
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.questions import AskedQuestion
@@ -75,8 +75,7 @@ def questions(to: str | None, as_json: bool) -> None:
 
     found = [vars(AskedView.of(each)) for each in run_command("job questions", work)]
     if not as_json:
-        names = ("job_id", "asked_by", "asked_of", "text", "choices")
-        found = [{name: each[name] for name in names} for each in found]
+        found = [_line(each) for each in found]
     show_several(found, as_json=as_json)
 
 
@@ -101,7 +100,14 @@ def answer(reference: str, answer: str, agent: str | None, as_json: bool) -> Non
         return await mesh.jobs.questions.answer(await mesh.jobs.find(reference), _value_of(answer), by)
 
     answered = run_work(settings, work)
-    show_one(vars(AskedView.of(answered)), as_json=as_json)
+    record = vars(AskedView.of(answered))
+    show_one(record if as_json else _line(record), as_json=as_json)
+
+
+def _line(asked: Record) -> dict[str, Any]:
+    """Return what a person reads of a question."""
+    names = ("job_id", "asked_by", "asked_of", "text", "answered_by")
+    return {**{name: asked[name] for name in names}, "choices": ", ".join(asked["choices"])}
 
 
 def _value_of(text: str) -> Any:
