@@ -945,6 +945,7 @@ CREATE TABLE IF NOT EXISTS bar_reports (
     node_id        TEXT    NOT NULL,
     hlc            TEXT    NOT NULL,
     reported_ms    INTEGER NOT NULL,
+    jobs INTEGER NOT NULL DEFAULT 0,  -- the number of jobs in it that are only counted
     PRIMARY KEY (scope_id, repository_id, window_ms, revision)
 ) WITHOUT ROWID;
 
@@ -1010,7 +1011,29 @@ CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repos
 CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
 
--- Metered attempts at jobs, until their end is recorded: a row that stays was lost with its worker.
+-- Sums over the jobs that ended in a bar and have no row in `phrase_ends`: those without a score or budget, and those
+-- with a score that began and succeeded within a beat.
+CREATE TABLE IF NOT EXISTS job_tallies (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,  -- the bar in which they ended
+    agent_id      TEXT    NOT NULL,
+    is_scored     INTEGER NOT NULL,
+    done          INTEGER NOT NULL,
+    failed        INTEGER NOT NULL,
+    done_beats    INTEGER NOT NULL,  -- the beats in which jobs ran that are done
+    failed_beats  INTEGER NOT NULL,
+    bu            REAL    NOT NULL,
+    cost          REAL    NOT NULL,
+    cpu_sec       REAL    NOT NULL,
+    mem_gbs       REAL    NOT NULL,
+    io_mb         REAL    NOT NULL,
+    delays        TEXT    NOT NULL,  -- JSON: how many jobs were done after how long, by the class of the delay
+    PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, is_scored)
+) WITHOUT ROWID;
+
+-- Metered attempts that another node has taken from their worker, until their end is recorded: a row that stays was
+-- lost with its worker. Nodes of earlier versions write a row when an attempt begins.
 CREATE TABLE IF NOT EXISTS phrase_begins (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,

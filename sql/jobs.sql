@@ -421,6 +421,38 @@ UPDATE jobs SET
     state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
 WHERE id IN (SELECT id FROM items)
 
+-- name: take_phrases
+-- Before the op ends them: the metered attempts at the jobs, which their worker may not be able to report any more. The
+-- id is `attempt_ulid` of the job and its claim token. An attempt that has reported its end is left out.
+WITH taken AS MATERIALIZED (
+    SELECT j.job_id, j.kind, j.claim_token, j.lease_until_ms, j.started_ms, j.failures + j.interruptions + 1 AS attempt,
+        iif(json_valid(j.manifest), j.manifest, '{}') AS core, coalesce((
+            SELECT h.agent_id FROM mesh_heartbeats AS h
+            WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = j.claimer), j.claimer) AS agent_id
+    FROM THEIR_JOBS
+    WHERE j.state = 'running' AND j.started_ms IS NOT NULL
+      AND j.claim_token = coalesce(i.value ->> 'claim_token', j.claim_token)
+      AND (?4 ->> 'interrupts' IS NULL OR j.lease_until_ms < NOW_MS)
+)
+INSERT INTO phrase_begins (
+    scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms, lease_until_ms)
+SELECT ?1, ?2, t.job_id, (
+        SELECT group_concat(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', (t.claim_token >> value & 31) + 1, 1), '')
+        FROM (SELECT value FROM json_each('[55,50,45,40,35,30,25,20,15,10,5,0]') ORDER BY key)
+    ) || upper(substr(t.job_id, 1, 14)), t.claim_token, t.agent_id, coalesce(t.core ->> '$.budget.charge_to', ''),
+    t.kind, t.attempt, t.started_ms, t.lease_until_ms
+FROM taken AS t
+WHERE (t.core ->> '$.score' IS NOT NULL OR t.core ->> '$.budget' IS NOT NULL OR EXISTS (
+        SELECT 1 FROM budgets AS b
+        WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject = 'agent:' || t.agent_id))
+  AND NOT EXISTS (
+    SELECT 1 FROM phrase_begins AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = t.job_id
+      AND p.claim_token = t.claim_token)
+  AND NOT EXISTS (
+    SELECT 1 FROM phrase_ends AS p INDEXED BY phrase_ends_of_job
+    WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = t.job_id AND p.began_ms >= t.started_ms)
+ON CONFLICT DO NOTHING
+
 -- part: ASKED
 -- The jobs that the op has returned to the queue with a question.
 THEIR_JOBS WHERE j.last_op = ?3 AND i.value ->> '$.question.id' IS NOT NULL

@@ -10,6 +10,11 @@ DELETE FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2 AND phrase_id
     SELECT phrase_id FROM phrase_ends
     WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
 
+-- name: job_tallies
+DELETE FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2 AND (window_ms, agent_id, is_scored) IN (
+    SELECT window_ms, agent_id, is_scored FROM job_tallies
+    WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
+
 -- name: phrase_checkpoints
 DELETE FROM phrase_checkpoints WHERE scope_id = ?1 AND repository_id = ?2 AND (agent_id, task_id) IN (
     SELECT agent_id, task_id FROM phrase_checkpoints
@@ -37,6 +42,7 @@ SELECT
     (SELECT min(ended_ms) FROM help_threads
      WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL) AS help_threads,
     (SELECT min(window_ms) FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_ends,
+    (SELECT min(window_ms) FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2) AS job_tallies,
     (SELECT min(window_ms) FROM phrase_checkpoints
      WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_checkpoints
 

@@ -132,6 +132,7 @@ PLANES: Final = (
             Line("job-scheduled-file", "many at a time, in a file", job_lines.scheduled_file),
             _served("job-done-sqld", "jobs that do nothing, on a server", job_lines.done_sqld),
             Line("job-done-file", "jobs that do nothing, in a file", job_lines.done_file),
+            Line("job-scored-file", "jobs with a score, in a file", job_lines.scored_file),
             _served("job-begun-sqld", "how soon a job begins, on a server", job_lines.begun_sqld),
             Line("job-begun-file", "how soon a job begins, in a file", job_lines.begun_file),
             Line("job-roster", "questions to a large roster", roster_lines.roster),

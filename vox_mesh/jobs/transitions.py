@@ -193,16 +193,16 @@ class JobTransitions:
         self,
         items: Sequence[Item],
         *effects: Statement,
-        proofs: Sequence[Item] | None = None,
+        logged: Sequence[Item] | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
     ) -> Script:
         """Complete jobs with their results, all or none.
 
-        The proofs, one per job, are only for the op log: no statement reads them. `can_spool`: whether it is
-        spooled while the database is unavailable.
+        `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
+        `can_spool`: whether it is spooled while the database is unavailable.
         """
-        op = self._completion(items, proofs, causes)
+        op = self._completion(items, logged, causes)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -214,10 +214,10 @@ class JobTransitions:
         return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
     def _completion(
-        self, items: Sequence[Item], proofs: Sequence[Item] | None, causes: Iterable[str]
+        self, items: Sequence[Item], logged: Sequence[Item] | None, causes: Iterable[str]
     ) -> _JobOp:
-        logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged, causes=causes)
+        both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes)
 
     def end_takes(self, jobs: Iterable[Job]) -> Statement:
         """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
@@ -237,7 +237,9 @@ class JobTransitions:
         agent = current_agent() if asks else None
         payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
         op = self._op(YIELD, payload, claimer, causes=causes)
+        is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
+            *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
@@ -259,6 +261,7 @@ class JobTransitions:
 
     def _end(self, op: _JobOp, name: str) -> Script:
         return op.script(
+            op.step("take_phrases"),
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("fail_successors"),

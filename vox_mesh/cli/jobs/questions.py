@@ -104,7 +104,7 @@ def answer(reference: str, answer: str, agent: str | None, as_json: bool) -> Non
     show_one(record if as_json else _line(record), as_json=as_json)
 
 
-def _line(asked: Record) -> Record:
+def _line(asked: Record) -> dict[str, Any]:
     """Return what a person reads of a question."""
     names = ("job_id", "asked_by", "asked_of", "text", "answered_by")
     return {**{name: asked[name] for name in names}, "choices": ", ".join(asked["choices"])}

@@ -84,7 +84,7 @@ class ResultWriter:
             transitions.complete(
                 [_item(result, held)],
                 *await self._keep(result),
-                proofs=[result.proof._asdict()],
+                logged=[{"proof": result.proof._asdict()}],
                 can_spool=False,
             ),
         )

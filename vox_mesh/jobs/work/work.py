@@ -28,12 +28,15 @@ from vox_mesh.jobs.results import RESULT
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.jobs.worker.executor import result_of_failed_start
-from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import AttemptLimits, WorkerLimits
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
@@ -114,6 +117,7 @@ class AgentWork:
             writer,
             jobs.clock,
             chance,
+            EndRecorder(rhythm.budgets, rhythm.tallies),
             lambda at_ms: rhythm.context.plan.announced_stamp_at(at_ms),
         )
         self._leases = Leases(
@@ -338,6 +342,8 @@ class AgentWork:
             result = await limits.end(result)
         written = await self._finisher.finish(result._replace(agent=take.attested))
         if written is None:
+            if limits is not None and result.end is not None:
+                await limits.record_refused(result.end)
             await self._held(take.job, take.job.claim_token)  # says why
             raise _stale(take.job, take.job.claim_token)
 
@@ -374,7 +380,7 @@ class AgentWork:
         begun = await worker_limits.begun(take.job)
         if begun is None:
             return None
-        return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun)
+        return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun=begun)
 
     async def _exceeded(
         self, take: HeldTake, limits: AttemptLimits | None, used: Resources

@@ -15,10 +15,10 @@ from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.results import RESULT, STDOUT
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
-from vox_mesh.jobs.worker.limits import Work
+from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
@@ -72,6 +72,7 @@ async def run_attempt(
             artifacts=context.kept,
             attested=context.attested,
             inferences=context.inferences,
+            usage=context.meter.used,
         )
         tracing.record_outcome(run, result.state, result.reason)
     return result
@@ -137,12 +138,12 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
-    if (phrase := context.phrase) is None:
+    try:
         result = await _call_handler(context, handler)
-    else:
-        async with phrase:  # a fallback sets the result in place of the handler
-            phrase.result = await _call_handler(context, handler)
-        result = phrase.result
+    except Exception as error:
+        if context.limits is None or not context.limits.covers(error):
+            raise
+        result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
     return AttemptResult(context.job, JobState.SUCCEEDED)
@@ -150,14 +151,14 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
 
 async def _call_handler(context: JobContext, handler: Handler) -> Any:
     if handler.is_async:
-        return await handler.function(context)
+        return await context.meter.steps(handler.function(context))
     thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
     call = partial(copy_context().run, _call_in_thread, handler.function, context)
     if context.limits is not None:
-        call = partial(context.limits.meter.timed, call)
-    context.thread = thread.do(call)
+        context.limits.begin_phrase()  # not in the thread
+    context.thread = thread.do(partial(context.meter.timed, call))
     thread.finish()
-    return await asyncio.shield(context.thread)
+    return await context.meter.in_thread(asyncio.shield(context.thread))
 
 
 def _call_in_thread(function: Function, context: JobContext) -> Any:

@@ -257,7 +257,7 @@ class Worker(RenamedAttributes):
 
     async def catch_up(self) -> None:
         """Renew due leases, stop expired jobs, enter the phases that have begun, and look for jobs."""
-        self._executor.advance_phrases()
+        await self._executor.check_limits()
         self._wake.set()
         await self._leases.renew_due()
 
