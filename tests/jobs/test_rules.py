@@ -15,6 +15,7 @@ from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown
+from vox_mesh.jobs.job_trace import trace_job
 from vox_mesh.jobs.scheduling import rules as rules_module
 from vox_mesh.jobs.scheduling.rule_ops import adding
 from vox_mesh.jobs.scheduling.rules import FIRED, MAX_PER_MINUTE, Rule, Rules
@@ -77,6 +78,8 @@ async def test_an_op_has_one_job_that_names_it(any_node: MeshNode) -> None:
     assert job.priority == 3
     (entry,) = [each for each in await ops(any_node, SCHEDULE) if each.accepted]
     assert orjson.loads(entry.causal_deps) == [op_id]
+    (traced,) = (await trace_job(any_node.store, job.job_id)).jobs
+    assert [each.op_id for each in traced.ops] == [op_id, entry.op_id]
     rule = await the_rule(any_node)
     assert (rule.last_op, rule.last_job) == (op_id, job.job_id)
     await assert_sound(any_node)
