@@ -4,11 +4,15 @@
 scope_id = ?1 AND repository_id = ?2
 
 -- name: record
--- The end of a phrase; idempotent.
+-- The ends of phrases (?5), each once. ?3: the node, ?4: its time.
+WITH given AS MATERIALIZED (SELECT value AS v FROM json_each(?5))
 INSERT INTO phrase_ends (
-    scope_id, repository_id, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats, waited, overruns,
-    first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms, node_id, hlc
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+    scope_id, repository_id, node_id, hlc, phrase_id, agent_id, task_id, job_id, account, attempt, outcome, beats,
+    waited, overruns, first_useful_ms, resources, bu, cost, note, window_ms, began_ms, ended_ms)
+SELECT ?1, ?2, ?3, ?4, v ->> 0, v ->> 1, v ->> 2, v ->> 3, v ->> 4, v ->> 5, v ->> 6,
+    v ->> 7, v ->> 8, v ->> 9, v ->> 10, v ->> 11, v ->> 12, v ->> 13, v ->> 14,
+    v ->> 15, v ->> 16, v ->> 17
+FROM given WHERE true
 ON CONFLICT DO NOTHING
 
 -- name: set
@@ -56,11 +60,14 @@ WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND j.lease_until_ms IS NULL
   AND (b.job_id = ?3 OR coalesce(b.lease_until_ms, j.ended_ms, b.began_ms) < ?4) LIMIT ?5
 
 -- part: COUNTED
--- Every end twice: for the agent, and for the account; from the start of the subject's budget, or from ?4 on.
+-- Every end twice: for the agent, and for the account; and the phrases that are only counted; from the start of the subject's budget, or from ?4 on.
 (
-    SELECT 'agent:' || agent_id AS subject, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH
+    SELECT 'agent:' || agent_id AS subject, ended_ms, 1 AS phrases, bu, cost, resources FROM phrase_ends WHERE OF_MESH
     UNION ALL
-    SELECT 'account:' || account, ended_ms, bu, cost, resources FROM phrase_ends WHERE OF_MESH AND account <> ''
+    SELECT 'account:' || account, ended_ms, 1, bu, cost, resources FROM phrase_ends WHERE OF_MESH AND account <> ''
+    UNION ALL
+    SELECT 'agent:' || agent_id, window_ms, done, bu, cost, json_object('cpu_sec', cpu_sec) FROM job_tallies
+    WHERE OF_MESH AND is_scored
 ) AS e
 LEFT JOIN budgets AS b ON b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject = e.subject
 
@@ -68,7 +75,7 @@ LEFT JOIN budgets AS b ON b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject
 (?3 IS NULL OR e.subject = ?3) AND e.ended_ms >= coalesce(?4, b.since_ms, 0)
 
 -- name: spent
-SELECT e.subject, count(*) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
+SELECT e.subject, sum(e.phrases) AS phrases, sum(e.bu) AS bu, sum(e.cost) AS cost
 FROM COUNTED WHERE FROM_WHEN GROUP BY e.subject ORDER BY e.subject
 
 -- name: used

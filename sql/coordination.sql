@@ -394,6 +394,36 @@ WHERE kind IN ('AddCron', 'RemoveCron', 'AdoptCrons');
 CREATE INDEX IF NOT EXISTS agent_oplog_of_rules ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind IN ('AddRule', 'RemoveRule');
 
+-- The ops about grants, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_grants ON agent_oplog (scope_id, repository_id, id)
+WHERE kind IN ('AdmitAgent', 'Grant', 'Delegate', 'Revoke', 'SetStrict');
+
+-- Agents that act by grants only, and the grants that are in force: one that is revoked is deleted, with all that was
+-- delegated from it. The signed ops in the log say what each allows. Older nodes do not check them.
+CREATE TABLE IF NOT EXISTS admitted_agents (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    agent_id      TEXT NOT NULL,         -- `*`: the mesh is strict, and all agents act by grants only
+    public_key    TEXT,
+    op_id         TEXT NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, agent_id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS grants (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    grant_id      TEXT NOT NULL,
+    agent_id      TEXT NOT NULL,
+    parent_id     TEXT,                  -- the grant it was delegated from
+    from_ms       INTEGER NOT NULL,
+    until_ms      INTEGER,
+    PRIMARY KEY (scope_id, repository_id, grant_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS grants_of_parent ON grants (scope_id, repository_id, parent_id);
+
+CREATE INDEX IF NOT EXISTS grants_by_end ON grants (scope_id, repository_id, until_ms) WHERE until_ms IS NOT NULL;
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
@@ -620,6 +650,24 @@ CREATE TABLE IF NOT EXISTS job_takes (
     grant_id      TEXT,
     lease_ms      INTEGER NOT NULL,
     artifacts     TEXT    NOT NULL DEFAULT '[]',  -- kept so far: name, hash, size and type of each
+    start_op      TEXT,                           -- the op that started the attempt; NULL: the job's last op
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
+-- What jobs wait to be answered, by the last question of each: the job waits for the op that answers it.
+CREATE TABLE IF NOT EXISTS job_questions (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    question_id   TEXT    NOT NULL,  -- the op that will answer it
+    asked_by      TEXT    NOT NULL,  -- the agent or node whose attempt asks
+    asked_of      TEXT,              -- the agent that is asked; NULL: any
+    asked_ms      INTEGER NOT NULL,
+    expires_ms    INTEGER,
+    escalate_to   TEXT,
+    escalate_ms   INTEGER,
+    question      TEXT    NOT NULL,
+    answered_by   TEXT,              -- NULL: not answered; the answer is in the op
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 
@@ -897,6 +945,7 @@ CREATE TABLE IF NOT EXISTS bar_reports (
     node_id        TEXT    NOT NULL,
     hlc            TEXT    NOT NULL,
     reported_ms    INTEGER NOT NULL,
+    jobs INTEGER NOT NULL DEFAULT 0,  -- the number of jobs in it that are only counted
     PRIMARY KEY (scope_id, repository_id, window_ms, revision)
 ) WITHOUT ROWID;
 
@@ -962,7 +1011,29 @@ CREATE INDEX IF NOT EXISTS phrase_ends_of_window ON phrase_ends (scope_id, repos
 CREATE INDEX IF NOT EXISTS phrase_ends_of_agent ON phrase_ends (scope_id, repository_id, agent_id, ended_ms, bu);
 CREATE INDEX IF NOT EXISTS phrase_ends_of_job ON phrase_ends (scope_id, repository_id, job_id, began_ms, bu);
 
--- Metered attempts at jobs, until their end is recorded: a row that stays was lost with its worker.
+-- Sums over the jobs that ended in a bar and have no row in `phrase_ends`: those without a score or budget, and those
+-- with a score that began and succeeded within a beat.
+CREATE TABLE IF NOT EXISTS job_tallies (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,  -- the bar in which they ended
+    agent_id      TEXT    NOT NULL,
+    is_scored     INTEGER NOT NULL,
+    done          INTEGER NOT NULL,
+    failed        INTEGER NOT NULL,
+    done_beats    INTEGER NOT NULL,  -- the beats in which jobs ran that are done
+    failed_beats  INTEGER NOT NULL,
+    bu            REAL    NOT NULL,
+    cost          REAL    NOT NULL,
+    cpu_sec       REAL    NOT NULL,
+    mem_gbs       REAL    NOT NULL,
+    io_mb         REAL    NOT NULL,
+    delays        TEXT    NOT NULL,  -- JSON: how many jobs were done after how long, by the class of the delay
+    PRIMARY KEY (scope_id, repository_id, window_ms, agent_id, is_scored)
+) WITHOUT ROWID;
+
+-- Metered attempts that another node has taken from their worker, until their end is recorded: a row that stays was
+-- lost with its worker. Nodes of earlier versions write a row when an attempt begins.
 CREATE TABLE IF NOT EXISTS phrase_begins (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,

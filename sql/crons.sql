@@ -15,7 +15,7 @@ WHERE OF_MESH AND kind IN ('AddCron', 'RemoveCron', 'AdoptCrons')
 
 -- name: mark
 -- Of the ops about crons; NULL: there are none.
-SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc)) FROM OPS
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id & 4294967295) || ' ' || max(hlc)) FROM OPS
 
 -- name: ops
 -- After a given time.

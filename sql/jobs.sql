@@ -308,7 +308,11 @@ SELECT DISTINCT ?1, ?2, j.job_id, j.claim_token, ?4 ->> 'agent', ?4 ->> 'grant',
 FROM THEIR_JOBS WHERE j.last_op = ?3
 ON CONFLICT DO UPDATE SET
     claim_token = excluded.claim_token, agent_id = excluded.agent_id, grant_id = excluded.grant_id,
-    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts
+    lease_ms = excluded.lease_ms, artifacts = excluded.artifacts, start_op = NULL
+
+-- name: keep_start
+-- ?3: the job, ?4: its claim token, ?5: the op that started the attempt, before the first renewal hides it.
+UPDATE job_takes SET start_op = coalesce(start_op, ?5) WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4
 
 -- name: end_takes
 -- ?3: pairs of a job and its claim token.
@@ -416,6 +420,63 @@ UPDATE jobs SET
         FROM items AS n WHERE n.id = jobs.id),
     state = 'pending', claimer = NULL, lease_until_ms = NULL, started_ms = NULL, last_op = ?3
 WHERE id IN (SELECT id FROM items)
+
+-- name: take_phrases
+-- Before the op ends them: the metered attempts at the jobs, which their worker may not be able to report any more. The
+-- id is `attempt_ulid` of the job and its claim token. An attempt that has reported its end is left out.
+WITH taken AS MATERIALIZED (
+    SELECT j.job_id, j.kind, j.claim_token, j.lease_until_ms, j.started_ms, j.failures + j.interruptions + 1 AS attempt,
+        iif(json_valid(j.manifest), j.manifest, '{}') AS core, coalesce((
+            SELECT h.agent_id FROM mesh_heartbeats AS h
+            WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = j.claimer), j.claimer) AS agent_id
+    FROM THEIR_JOBS
+    WHERE j.state = 'running' AND j.started_ms IS NOT NULL
+      AND j.claim_token = coalesce(i.value ->> 'claim_token', j.claim_token)
+      AND (?4 ->> 'interrupts' IS NULL OR j.lease_until_ms < NOW_MS)
+)
+INSERT INTO phrase_begins (
+    scope_id, repository_id, job_id, phrase_id, claim_token, agent_id, account, role, attempt, began_ms, lease_until_ms)
+SELECT ?1, ?2, t.job_id, (
+        SELECT group_concat(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', (t.claim_token >> value & 31) + 1, 1), '')
+        FROM (SELECT value FROM json_each('[55,50,45,40,35,30,25,20,15,10,5,0]') ORDER BY key)
+    ) || upper(substr(t.job_id, 1, 14)), t.claim_token, t.agent_id, coalesce(t.core ->> '$.budget.charge_to', ''),
+    t.kind, t.attempt, t.started_ms, t.lease_until_ms
+FROM taken AS t
+WHERE (t.core ->> '$.score' IS NOT NULL OR t.core ->> '$.budget' IS NOT NULL OR EXISTS (
+        SELECT 1 FROM budgets AS b
+        WHERE b.scope_id = ?1 AND b.repository_id = ?2 AND b.subject = 'agent:' || t.agent_id))
+  AND NOT EXISTS (
+    SELECT 1 FROM phrase_begins AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = t.job_id
+      AND p.claim_token = t.claim_token)
+  AND NOT EXISTS (
+    SELECT 1 FROM phrase_ends AS p INDEXED BY phrase_ends_of_job
+    WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = t.job_id AND p.began_ms >= t.started_ms)
+ON CONFLICT DO NOTHING
+
+-- part: ASKED
+-- The jobs that the op has returned to the queue with a question.
+THEIR_JOBS WHERE j.last_op = ?3 AND i.value ->> '$.question.id' IS NOT NULL
+
+-- name: ask
+-- A job with a question waits for the op that answers it.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
+ON CONFLICT DO NOTHING
+
+-- name: wait_for_answer
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+
+-- name: record_questions
+INSERT INTO job_questions (
+    scope_id, repository_id, job_id, question_id, asked_by, asked_of, asked_ms, expires_ms, escalate_to, escalate_ms,
+    question)
+SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', coalesce(?4 ->> 'agent', ?5), i.value ->> '$.question.to', AT_MS,
+    i.value ->> '$.question.expires_ms', i.value ->> '$.question.escalate_to',
+    i.value ->> '$.question.escalate_ms', i.value -> 'question' FROM ASKED
+ON CONFLICT DO UPDATE SET
+    question_id = excluded.question_id, asked_by = excluded.asked_by, asked_of = excluded.asked_of,
+    asked_ms = excluded.asked_ms, expires_ms = excluded.expires_ms, escalate_to = excluded.escalate_to,
+    escalate_ms = excluded.escalate_ms, question = excluded.question, answered_by = NULL
 
 -- name: expire
 -- Jobs with expired leases: their attempts were interrupted. One interruption too many ends the job.
@@ -526,7 +587,7 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each
 -- name: taken
 -- A job, and the take that its claim token belongs to.
 SELECT RECORD, (
-    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts) FROM job_takes AS t
+    SELECT json_array(t.agent_id, t.grant_id, t.lease_ms, t.artifacts, t.start_op) FROM job_takes AS t
     WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id AND t.claim_token = jobs.claim_token
 ) AS take FROM jobs WHERE OF_MESH AND job_id = ?3
 
@@ -565,7 +626,8 @@ SELECT
     (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
         SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
         WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
-    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id) || ' ' || max(r.hlc)) FROM ROUTE_OPS) AS routed,
+    (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id & 4294967295) || ' ' || max(r.hlc))
+        FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,
     (SELECT max(id) FROM agent_oplog) AS last_id,
     (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
@@ -615,16 +677,16 @@ SELECT CLAIMABLE, binding FROM jobs WHERE id IN FOREMOST_BUT IN_TURN
 
 -- name: still_claimable
 -- In the order of the request, each with the place of its last op. Values of other types are planted.
-SELECT j.*, op.node_id, op.seq, op.kind, op.id
+SELECT chosen.*, op.node_id, op.seq, op.kind, op.id
 FROM (
     SELECT RECORD, place
-    FROM (SELECT key AS place, value AS chosen FROM json_each(?3)) CROSS JOIN jobs ON id = chosen
+    FROM (SELECT key AS place, value AS row_id FROM json_each(?3)) CROSS JOIN jobs ON id = row_id
     WHERE +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending' ORDER BY place LIMIT ?4
-) AS j
+) AS chosen
 LEFT JOIN agent_oplog AS op
-    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = j.last_op AND op.accepted = 1
+    ON op.scope_id = ?1 AND op.repository_id = ?2 AND op.op_id = chosen.last_op AND op.accepted = 1
     AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
-ORDER BY j.place
+ORDER BY chosen.place
 
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.

@@ -228,8 +228,9 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (
 ORDER BY node_id, seq LIMIT ?7
 
 -- part: REKEYED
--- A mark of the ops by which keys were accepted, or which were refused; NULL: there are none.
-SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+-- A mark of the ops by which keys were accepted, or which were refused; NULL: there are none. Ids of planted entries may
+-- have no sum, their lower digits do.
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id & 4294967295) || ' ' || max(hlc))
 FROM agent_oplog INDEXED BY agent_oplog_of_owner
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
   AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')
@@ -266,7 +267,7 @@ ORDER BY hlc LIMIT ?5
 
 -- name: transferred
 -- A mark of them; NULL: there are none.
-SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc))
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id & 4294967295) || ' ' || max(hlc))
 FROM agent_oplog INDEXED BY agent_oplog_of_succession
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TransferOwnership'
 

@@ -40,6 +40,9 @@ SELECT
                 SELECT DISTINCT window_ms FROM phrase_ends
                 WHERE OF_MESH AND window_ms >= max(?3, UNTIL) AND window_ms < ?4 ORDER BY window_ms LIMIT ?5)
             UNION SELECT * FROM (
+                SELECT DISTINCT window_ms FROM job_tallies
+                WHERE OF_MESH AND window_ms >= max(?3, UNTIL) AND window_ms < ?4 ORDER BY window_ms LIMIT ?5)
+            UNION SELECT * FROM (
                 SELECT ended_ms FROM help_threads INDEXED BY help_threads_ended
                 WHERE OF_MESH AND ended_ms IS NOT NULL AND ended_ms >= max(?3, UNTIL) AND ended_ms < ?4
                 ORDER BY ended_ms LIMIT ?5))
@@ -50,16 +53,28 @@ SELECT
         WHERE OF_MESH AND serial > (SELECT coalesce(max(through_serial), 0) FROM bar_reports WHERE OF_MESH)
           AND window_ms >= ?3 AND window_ms < UNTIL
         GROUP BY window_ms ORDER BY first LIMIT ?5)) AS late,
-    -- Phrases have no serial, but are not removed: there are more than were reported.
+    -- Phrases and counted jobs have no serial, but are not removed: there are more than were reported.
     (SELECT json_group_array(window_ms) FROM (
-        SELECT p.window_ms FROM (
-            SELECT window_ms, count(*) AS phrases FROM phrase_ends
-            WHERE OF_MESH AND window_ms >= ?7 AND window_ms < UNTIL GROUP BY window_ms) AS p
-        WHERE p.phrases > (
-            SELECT r.phrases FROM bar_reports AS r
-            WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
-            ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
-        ORDER BY p.window_ms LIMIT ?5)) AS late_phrases,
+        SELECT window_ms FROM (
+            SELECT * FROM (
+                SELECT p.window_ms FROM (
+                    SELECT window_ms, count(*) AS phrases FROM phrase_ends
+                    WHERE OF_MESH AND window_ms >= ?7 AND window_ms < UNTIL GROUP BY window_ms) AS p
+                WHERE p.phrases > (
+                    SELECT r.phrases FROM bar_reports AS r
+                    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
+                    ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
+                ORDER BY p.window_ms LIMIT ?5)
+            UNION SELECT * FROM (
+                SELECT p.window_ms FROM (
+                    SELECT window_ms, sum(done + failed) AS jobs FROM job_tallies
+                    WHERE OF_MESH AND window_ms >= ?7 AND window_ms < UNTIL GROUP BY window_ms) AS p
+                WHERE p.jobs > (
+                    SELECT r.jobs FROM bar_reports AS r
+                    WHERE r.scope_id = ?1 AND r.repository_id = ?2 AND r.window_ms <= p.window_ms
+                    ORDER BY r.window_ms DESC, r.revision DESC LIMIT 1)
+                ORDER BY p.window_ms LIMIT ?5))
+        ORDER BY window_ms LIMIT ?5)) AS late_phrases,
     -- Neither have threads, which are closed later than they end: reports that do not include all of theirs.
     (SELECT json_group_array(json(ends)) FROM (
         SELECT t.held_ms, json_group_array(t.ended_ms) AS ends FROM (
@@ -88,6 +103,7 @@ SELECT
     (SELECT window_ms FROM status_claims
         WHERE OF_MESH AND serial < (SELECT max(serial) FROM status_claims WHERE OF_MESH)
         ORDER BY window_ms LIMIT 1) AS oldest_claim_ms,
+    (SELECT min(batch) / 1024 FROM status_signatures WHERE OF_MESH) AS oldest_signature_ms,
     (SELECT until_ms FROM bar_reports
         WHERE OF_MESH AND window_ms < (SELECT max(window_ms) FROM bar_reports WHERE OF_MESH)
         ORDER BY window_ms, revision LIMIT 1) AS oldest_report_ms
@@ -189,6 +205,15 @@ SELECT start_ms,
             json_group_array(json_array(p.began_ms, p.first_useful_ms)) FILTER (
                 WHERE p.first_useful_ms IS NOT NULL))
         FROM PHRASES) AS phrases,
+    -- Of jobs that are only counted: with a score, done, failed, their beats, cost, delays, and agents without claims.
+    (SELECT json_array(
+            coalesce(sum(iif(t.is_scored, t.done, 0)), 0), coalesce(sum(t.done), 0), coalesce(sum(t.failed), 0),
+            coalesce(sum(t.done_beats), 0), coalesce(sum(t.failed_beats), 0), total(t.cost),
+            json_group_array(json(t.delays)),
+            count(DISTINCT t.agent_id) FILTER (WHERE t.is_scored AND NOT EXISTS (
+                SELECT 1 FROM CLAIMS AND c.agent_id = t.agent_id)))
+        FROM job_tallies AS t
+        WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.window_ms >= w.start_ms AND t.window_ms < w.end_ms) AS jobs,
     (SELECT json_group_object(state, threads) FROM (
         SELECT t.state, count(*) AS threads FROM help_threads AS t INDEXED BY help_threads_ended
         WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.ended_ms IS NOT NULL
@@ -211,9 +236,9 @@ WHERE EXISTS (
 -- Store reports, except existing revisions.
 INSERT INTO bar_reports (
     scope_id, repository_id, node_id, hlc, through_serial, reported_ms, window_ms, revision, window_id, until_ms,
-    is_missing, phrases, threads, document)
+    is_missing, phrases, threads, document, jobs)
 SELECT ?1, ?2, ?3, ?4, ?5, NOW_MS, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
-    value ->> 6, value ->> 7
+    value ->> 6, value ->> 7, value ->> 8
 FROM json_each(?6) WHERE true
 ON CONFLICT (scope_id, repository_id, window_ms, revision) DO NOTHING
 

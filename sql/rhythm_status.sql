@@ -42,3 +42,8 @@ WHERE OF_MESH AND window_ms < ?3 AND (window_ms, agent_id, task_id, epoch_ms) IN
     WHERE OF_MESH AND window_ms < ?3
       AND serial < (SELECT max(serial) FROM status_claims WHERE OF_MESH)
     ORDER BY window_ms LIMIT ?4)
+
+-- name: forget_signatures
+-- The oldest ?4 from before ?3.
+DELETE FROM status_signatures WHERE OF_MESH AND (batch, node_id) IN (
+    SELECT batch, node_id FROM status_signatures WHERE OF_MESH AND batch < ?3 * 1024 ORDER BY batch LIMIT ?4)

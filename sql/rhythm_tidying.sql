@@ -10,6 +10,11 @@ DELETE FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2 AND phrase_id
     SELECT phrase_id FROM phrase_ends
     WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
 
+-- name: job_tallies
+DELETE FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2 AND (window_ms, agent_id, is_scored) IN (
+    SELECT window_ms, agent_id, is_scored FROM job_tallies
+    WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
+
 -- name: phrase_checkpoints
 DELETE FROM phrase_checkpoints WHERE scope_id = ?1 AND repository_id = ?2 AND (agent_id, task_id) IN (
     SELECT agent_id, task_id FROM phrase_checkpoints
@@ -19,11 +24,6 @@ DELETE FROM phrase_checkpoints WHERE scope_id = ?1 AND repository_id = ?2 AND (a
 DELETE FROM beat_pulses WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (
     SELECT node_id FROM beat_pulses
     WHERE scope_id = ?1 AND repository_id = ?2 AND CAST(substr(hlc, 1, 13) AS INTEGER) < ?3 LIMIT ?4)
-
--- name: status_signatures
-DELETE FROM status_signatures WHERE scope_id = ?1 AND repository_id = ?2 AND (batch, node_id) IN (
-    SELECT batch, node_id FROM status_signatures
-    WHERE scope_id = ?1 AND repository_id = ?2 AND batch < ?3 * 1024 ORDER BY batch LIMIT ?4)
 
 -- name: tempo_policies
 -- The policy in effect then stays.
@@ -38,12 +38,11 @@ DELETE FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2 AND anchor
 SELECT
     (SELECT min(CAST(substr(hlc, 1, 13) AS INTEGER)) FROM beat_pulses
      WHERE scope_id = ?1 AND repository_id = ?2) AS beat_pulses,
-    (SELECT min(batch) / 1024 FROM status_signatures
-     WHERE scope_id = ?1 AND repository_id = ?2) AS status_signatures,
     (SELECT min(anchor_ms) FROM tempo_policies WHERE scope_id = ?1 AND repository_id = ?2) AS tempo_policies,
     (SELECT min(ended_ms) FROM help_threads
      WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL) AS help_threads,
     (SELECT min(window_ms) FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_ends,
+    (SELECT min(window_ms) FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2) AS job_tallies,
     (SELECT min(window_ms) FROM phrase_checkpoints
      WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_checkpoints
 

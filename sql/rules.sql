@@ -14,7 +14,7 @@ agent_oplog INDEXED BY agent_oplog_of_rules WHERE OF_MESH AND kind IN ('AddRule'
 
 -- name: mark
 -- Of the ops about rules; NULL: there are none.
-SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id) || ' ' || max(hlc)) FROM OPS
+SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id & 4294967295) || ' ' || max(hlc)) FROM OPS
 
 -- name: ops
 -- After a given time.

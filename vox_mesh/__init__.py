@@ -7,12 +7,13 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from vox_mesh.errors import LockHeld, LockLost, MeshError, OutcomeUnknown, Refused, StaleFence
-    from vox_mesh.jobs.worker.attempt import GiveUp, Yield
+    from vox_mesh.jobs.worker.attempt import GiveUp, NeedsInput, Yield
     from vox_mesh.jobs.worker.context import JobContext
     from vox_mesh.jobs.worker.handlers import HandlerSet
     from vox_mesh.mesh import Mesh
     from vox_mesh.messages.relay_outbound import Auto, Local, Remote
     from vox_mesh.model.jobs.manifest import Manifest
+    from vox_mesh.model.jobs.question import Question
     from vox_mesh.model.jobs.records import Job, JobState
     from vox_mesh.model.locks.records import Lock
     from vox_mesh.model.messages.records import Message
@@ -59,10 +60,12 @@ __all__ = [
     "Mesh",
     "MeshError",
     "Message",
+    "NeedsInput",
     "Op",
     "OpKind",
     "Outcome",
     "OutcomeUnknown",
+    "Question",
     "Refused",
     "Remote",
     "Role",
@@ -104,8 +107,9 @@ _MODULES: Final = {
         "Written",
     ),
     "vox_mesh.errors": ("LockHeld", "LockLost", "MeshError", "OutcomeUnknown", "Refused", "StaleFence"),
-    "vox_mesh.jobs.worker.attempt": ("GiveUp", "Yield"),
+    "vox_mesh.jobs.worker.attempt": ("GiveUp", "NeedsInput", "Yield"),
     "vox_mesh.jobs.worker.context": ("JobContext",),
+    "vox_mesh.model.jobs.question": ("Question",),
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
     "vox_mesh.runtime.loop": ("run",),
     "vox_mesh.mesh": ("Mesh",),

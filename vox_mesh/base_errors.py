@@ -1,4 +1,4 @@
-"""The root of the error family, and the errors about what a user wrote; import all from `vox_mesh.errors`."""
+"""The root of the error family, and a part of it; import all errors from `vox_mesh.errors`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ class BadValue(MeshError):
     """A value that no home could store and give back unchanged."""
 
     code = "bad_value"
+
+
+class NotKnown(MeshError):
+    """There is no such node, op or key."""
+
+    code = "not_known"
 
 
 class NotJson(BadValue):
@@ -89,3 +95,9 @@ class BadBudget(BadDocument):
     """A budget, or a file of rates, can't be used."""
 
     code = "bad_budget"
+
+
+class UpgradeRefused(MeshError):
+    """The server answers, but not over WebSocket."""
+
+    code = "upgrade_refused"

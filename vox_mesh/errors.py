@@ -16,6 +16,8 @@ from vox_mesh.base_errors import BadValue as BadValue
 from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotJson as NotJson
+from vox_mesh.base_errors import NotKnown as NotKnown
+from vox_mesh.base_errors import UpgradeRefused as UpgradeRefused
 
 # --- results of a script -------------------------------------------------------------------------
 
@@ -86,8 +88,14 @@ class IllegalTransition(Refused):
     code = "illegal_transition"
 
 
+class NotGranted(Refused):
+    """The agent has no grant for it, or none that is in force: nothing was written."""
+
+    code = "not_granted"
+
+
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
-    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition)
+    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
 }
 
 
@@ -170,12 +178,6 @@ class ServerFull(Unreachable):
     """The server closed the connection because its limit of open streams is reached."""
 
     code = "server_full"
-
-
-class UpgradeRefused(MeshError):
-    """The server answers, but not over WebSocket."""
-
-    code = "upgrade_refused"
 
 
 class NoAnswer(DatabaseUnavailable):
@@ -296,12 +298,6 @@ class DatabaseClockJumped(DatabaseUnavailable):
     """The database's clock jumped: no lease is granted or expires until the nodes agree on the jump."""
 
     code = "database_clock_jumped"
-
-
-class NotKnown(MeshError):
-    """There is no such node, op or key."""
-
-    code = "not_known"
 
 
 class ArtifactMissing(NotKnown):

@@ -22,6 +22,7 @@ from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.maintenance import JobMaintenance
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
@@ -186,8 +187,11 @@ class MeshNode(Mesh):
             self._writer,
             self.clock,
             self._chance,
+            EndRecorder(self.rhythm.budgets, self.rhythm.tallies),
             self._stamp_at,
         )
+        limits = WorkerLimits(self.rhythm.parts, self._monotonic)
+        self.rhythm.status.add_source(limits.begin_phrases)
         reconciler = ClaimReconciler(jobs.queries, finisher, node_id)
         claimer = JobClaimer(
             store,
@@ -209,7 +213,7 @@ class MeshNode(Mesh):
             reconciler=reconciler,
             leases=leases,
             finisher=finisher,
-            limits=WorkerLimits(self.rhythm.parts, self._monotonic),
+            limits=limits,
             policy=open_exec_policy(settings) if settings.worker_exec else None,
             policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,

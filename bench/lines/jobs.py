@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from bench.environment import BenchEnvironment
-from bench.figures import Figure, Of, at_least, delay_figures
+from bench.figures import Figure, Of, at_least, at_most, delay_figures
 from bench.limits import Limit, raw_limit
 from bench.measure import alternate
 from bench.programs.job_worker import FOLLOW, FOLLOWED, NOOP, SCOPE, WORK
@@ -29,6 +30,8 @@ DONE_EACH_SECOND: Final = 4_000
 _FOLLOWED: Final = 60
 _IDLE_S: Final = 0.1
 _WAIT_S: Final = 120.0
+_MOST_OVERHEAD: Final = 1.15
+_SCORE: Final = {"phases": {"plan": 2, "work": 4, "review": 2}, "start": "now"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,16 @@ async def job_setup(
         yield JobSetup(node, started, raw)
 
 
-def _manifests(count: int = _AT_ONCE) -> list[Manifest]:
-    return [Manifest.of(kind=NOOP, payload={"step": number}) for number in range(count)]
+def _manifests(score: Mapping[str, Any] | None) -> list[Manifest]:
+    fields = {} if score is None else {"score": score}
+    return [Manifest.of(kind=NOOP, payload={"step": number}, **fields) for number in range(_AT_ONCE)]
 
 
-async def schedule(node: MeshNode, count: int) -> float:
+async def schedule(node: MeshNode, count: int, score: Mapping[str, Any] | None = None) -> float:
     """Schedule this many, a hundred at a time; return the seconds that took."""
     before = perf_counter()
     for _ in range(count // _AT_ONCE):
-        await node.jobs.schedule_all(_manifests(), new=True)
+        await node.jobs.schedule_all(_manifests(score), new=True)
     return perf_counter() - before
 
 
@@ -141,15 +145,50 @@ async def _done_rates(
 
 async def done_rate(workers: Sequence[ProgramProcess], count: int) -> float:
     """Have all done that were scheduled; how many a second."""
+    return (await _all_done(workers, count)).per_second
+
+
+class _Done(NamedTuple):
+    """How many jobs were done a second, and the processor time of each in microseconds."""
+
+    per_second: float
+    cpu_us: float
+
+
+async def _all_done(workers: Sequence[ProgramProcess], count: int) -> _Done:
     before = time.monotonic_ns()
     for worker in workers:
         worker.send(WORK)
     reports = [await worker.report(_WAIT_S) for worker in workers]
-    done: int = sum(jobs for jobs, _ in reports)
+    done: int = sum(jobs for jobs, *_ in reports)
     if done != count:
         raise RuntimeError(f"{done} jobs were done, not {count}")
-    last: int = max(last for _, last in reports)
-    return count / ((last - before) / 1e9)
+    last: int = max(last for _, last, _ in reports)
+    cpu_s: float = sum(each for *_, each in reports)
+    return _Done(count / ((last - before) / 1e9), cpu_s / count * 1e6)
+
+
+async def scored_file(environment: BenchEnvironment) -> list[Figure]:
+    """Measure jobs with a score against jobs without one, in a file."""
+    count = jobs_of_a_round(environment)
+    own = replace(environment, folder=environment.folder / "scored-file")
+    async with job_setup(own, FILE, workers=1) as mesh:
+
+        async def done(score: Mapping[str, Any] | None) -> _Done:
+            await schedule(mesh.node, count, score)
+            return await _all_done(mesh.workers, count)
+
+        sides = {"scored": partial(done, _SCORE), "plain": partial(done, None)}
+        found = await alternate(sides, environment.pace.rounds)
+    scored, plain = found["scored"], found["plain"]
+    what = "file: jobs with a score claimed, run and completed by one worker process / jobs without a score"
+    rates, plain_rates = [each.per_second for each in scored], [each.per_second for each in plain]
+    cpu, plain_cpu = [each.cpu_us for each in scored], [each.cpu_us for each in plain]
+    at_least_this, at_most_this = at_least(1 / _MOST_OVERHEAD), at_most(_MOST_OVERHEAD)
+    return [
+        Figure("job-scored-file", what, "1/s", rates, plain_rates, at_least_this),
+        Figure("job-scored-cpu-file", f"processor time, {what}", "us", cpu, plain_cpu, at_most_this),
+    ]
 
 
 # --- how soon ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bench.environment import BenchEnvironment
 from bench.figures import Found
+from bench.lines import agents as agent_lines
 from bench.lines import git as git_lines
 from bench.lines import growth as growth_lines
 from bench.lines import hostile as hostile_lines
@@ -131,6 +132,7 @@ PLANES: Final = (
             Line("job-scheduled-file", "many at a time, in a file", job_lines.scheduled_file),
             _served("job-done-sqld", "jobs that do nothing, on a server", job_lines.done_sqld),
             Line("job-done-file", "jobs that do nothing, in a file", job_lines.done_file),
+            Line("job-scored-file", "jobs with a score, in a file", job_lines.scored_file),
             _served("job-begun-sqld", "how soon a job begins, on a server", job_lines.begun_sqld),
             Line("job-begun-file", "how soon a job begins, in a file", job_lines.begun_file),
             Line("job-roster", "questions to a large roster", roster_lines.roster),
@@ -145,6 +147,7 @@ PLANES: Final = (
         (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
+            Line("agents", "agents that take and report jobs", agent_lines.taking),
             Line("startup", "commands without a node and next to one", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),

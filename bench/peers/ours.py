@@ -31,7 +31,7 @@ class _Ours:
 
     async def work(self) -> Done:
         began = time.monotonic_ns()
-        jobs, last = await work(self._node)
+        jobs, last, _ = await work(self._node)
         return Done(jobs, began, last)
 
 

@@ -10,7 +10,9 @@ import orjson
 
 from proof.final_state import Row, final_rows
 from proof.history import History
+from proof.losses import Losses
 from proof.verdicts import Check
+from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.oplog.op_kinds import APPLY, DROP
 from vox_mesh.oplog.pending_ops import DependencyState
 
@@ -20,7 +22,11 @@ _OF_OTHERS: Final = (APPLY, DROP)
 
 
 def ops_in_order(history: History) -> Iterator[str | int]:
-    """Every applied op, deferred or not, has all of its dependencies applied before it."""
+    """Every applied op, deferred or not, has all of its dependencies applied before it.
+
+    A cause of a job's op that a node has read just before a rollback may be lost.
+    """
+    losses = Losses(history)
     accepted = [row for row in final_rows(history, "agent_oplog") if row["accepted"]]
     applied = _applied(accepted)
     for row in accepted:
@@ -29,7 +35,8 @@ def ops_in_order(history: History) -> Iterator[str | int]:
             continue
         yield 1
         for dep in orjson.loads(row["causal_deps"]):
-            if applied.get(dep, math.inf) >= applied[row["op_id"]]:
+            is_lost = bool(losses) and dep not in applied and row["kind"] in JOB_OPS
+            if not is_lost and applied.get(dep, math.inf) >= applied[row["op_id"]]:
                 yield f"op {row['op_id']} of {row['node_id']} was applied without {dep}, which it depends on"
 
 

@@ -222,7 +222,7 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
-                "known = self._verified.get(entry.hash)",
+                "known = self._verified.get(signed)",
                 "known = True",
             ),
         ),
@@ -269,6 +269,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "hash-vouches-for-any-op",
+        "an op that was verified vouches for other contents under the same hash",
+        (
+            Code(
+                "vox_mesh.jobs.scheduling.definition_ops:DefinitionOps._is_verified",
+                "if not is_whole(entry):",
+                "if entry is None:",
+            ),
+        ),
+        ("test_an_op_that_was_verified_vouches_for_no_other_contents",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "memories-not-compared",
         "the log is verified without what nodes remember of it",
         (
@@ -279,6 +292,19 @@ AUTHENTICITY_PLANTS: Final = (
             ),
         ),
         ("test_chains_that_were_all_cut_back_are_found_by_what_their_nodes_remember",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "unsigned-status",
+        "a status claim is shown though the node that it names did not sign it",
+        (
+            Code(
+                "vox_mesh.rhythm.claim_verifier:ClaimVerifier.are_genuine",
+                "return [batch is not None and digest in known[batch] for batch, digest in claims]",
+                "return [True for _ in claims]",
+            ),
+        ),
+        ("test_no_status_is_shown_that_its_node_did_not_sign",),
         instrument=Instrument.ATTACKS,
     ),
 )

@@ -28,6 +28,13 @@ JOB_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "late-report-accepted",
+        "the report of an agent that has lost its claim completes the job under the claim of another",
+        (Code("vox_mesh.jobs.work.work:AgentWork._held", "job.claim_token != claim_token or ", ""),),
+        ("test_a_late_report_of_an_agent_is_refused",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "interruption-counted-as-failure",
         "an attempt whose worker was lost counts as failed",
         (

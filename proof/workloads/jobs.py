@@ -15,6 +15,7 @@ from proof.workloads.numbered import Numbers, key_of, rng_of
 from proof.workloads.working import work
 from vox_mesh import GiveUp, JobContext, Yield
 from vox_mesh.errors import MeshError
+from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import ENDS, JobState
 
@@ -33,6 +34,9 @@ _SUBMITS: Final = 0.4
 _ABORTS: Final = 0.05
 _TAKES_BACK: Final = 0.1
 _NEEDS: Final = 0.3
+_AGENTS_TAKE: Final = 0.15
+_LATE: Final = 0.3
+"""How often an agent works on after its lease, and reports late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ async def run(context: WorkloadContext) -> None:
             await _abort(context, key_of(context.who, _JOB, numbers.earlier()))
         if context.rng.random() < _TAKES_BACK:
             await _take_back(context)
+        if context.rng.random() < _AGENTS_TAKE:
+            await _work_as_agent(context)
 
 
 async def _submit(context: WorkloadContext, plan: _Plan) -> None:
@@ -103,6 +109,23 @@ async def _add_cron(context: WorkloadContext, name: str) -> None:
 
 
 # --- working --------------------------------------------------------------------------------------
+
+
+async def _work_as_agent(context: WorkloadContext) -> None:
+    """Take a job as an agent does, work on it, and report; now and then long after its lease."""
+    pace, rng, agent_work = context.pace, context.rng, context.mesh.work
+    with suppress(MeshError):
+        for taken in await agent_work.take(f"agent-{context.who}", [_WORK], lease=max(1.0, pace.ttl_s)):
+            about = {"job": taken.job.job_id, "token": taken.claim_token}
+            context.recorder.note("job.began", **about)
+            await asyncio.sleep(pace.rest_s * rng.random())
+            if rng.random() < _LATE:
+                await asyncio.sleep(taken.lease_ms / 1_000 * 1.5)
+            else:
+                await agent_work.renew(taken.job, taken.claim_token)
+            context.outside.effect(context.recorder, attempt_key(taken.job.job_id, taken.claim_token))
+            context.recorder.note("job.done", **about)
+            await agent_work.report(taken.job, taken.claim_token, succeeded())
 
 
 def attempt_key(job_id: str, claim_token: int) -> str:

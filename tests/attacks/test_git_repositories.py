@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.jobs.test_git_jobs import NAMES, done, exported, imported, mesh, node, repository
 from tests.support.jobs.job_desks import ended, scheduled
 from tests.support.running.repositories import Repository
+from vox_mesh import Script, Statement
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 
@@ -91,6 +92,22 @@ async def test_a_job_that_has_another_end_here_keeps_it(
         await second.jobs.abort(own)
         ((ref, why),) = (await imported(second, repository)).refused
         assert (ref, why) == (f"{NAMES}{job.job_id}/result", "it is aborted here, otherwise")
+
+
+async def test_a_planted_time_keeps_no_other_job_from_being_exported(
+    node: MeshNode, repository: Repository
+) -> None:
+    (good,) = await done(node, 1)
+    changes = ("ended_ms = 'x'", "ended_ms = -1", "lease_ms = 'x'", "created_ms = 9007199254740991")
+    bad = await scheduled(node, len(changes), "later")
+    await node.jobs.abort(*bad)
+    for job, change in zip(bad, changes, strict=True):
+        values = (*node.store.mesh_id, job.job_id)
+        sql = f"UPDATE jobs SET {change} WHERE scope_id = ? AND repository_id = ? AND job_id = ?"
+        await node.store.write(Script(Statement(sql, values)))
+    report = await exported(node, repository)
+    assert {each.name for each in report.refused} == {job.job_id for job in bad}
+    assert repository.git("show-ref", f"{NAMES}{good}/result")
 
 
 async def test_a_hostile_repository_runs_nothing(

@@ -110,6 +110,17 @@ async def test_planted_budgets_times_and_counts_do_not_stop_workers(
     await assert_works(node)
 
 
+async def test_entries_whose_ids_have_no_sum_do_not_stop_workers(node: MeshNode, attacker: Attacker) -> None:
+    await node.rules.add("rule", "AddCron", {"kind": "build"})
+    kinds = ("AddCron", "RemoveRule", "RekeyNode", "RouteKind", "TransferOwnership")
+    for seq, kind in enumerate(kinds * 2, 1):
+        names = {"op_id": f"planted-{seq}", "hlc": f"planted-{seq:02}", "node_id": "planted"}
+        attacker.copy("agent_oplog", **names, id=2**62 + seq, seq=seq, kind=kind)
+    await assert_works(node)
+    await node.crons.fire_due()
+    await node.rules.fire()
+
+
 @pytest.mark.parametrize("correction", ["soon", b"\x00", 0.5])
 async def test_a_node_that_can_t_read_the_clock_says_so(
     node: MeshNode, attacker: Attacker, tmp_path: Path, correction: Any

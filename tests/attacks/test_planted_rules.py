@@ -58,6 +58,20 @@ async def test_a_rule_that_is_only_a_row_is_not_fired(
     assert await fired(other) == await fired(owner) == []
 
 
+async def test_an_op_that_was_verified_vouches_for_no_other_contents(
+    owner: MeshNode, other: MeshNode, hostile: HostileWriter
+) -> None:
+    await owner.rules.add("genuine", PUSHED.name, BUILD)
+    await owner.oplog.append(PUSHED.name, {})
+    assert len(await fired(other)) == 1
+    await owner.oplog.append(PUSHED.name, {})
+    for table, column in (("job_rules", "manifest"), ("agent_oplog", "payload")):
+        change = f"{column} = replace({column}, 'build', 'other')"
+        hostile.run(f"UPDATE {table} SET {change} WHERE scope_id = ?1 AND repository_id = ?2")
+    hostile.plant_entry("stranger", ADD_RULE, {})  # has the ops read again
+    assert await fired(other) == []
+
+
 async def test_no_forged_op_fires_a_rule(owner: MeshNode, other: MeshNode, hostile: HostileWriter) -> None:
     await owner.rules.add("genuine", PUSHED.name, BUILD)
     for chain in ("stranger", "owner/cli", "other/cli"):

@@ -24,8 +24,8 @@ from vox_mesh import Manual, Mesh, Script, Statement, TakeLeft
 from vox_mesh.errors import NotHolder, StaleFence
 from vox_mesh.http.access import Access
 from vox_mesh.http.metrics.endpoint import CONTENT_TYPE, Metrics
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import PhraseEnd, PhraseOutcome

@@ -22,7 +22,7 @@ from tools.homes import FILE, environment
 from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.metering import Meter, Share, Shares
+from vox_mesh.jobs.worker.metering import Meter, ProcessShares, ProcessUsage, Share, Shares
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget
@@ -217,6 +217,87 @@ async def test_a_handler_sees_its_beats_and_goes_on_from_its_checkpoint(node: Me
     assert [end.outcome for end in await ends_of(node, job)] == ["deferred", "done"]
 
 
+async def test_the_processor_time_of_an_async_handler_is_that_of_its_steps(node: MeshNode) -> None:
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> str:
+        burn(0.02)
+        other = asyncio.create_task(burn_in_task(0.05))
+        await other
+        burn(0.02)
+        return "done"
+
+    job = await work(node, budget={"max_bu": 1_000})
+    async with node.worker.running():
+        (found,) = await ended(node, job)
+    (end,) = await ends_of(node, job)
+    assert found.state == "succeeded"
+    assert end.resources.cpu_sec is not None
+    assert 0.04 <= end.resources.cpu_sec < 0.08  # without what other tasks do meanwhile
+    assert end.resources.mem_gbs is not None
+    assert end.cost == pytest.approx(end.bu + 100 * end.resources.cpu_sec)
+
+
+async def test_a_metered_coroutine_gets_its_values_and_cancellations() -> None:
+    async def answer(question: asyncio.Future[int]) -> int:
+        try:
+            return await question
+        except ValueError:
+            return -1
+
+    loop, meter = asyncio.get_running_loop(), Meter()
+    for give, result in ((lambda it: it.set_result(7), 7), (lambda it: it.set_exception(ValueError()), -1)):
+        question: asyncio.Future[int] = loop.create_future()
+        loop.call_soon(give, question)
+        assert await meter.steps(answer(question)) == result
+    waiting = asyncio.create_task(meter.steps(answer(loop.create_future())))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert meter.used.cpu_sec is not None
+
+
+def test_handlers_of_one_process_share_its_memory_and_transfers_equally() -> None:
+    now, usage = [0.0], [ProcessUsage(2_000_000_000, 10.0)]
+    shares = ProcessShares(lambda: now[0], lambda: usage[0])
+    one = shares.begin()
+    now[0] = 1.0
+    two = shares.begin()
+    now[0], usage[0] = 3.0, ProcessUsage(2_000_000_000, 16.0)
+    assert list(shares.end(one)) == pytest.approx([4.0, 3.0])  # alone for 1 s, then half for 2 s
+    brief = shares.begin()
+    now[0] = 3.1
+    gb_s, io_mb = shares.end(brief)
+    assert gb_s == pytest.approx(0.1)
+    assert io_mb is None  # nothing was read meanwhile
+    now[0] = 4.0
+    assert list(shares.end(two)) == pytest.approx([2.0 + 0.1 + 1.8, 3.0])
+
+
+def burn(seconds: float) -> None:
+    """Use the processor for this long."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+async def burn_in_task(seconds: float) -> None:
+    """Use it in a task of its own."""
+    burn(seconds)
+
+
+async def test_an_attempt_that_is_aborted_while_it_runs_is_charged_once(node: MeshNode) -> None:
+    desk = ControlledHandler(node)
+    job = await work(node, score=_SCORE | {"start": "now"}, budget={"max_bu": 1_000})
+    async with node.worker.running():
+        await desk.next()
+        await node.jobs.abort(job, reason="not needed")
+        await asyncio.wait_for(desk.next_stopped(), PATIENCE_S)
+    (end,) = await ends_of(node, job)
+    assert (end.outcome, end.note) == ("deferred", "it was stopped")
+    assert not await node.store.read("SELECT 1 FROM phrase_begins", fresh=True)  # the same id was derived
+
+
 async def test_a_job_without_score_and_budget_is_not_metered_and_has_no_beats(node: MeshNode) -> None:
     @node.worker.handles("work")
     async def handle(context: JobContext) -> Any:
@@ -406,8 +487,9 @@ async def test_what_a_handler_reports_counts_as_what_is_measured(node: MeshNode)
         (found,) = await ended(node, job)
     (end,) = await ends_of(node, job)
     assert "3.2 gpu_sec[A100] in a beat" in (found.reason or "")
-    assert end.resources == Resources(net_egress_mb=7, gpu_sec={"A100": 3.2})  # and nothing by guess
-    assert end.cost == pytest.approx(end.bu + 5 * 3.2)
+    assert (end.resources.net_egress_mb, end.resources.gpu_sec) == (7, {"A100": 3.2})
+    assert (end.resources.storage_gbh, end.resources.accel_sec) == (None, {})  # nothing by guess
+    assert end.cost == pytest.approx(end.bu + 5 * 3.2 + 100 * (end.resources.cpu_sec or 0))
 
 
 async def test_the_processor_time_of_a_handler_in_a_thread_is_measured(node: MeshNode) -> None:

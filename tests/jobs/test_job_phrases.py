@@ -14,6 +14,7 @@ from tests.rhythm.orchestra import START_MS, SkewedNodes, orchestra
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.model.jobs.records import COMPLETE, YIELD
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.node import MeshNode
 
@@ -82,10 +83,11 @@ async def claims_of(node: MeshNode, agent: str) -> list[tuple[int, str]]:
 
 
 async def phrases_in_log(node: MeshNode) -> list[dict[str, Any]]:
-    """Return the ends of phrases, as the op log has them."""
-    sql = "SELECT payload FROM agent_oplog WHERE kind = 'EndPhrase' AND accepted = 1 ORDER BY id"
-    rows = await node.store.read(sql, fresh=True)
-    return [orjson.loads(row["payload"]) for row in rows]
+    """Return the ends of phrases, as the op log has them: each with its job's completion or yield."""
+    sql = "SELECT payload FROM agent_oplog WHERE kind IN (?1, ?2) AND accepted = 1 ORDER BY id"
+    rows = await node.store.read(sql, (COMPLETE, YIELD), fresh=True)
+    items = [item for row in rows for item in orjson.loads(row["payload"])["jobs"]]
+    return [{**item["phrase"], "job": item["job_id"]} for item in items if "phrase" in item]
 
 
 async def beats_in_log(node: MeshNode, kind: str) -> list[int]:
@@ -169,6 +171,36 @@ async def test_claims_reports_and_costs_of_a_job_that_was_taken_over_agree_with_
     (delivering,) = (report for report in reports if report.deliverables)
     assert delivering.kpis.bpd == sum(delivering.beats.values())
     assert delivering.kpis.cpd == pytest.approx(delivering.cost)
+
+
+async def test_every_job_that_is_done_is_a_deliverable_with_or_without_a_score(nodes: SkewedNodes) -> None:
+    node = nodes.players["a"].playing
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> str:
+        if context.payload == "fail":
+            raise ValueError("no luck")
+        return "done"
+
+    scored = await node.jobs.schedule("work", "scored", score=_SCORE | {"start": "now"})
+    plain = [await node.jobs.schedule("work", n, max_attempts=1) for n in (1, 2, "fail")]
+    await node.worker.start()
+    states = [await ended(nodes, node, job) for job in (scored, *plain)]
+    assert states == ["succeeded", "succeeded", "succeeded", "failed"]
+    await beats(nodes, 17)
+    (report,) = [each for each in await all_reports(node) if each.deliverables]
+    assert (report.deliverables, report.beats, report.reporters) == (3, {"done": 3, "failed": 1}, 1)
+    assert (report.tasks, report.phrases) == ({"done": 1}, {"done": 1})  # those without a score are no tasks
+    assert (report.kpis.tnt, report.kpis.bpd, report.kpis.eta) == (3 / 8, 4 / 3, 3 / 4)
+    assert report.kpis.ttfu == pytest.approx(0.0, abs=0.01)
+    (end,) = await phrases_in_log(node)  # its claims would all be in one beat: only the log has it by itself
+    assert (end["job"], end["agent"], end["outcome"]) == (scored.job_id, "a", "done")
+    assert await claims_of(node, "a") == []
+    rows = await node.store.read("SELECT sum(cost) AS cost FROM job_tallies", fresh=True)
+    assert report.kpis.cpd == pytest.approx(rows[0]["cost"] / 3)
+    (spent,) = await node.rhythm.budgets.report("agent:a")
+    assert spent.phrases == 1
+    assert spent.cost == pytest.approx(end["cost"])
 
 
 async def test_a_wait_that_never_ends_is_exhausted_and_the_fallback_is_the_result(nodes: SkewedNodes) -> None:

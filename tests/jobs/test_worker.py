@@ -420,3 +420,9 @@ async def test_a_job_that_comes_due_while_the_worker_looks_is_not_missed(
         soon = datetime.now(UTC) + timedelta(milliseconds=300)
         (job,) = await ended(local, await local.jobs.schedule("work", run_at=soon))
     assert job.state == "succeeded"
+
+
+async def test_a_worker_that_is_being_started_is_not_started_once_more(local: MeshNode) -> None:
+    local.worker.handles("work")(print)
+    outcomes = await asyncio.gather(*(local.worker.start() for _ in range(2)), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [type(None), BadValue]

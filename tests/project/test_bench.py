@@ -49,6 +49,8 @@ _WITH_RATIO: Final = _BEGUN_FILE | {
     "job-scheduled-file",
     "job-done-1-file",
     "job-done-4-file",
+    "job-scored-file",
+    "job-scored-cpu-file",
     "job-crowded-done-file",
     "job-crowded-scheduled-file",
     *(

@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "db": "vox_mesh.cli.database.db:db",
     "doctor": "vox_mesh.cli.doctor.doctor:doctor",
     "git": "vox_mesh.cli.jobs.git:git",
+    "grant": "vox_mesh.cli.node.grants:grant",
     "guard": "vox_mesh.cli.locks.guard:guard",
     "help": "vox_mesh.cli.help:show_help",
     "inbox": "vox_mesh.cli.messages.inbox:inbox",

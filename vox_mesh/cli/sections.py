@@ -7,7 +7,7 @@ from typing import Final
 SECTIONS: Final = {
     "Everyday": ("init", "status", "lock", "send", "inbox", "job", "workflow", "agents"),
     "Operate": (
-        *("up", "worker", "kind", "cron", "rule", "route", "roles", "nodes", "guard", "git"),
+        *("up", "worker", "kind", "cron", "rule", "route", "roles", "grant", "nodes", "guard", "git"),
         *("server", "join", "db", "token", "trust", "config"),
     ),
     "Inspect": ("top", "doctor", "messages", "conflicts", "oplog", "help", "completion"),

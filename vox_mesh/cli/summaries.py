@@ -15,6 +15,7 @@ SUMMARIES: Final = {
     "db": "Create, inspect, migrate, back up and restore the database",
     "doctor": "Check settings, database and nodes, and give advice",
     "git": "Export jobs to a git repository, and import them",
+    "grant": "Show and change what agents may do",
     "guard": "Reject commits of paths that another agent holds",
     "help": "Show the help of a command",
     "inbox": "Show, claim or acknowledge the messages of an agent",

@@ -33,6 +33,7 @@ from vox_mesh.errors import (
     MessageTaken,
     NodeInUse,
     NotAuthentic,
+    NotGranted,
     NotHelper,
     NotHolder,
     NotItsAgent,
@@ -94,7 +95,7 @@ _STATUS: Final = (
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
 )
-_NOT_ALLOWED: Final = frozenset({"not_the_owner", "not_the_coordinator"})
+_NOT_ALLOWED: Final = frozenset({"not_the_owner", "not_the_coordinator", NotGranted.code})
 """Refusal reasons that concern the caller's permissions, not the state."""
 
 

@@ -108,6 +108,14 @@ class JobEnds:
             ends |= await self._verify(part)
         return ends
 
+    async def find_op(self, op_id: str) -> LogEntry | None:
+        """Return the entry of an accepted op that its author signed, or `None`."""
+        authentic, _ = await self._authentic((), [op_id])
+        for entry in authentic:
+            if entry.op_id == op_id and await self._is_accepted(entry):
+                return entry
+        return None
+
     async def _find_ops(self, op_ids: Collection[str]) -> set[str]:
         known = {op_id for op_id in op_ids if op_id in self._ops}
         for part in _parts([each for each in op_ids if each not in known]):

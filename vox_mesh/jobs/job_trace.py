@@ -10,6 +10,7 @@ import orjson
 
 from vox_mesh.jobs.queries import json
 from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.jobs.records import SCHEDULE
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.oplog.pages import Pace
 from vox_mesh.store.schema.statements import named
@@ -76,6 +77,7 @@ class _Walk:
     async def ops_of(self, last_ops: dict[str, str]) -> dict[str, dict[str, LogEntry]]:
         """Return the ops of each job by id; one that is about many jobs counts for each that it names."""
         ops: dict[str, dict[str, LogEntry]] = {job_id: {} for job_id in last_ops}
+        firing = set[tuple[str, str]]()  # ops that fired a rule, which name no job
         layer = defaultdict[str, set[str]](set)
         for job_id, op_id in last_ops.items():
             layer[op_id].add(job_id)
@@ -88,10 +90,13 @@ class _Walk:
                     continue
                 for job_id in jobs:
                     is_last = last_ops[job_id] == op_id  # a job that failed with another is not named
-                    if op_id not in ops[job_id] and (is_last or job_id in named_by.jobs):
+                    is_own = is_last or job_id in named_by.jobs or (op_id, job_id) in firing
+                    if op_id not in ops[job_id] and is_own:
                         ops[job_id][op_id] = named_by.entry
                         for cause in named_by.causes:
                             following[cause].add(job_id)
+                        if named_by.entry.kind == SCHEDULE:
+                            firing.update((cause, job_id) for cause in named_by.causes)
             layer = following
         self._add_outer_causes(ops)
         return ops

@@ -11,19 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import (
-    BadValue,
-    DatabaseUnavailable,
-    IllegalTransition,
-    OutcomeUnknown,
-    Refused,
-)
+from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
+from vox_mesh.jobs.scheduling.permitted import PermittedScheduling
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
@@ -44,6 +40,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -107,6 +104,7 @@ class Jobs:
         monotonic: Callable[[], float],
         read_artifact: ReadArtifact,
         read_phases: Callable[[], Awaitable[Collection[str]]],
+        permits: Permits,
     ) -> None:
         self._store = store
         self._read_artifact = read_artifact
@@ -119,8 +117,10 @@ class Jobs:
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
+        self.permitted = PermittedScheduling(writer, self.transitions, permits)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
+        self.questions = JobQuestions(store, self.authorship.ends, clock, lambda: writer.identity.node_id)
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0
@@ -204,8 +204,8 @@ class Jobs:
         self.clock.refuse_if_off()
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
-        script = self.transitions.schedule(list(by_id.values()), can_spool=spool, defers=defer)
-        is_spooled = (await self._write(script)).spooled
+        wanted = [*by_id.values()]
+        script, is_spooled = await self.permitted.write(wanted, self._write, spool=spool, defer=defer)
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
@@ -218,10 +218,7 @@ class Jobs:
         except DatabaseUnavailable as error:  # the jobs may be scheduled
             raise OutcomeUnknown(f"the scheduled jobs can't be read: {error}", key=script.key) from error
         if len(found) < len(by_id):
-            raise OutcomeUnknown(
-                "the scheduled jobs are missing: the database was rolled back",
-                key=script.key,
-            )
+            raise OutcomeUnknown("scheduled jobs are missing: the database was rolled back", key=script.key)
         jobs = [(item, found[item["job_id"]]) for item in items]
         # The seed tells whether this call scheduled the job: a manifest may fix its ULID.
         return [Scheduled(job.job_id, job.ulid, job.kind, job.seed == item["seed"]) for item, job in jobs]

@@ -13,6 +13,7 @@ from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
+from vox_mesh.model.jobs.question import EXPIRED
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import ChangeLoop
@@ -100,6 +101,7 @@ class JobMaintenance:
             await self._crons.fire_due()
         if work.has_rules:
             await self._rules.fire()
+        await self._keep_questions()
         await forget_takes(self._store)
 
     async def _look(self) -> _PendingWork:
@@ -130,6 +132,13 @@ class JobMaintenance:
                     await self._jobs.quarantine(unreadable)
                 expired = await self._jobs.expire([job for job in overdue if job.fault is None])
                 _log.info("job leases expired: jobs=%d", len(expired))
+
+    async def _keep_questions(self) -> None:
+        """Pass questions on, abort the jobs whose questions were not answered in time, forget old ones."""
+        if expired := await self._jobs.questions.pass_on_due():
+            with suppress(IllegalTransition):  # another node was first
+                await self._jobs.abort(*expired, reason=EXPIRED)
+        await self._jobs.questions.forget()
 
     async def _abort_blocked(self) -> None:
         """Abort the jobs that wait for refused ops; an accepted op releases its jobs at once."""

@@ -14,10 +14,13 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
+from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permit, grant_guard
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
@@ -37,6 +40,8 @@ NOT_ALL: Final = "not_all"
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
 _PARAMETER: Final = re.compile(r"\?(\d+)")
+
+_OF_MESH: Final = Permit(MESH_AGENT, "", None)
 
 Item = Mapping[str, Any]
 """The entry of one job in an op."""
@@ -61,14 +66,24 @@ class JobTransitions:
         can_spool: bool = False,
         defers: bool = False,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
-        `defers`: a predecessor that does not exist is waited for.
+        `defers`: a predecessor that does not exist is waited for. `permit`: by which an agent schedules them;
+        without one, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
-        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes)
-        steps = [op.guarded("schedule", "ulid_taken")]
+        op = self._op(
+            SCHEDULE,
+            payload,
+            self._writer.identity.chain,
+            key,
+            causes=causes,
+            permit=permit or _OF_MESH,
+        )
+        guards = () if permit is None else (grant_guard(self._mesh, *permit),)
+        steps = [*guards, op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -147,7 +162,7 @@ class JobTransitions:
             payload |= {"agent": attested.agent, "grant": attested.grant}
         return self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
 
-    def renew(self, items: Sequence[Item], lease_ms: int) -> Script:
+    def renew(self, items: Sequence[Item], lease_ms: int, *effects: Statement) -> Script:
         """Renew the leases of the jobs that are still held."""
         op = self._op(
             CLAIM, {"jobs": items, "lease_duration_ms": lease_ms, "renews": True}, self._node, None, lease_ms
@@ -156,8 +171,13 @@ class JobTransitions:
             op.step("renew"),
             op.guarded("refuse_stale_lease", _STALE),
             op.guarded("refuse_unless_moved", _ILLEGAL),
+            *effects,
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def keep_start(self, job: Job) -> Statement:
+        """Return the statement that keeps which op started an agent's attempt: a renewal hides it."""
+        return Statement(SQL["keep_start"], (*self._mesh, job.job_id, job.claim_token, job.last_op))
 
     def start(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
         """Start claimed jobs."""
@@ -173,16 +193,16 @@ class JobTransitions:
         self,
         items: Sequence[Item],
         *effects: Statement,
-        proofs: Sequence[Item] | None = None,
+        logged: Sequence[Item] | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
     ) -> Script:
         """Complete jobs with their results, all or none.
 
-        The proofs, one per job, are only for the op log: no statement reads them. `can_spool`: whether it is
-        spooled while the database is unavailable.
+        `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
+        `can_spool`: whether it is spooled while the database is unavailable.
         """
-        op = self._completion(items, proofs, causes)
+        op = self._completion(items, logged, causes)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -194,10 +214,10 @@ class JobTransitions:
         return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
     def _completion(
-        self, items: Sequence[Item], proofs: Sequence[Item] | None, causes: Iterable[str]
+        self, items: Sequence[Item], logged: Sequence[Item] | None, causes: Iterable[str]
     ) -> _JobOp:
-        logged = None if proofs is None else [{**i, "proof": p} for i, p in zip(items, proofs, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=logged, causes=causes)
+        both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes)
 
     def end_takes(self, jobs: Iterable[Job]) -> Statement:
         """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
@@ -213,11 +233,17 @@ class JobTransitions:
         causes: Iterable[str] = (),
     ) -> Script:
         """Yield jobs, all or none; without a claimer, whichever node holds them."""
-        op = self._op(YIELD, {"jobs": items}, claimer, causes=causes)
+        asks = any("question" in item for item in items)
+        agent = current_agent() if asks else None
+        payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
+        op = self._op(YIELD, payload, claimer, causes=causes)
+        is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
+            *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
+            *([op.step("ask"), op.step("wait_for_answer"), op.step("record_questions")] if asks else []),
             *effects,
             appendable=can_spool,
         )
@@ -235,6 +261,7 @@ class JobTransitions:
 
     def _end(self, op: _JobOp, name: str) -> Script:
         return op.script(
+            op.step("take_phrases"),
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("fail_successors"),
@@ -256,6 +283,7 @@ class JobTransitions:
         logged: Sequence[Item] | None = None,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> _JobOp:
         """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
         at_ms = self._clock.now_ms
@@ -267,14 +295,17 @@ class JobTransitions:
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
         key = new_key() if key is None else key
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
-        return _JobOp(kind, logged_text, deps, (*self._mesh, key, text, author, more, routing.text))
+        op = Op(kind, logged_text, deps)
+        if permit is not None:
+            op = op._replace(agent=permit.agent, grant=permit.grant_id)
+        return _JobOp(op, (*self._mesh, key, text, author, more, routing.text))
 
 
 class _JobOp:
     """An op whose statements all take the same values."""
 
-    def __init__(self, kind: str, payload: str, deps: tuple[str, ...], values: Sequence[Value]) -> None:
-        self._op = Op(kind, payload, deps)
+    def __init__(self, op: Op, values: Sequence[Value]) -> None:
+        self._op = op
         self._values = values
 
     @property

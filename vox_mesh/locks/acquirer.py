@@ -22,6 +22,7 @@ from vox_mesh.errors import (
     DatabaseFault,
     LockHeld,
     MeshError,
+    NotGranted,
     Overloaded,
     Refused,
     StaleFence,
@@ -29,6 +30,7 @@ from vox_mesh.errors import (
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, PatternRegistry
 from vox_mesh.locks.scripts import (
+    OF_MESH,
     LockRequest,
     QueueResult,
     fast_release_script,
@@ -134,6 +136,9 @@ class LockAcquirer:
         """Give a waiter its lock if it is its turn."""
         try:
             lock, _ = await self._take_turn(waiter.request, waiter, can_wait=True)
+        except NotGranted as error:  # its grant was revoked while it waited
+            waiter.fail(error)
+            return
         except BadStatement as error:
             _raise_if_overflow(error)
             raise
@@ -189,6 +194,7 @@ class LockAcquirer:
             holder_agent=lock.holder_agent,
             is_shared=is_shared,
             ttl=lock.ttl,
+            grant=OF_MESH,  # it is held already
         )
         sent_at = self._monotonic()
         try:

@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
+from vox_mesh.errors import LockHeld, MeshError, NotGranted, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
@@ -16,6 +17,7 @@ from vox_mesh.locks.holding import HeldLocks, Renew
 from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     MESH_PREFIX,
+    OF_MESH,
     LockRequest,
     checked_agent,
     checked_ttl,
@@ -32,9 +34,13 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Op, Script, Statement
+from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.grants.capability import Act
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +64,7 @@ class Locks:
         node: Callable[[], str],
         agent: str | None,
         monotonic: Callable[[], float],
+        permits: Permits,
         *,
         on_granted: Callable[[int], None],
         on_agent: Callable[[str, str], None],
@@ -72,6 +79,7 @@ class Locks:
         self._node = node
         self._agent = agent
         self._monotonic = monotonic
+        self._permits = permits
         self._holders = LockHolders(store, monotonic)
         self._acquirer = LockAcquirer(store, clock, self._holders, monotonic)
         self._held = HeldLocks(store, self._release_after_hold, monotonic)
@@ -122,10 +130,23 @@ class Locks:
         self._clock.refuse_if_off()
         self._on_agent(request.holder_agent, "lock")
         asked_at = self._monotonic()
-        lock = await self._acquirer.acquire(request, wait=wait_s)
+        lock = await self._acquire_as_granted(request, wait_s)
         self.waited.observe(self._monotonic() - asked_at)
         self._on_granted(lock.fence_token)
         return lock
+
+    async def _acquire_as_granted(self, request: LockRequest, wait: float) -> Lock:
+        """Acquire a lock without a grant or, if that is refused, by a grant of its agent."""
+        agent = request.holder_agent
+        if self._permits.is_known_to_need_grants(agent):
+            request.grant = await self._permits.grant_for(agent, _acts(request))
+            return await self._acquirer.acquire(request, wait=wait)
+        try:
+            return await self._acquirer.acquire(request, wait=wait)
+        except NotGranted:
+            grant = await self._permits.grant_for(agent, _acts(request))
+            by_grant = replace(request, request_id=new_key(), grant=grant)  # the other one is withdrawn
+            return await self._acquirer.acquire(by_grant, wait=wait)
 
     async def acquire_or_renew(
         self,
@@ -202,6 +223,7 @@ class Locks:
     async def acquire_own(self, name: str, ttl: float) -> Lock:
         """Acquire a lock of the mesh itself, which no agent can have, without waiting."""
         request = self._request(MESH_PREFIX + name, agent=None, ttl=ttl, is_shared=False)
+        request.grant = OF_MESH
         return await self._acquirer.acquire(request, wait=0.0)
 
     def _request(
@@ -438,3 +460,10 @@ class Locks:
 
 def _not_held(key: str, fence_token: int) -> NotKnown:
     return NotKnown(f"{key} is not held under token {fence_token}", hint=_LIST_HINT)
+
+
+def _acts(request: LockRequest) -> list[Act]:
+    """Return the acts for which a request needs a grant."""
+    from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
+
+    return [Act(ACQUIRE, key) for key in request.keys]

@@ -13,6 +13,7 @@ from vox_mesh.errors import BadValue, LockHeld, StaleFence
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
+from vox_mesh.oplog.grants.permits import grant_guard
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -30,6 +31,9 @@ MAX_TTL_S: Final = 86_400.0
 MAX_KEYS: Final = 64
 MESH_PREFIX: Final = "mesh:"
 """The prefix of keys that belong to the mesh itself."""
+
+OF_MESH: Final = ""
+"""Stands for a grant where the mesh itself acts."""
 
 _SQL: Final = named("locks")
 _RESULT_COLUMNS: Final = ("fence_token", "expires_at", "ticket", "now")
@@ -53,7 +57,10 @@ _TAKE: Final = Shape(
     subject=lambda item: item["lock_key"],
     repeatable=True,
     single_statement=_SQL["take_fast"],
-    single_statement_values=("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
+    single_statement_values=(
+        *("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
+        "grant",
+    ),
 )
 _RELEASE: Final = Shape(
     "locks.release",
@@ -84,6 +91,8 @@ class LockRequest:
     is_shared: bool
     ttl: float
     request_id: str = field(default_factory=new_key)
+    grant: str | None = None
+    """The grant by which the agent asks; `OF_MESH` if the mesh itself does."""
 
     @classmethod
     def checked(
@@ -167,6 +176,7 @@ class LockRequest:
             "holder_agent": self.holder_agent,
             "ttl": modifier(self.ttl),
             "compared_up_to": compared_up_to,
+            "grant": self.grant,
         }
         return Script.of(_TAKE, item, key=self.request_id)
 
@@ -198,6 +208,7 @@ class LockRequest:
         )
         leave = () if can_wait else (Statement(_SQL["leave_queue"], (*mesh, self.request_id)),)
         return Script(
+            *self._grant_guards(mesh),
             *preface,
             Statement(_SQL["raise_generation"], mesh),
             Statement(_SQL["mark_contended"], (*mesh, keys)),
@@ -245,12 +256,18 @@ class LockRequest:
         """Return the scripts that hand the only key off from its holder to this waiting request."""
         own = (*mesh, self.request_id, self.keys[0])
         holder = (self.holder_node, self.holder_agent, modifier(self.ttl))
-        values = (*own, *holder, lock.fence_token, compared_up_to, lock.request_id)
+        values = (*own, *holder, lock.fence_token, compared_up_to, lock.request_id, self.grant)
         leave = Statement(_SQL["leave_queue_if_handed_off"], own)
         return (
             Script(answer=Answer(_SQL["hand_off"], values, _RESULT_COLUMNS), repeatable=True),
             Script(leave, repeatable=True),
         )
+
+    def _grant_guards(self, mesh: Mesh) -> Sequence[Statement]:
+        """Return the guard that the agent may take locks by its grant; none if the mesh itself asks."""
+        if self.grant == OF_MESH:
+            return ()
+        return (grant_guard(mesh, self.holder_agent, self.holder_node, self.grant),)
 
     def _granted_guard(self, mesh: Mesh) -> Statement:
         sql = _sql_on_table("refuse_unless_granted", is_shared=self.is_shared)

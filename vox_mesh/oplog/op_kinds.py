@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
+from vox_mesh.model.jobs.question import ANSWER, ESCALATE
 from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, OWNER_ONLY, REKEY, ROUTE, TRANSFER
+from vox_mesh.model.oplog.verification import (
+    DELEGATE,
+    DESIGNATE,
+    INITIALISE,
+    OWNER_GRANTS,
+    OWNER_ONLY,
+    REKEY,
+    ROUTE,
+    TRANSFER,
+)
 from vox_mesh.store.script import Statement
 
 RESTORE: Final = "RestoreBackup"
@@ -110,7 +120,8 @@ WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHO
 _MESH_KINDS: Final = (
     *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
-    *(INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
+    *(DELEGATE, *OWNER_GRANTS),
+    *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)

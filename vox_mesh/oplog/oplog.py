@@ -25,6 +25,7 @@ from vox_mesh.model.oplog.verification import (
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.causal_audit import CausalAudit
+from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
@@ -73,6 +74,7 @@ class OpLog:
         pending_ops: PendingOps,
         trusted_keys: TrustedKeys,
         past: LogPast,
+        grant_log: GrantLog,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
         """`remembered` returns what nodes of this home remember of the database."""
@@ -84,6 +86,7 @@ class OpLog:
         self._pending = pending_ops
         self._trusted_keys = trusted_keys
         self._past = past
+        self._grant_log = grant_log
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
@@ -345,7 +348,7 @@ class OpLog:
     async def verify(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
     ) -> list[ChainReport]:
-        """Recompute all chains, or one, and replay the routes. Return a report on each chain.
+        """Recompute all chains, or one, and replay routes and grants. Return a report on each chain.
 
         The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
         remember. It yields to the event loop.
@@ -358,6 +361,7 @@ class OpLog:
         last_id = await self.last_id()
         reports = await self.verify_chains(node_id, [*heads, *past.heads])
         findings = await self.routes.findings(self.entries, node_id, last_id)
+        findings += await self._grant_log.findings(self.entries, node_id, last_id)
         reports = with_findings(reports, findings + await self._causes.findings(node_id, last_id))
         return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 

@@ -18,6 +18,7 @@ MAX_PAGE_ENTRIES: Final = 1_000
 """The maximum number of entries in a page."""
 
 _SQL: Final = named("oplog")
+_GRANTS: Final = named("grants")
 MAX_POSITION: Final = 2**63 - 1
 
 _NEXT_ENTRIES: Final = 32
@@ -97,6 +98,14 @@ class Pages:
         """Yield all entries by which the ownership may have passed on, by time."""
         async for entry in self._by_time("transfers", fresh=True):
             yield entry
+
+    async def about_grants(self, after_id: int = 0) -> AsyncIterator[LogEntry]:
+        """Yield all ops about grants after an entry, in the order of their commits."""
+        mesh = self._store.mesh_id
+        while rows := await self._store.read(_GRANTS["ops"], (*mesh, after_id, MAX_PAGE_ENTRIES), fresh=True):
+            for entry in map(LogEntry._make, rows):
+                yield entry
+                after_id = entry.id
 
     async def _by_time(self, name: str, *values: Value, fresh: bool) -> AsyncIterator[LogEntry]:
         last_id, time = None, ""

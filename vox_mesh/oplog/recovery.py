@@ -186,6 +186,7 @@ class Recovery:
             found += [
                 entry async for entry in self._pages.of_kind(kind, fresh=True) if owners.is_present_act(entry)
             ]
+        found += [each async for each in self._pages.about_grants() if owners.is_present_act(each)]
         time = ""
         while rows := await self._store.read(_CRONS["ops"], (*self._store.mesh_id, time, _PAGE), fresh=True):
             entries = map(LogEntry._make, rows)

@@ -38,6 +38,7 @@ from vox_mesh.nodes.identity import Identity, key_refused
 from vox_mesh.oplog.entries import End, EntryBuilder, EntryValues, entries_json
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
@@ -149,6 +150,11 @@ class OpLogWriter:
     def is_chain_open(self) -> bool:
         """Return whether the chain is known to have an entry, by which others know this writer's key."""
         return self._acknowledged is not None and self._acknowledged.seq > 0
+
+    @property
+    def acting_agent(self) -> str:
+        """Return who acts in the current task: the agent that was named, or that of the writer."""
+        return current_agent() or self._agent or self.identity.node_id
 
     @property
     def names_agents(self) -> bool:

@@ -7,14 +7,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
-from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.reports import (
     BarReport,
     BarWatch,
@@ -25,6 +24,7 @@ from vox_mesh.model.rhythm.reports import (
     stretches,
 )
 from vox_mesh.model.rhythm.tempo import Window
+from vox_mesh.rhythm.bar_figures import parse_figures, report_values
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.policies import refuse_if_announced
 from vox_mesh.store.rows import Row
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 86_400_000
 CLAIM_RETENTION_MS: Final = 7 * _DAY_MS
+SIGNATURE_RETENTION_MS: Final = _DAY_MS
 REPORT_RETENTION_MS: Final = 90 * _DAY_MS
 
 AMENDMENT_PERIOD_MS: Final = CLAIM_RETENTION_MS - _DAY_MS
@@ -58,7 +59,12 @@ _PRUNE_BATCH_SIZE: Final = 2_000
 _MAX_PRUNE_BATCHES: Final = 10
 _OVERTAKEN: Final = "overtaken"
 _SQL: Final = named("rhythm_reports")
-_PRUNE_SQL: Final = {"claims": named("rhythm_status")["forget"], "reports": _SQL["forget"]}
+_STATUS_SQL: Final = named("rhythm_status")
+_PRUNE_SQL: Final = {
+    "claims": _STATUS_SQL["forget"],
+    "signatures": _STATUS_SQL["forget_signatures"],
+    "reports": _SQL["forget"],
+}
 
 
 class _LastReport(NamedTuple):
@@ -87,6 +93,7 @@ class _Due(NamedTuple):
     cpu_utilisation: float | None
     gpu_utilisation: float | None
     oldest_claim_ms: int | None
+    oldest_signature_ms: int | None
     oldest_report_ms: int | None
     is_fresh: bool
 
@@ -256,6 +263,7 @@ class BarReporter:
             cpu_utilisation=row["cpu_utilisation"],
             gpu_utilisation=row["gpu_utilisation"],
             oldest_claim_ms=row["oldest_claim_ms"],
+            oldest_signature_ms=row["oldest_signature_ms"],
             oldest_report_ms=row["oldest_report_ms"],
             is_fresh=is_fresh,
         )
@@ -380,9 +388,10 @@ class BarReporter:
         """Write all drafts, or none if another node has written one of them."""
         context, drafts = self._context, [*late, *new]
         hlc = context.tick()
-        reports = await self._make_reports(drafts, hlc)
+        figures = await self._read_figures([draft for draft in drafts if draft.has_data])
+        reports = self._make_reports(drafts, figures, hlc)
         through = due.late[_BATCH_SIZE][1] - 1 if len(due.late) > _BATCH_SIZE else due.serial
-        rows = orjson.dumps([_report_values(report) for report in reports]).decode()
+        rows = orjson.dumps([report_values(each, figures.get(each.start_ms)) for each in reports]).decode()
         until_ms = 0 if due.last is None else due.last.until_ms
         starts = orjson.dumps([report.start_ms for report in reports]).decode()
         script = Script(
@@ -405,9 +414,10 @@ class BarReporter:
                 _log.info("bars missing: count=%d first=%s", report.bars, report.window_id)
         return reports
 
-    async def _make_reports(self, drafts: Sequence[_Draft], hlc: str) -> list[BarReport]:
+    def _make_reports(
+        self, drafts: Sequence[_Draft], figures: Mapping[int, Figures], hlc: str
+    ) -> list[BarReport]:
         context, plan = self._context, self._context.plan
-        figures = await self._read_figures([draft for draft in drafts if draft.has_data])
         reports: list[BarReport] = []
         for draft in drafts:
             window = draft.window
@@ -433,13 +443,14 @@ class BarReporter:
             return {}
         values = (*context.mesh, orjson.dumps(windows).decode())
         rows = await context.store.read(_SQL["figures"], values, fresh=True)
-        return {row["start_ms"]: _parse_figures(row) for row in rows}
+        return {row["start_ms"]: parse_figures(row) for row in rows}
 
     async def _prune(self, due: _Due, now_ms: int) -> None:
         """Prune old claims and reports in batches, so that no other write waits for long."""
         context = self._context
         for what, oldest_ms, before_ms in (
             ("claims", due.oldest_claim_ms, now_ms - CLAIM_RETENTION_MS),
+            ("signatures", due.oldest_signature_ms, now_ms - SIGNATURE_RETENTION_MS),
             ("reports", due.oldest_report_ms, now_ms - REPORT_RETENTION_MS),
         ):
             if oldest_ms is None or oldest_ms >= before_ms:
@@ -450,40 +461,3 @@ class BarReporter:
                 outcome = await context.store.write(Script(script[0], answer=script[1]))
                 if outcome.rows.value < _PRUNE_BATCH_SIZE:
                     break
-
-
-def _report_values(report: BarReport) -> tuple[Any, ...]:
-    """Return the report's values in the order of the statement."""
-    return (
-        report.start_ms,
-        report.revision,
-        report.window_id,
-        report.end_ms,
-        int(report.is_missing),
-        sum(report.phrases.values()),
-        sum(report.promises.values()),
-        orjson.dumps(report.document()).decode(),
-    )
-
-
-def _parse_figures(row: Row) -> Figures:
-    reporters, tasks, beats, overruns, firsts = orjson.loads(row["tasks"])
-    phrases, phrase_overruns, cost, finished, more_firsts = orjson.loads(row["phrases"])
-    return Figures(
-        tasks=_without_zeros(tasks),
-        beats=_without_zeros(beats),
-        reporters=reporters,
-        late=tuple(orjson.loads(row["late"])),
-        missing=tuple(orjson.loads(row["missing"])),
-        deliverables=(tasks[ClaimState.DONE] or 0) + finished,
-        overruns=_without_zeros(overruns),
-        phrases=_without_zeros(phrases),
-        phrase_overruns=phrase_overruns,
-        cost=cost,
-        firsts=[(began_ms, useful_ms) for began_ms, useful_ms in (*firsts, *more_firsts)],
-        promises=orjson.loads(row["promises"]),
-    )
-
-
-def _without_zeros(counts: dict[str, int | None]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}

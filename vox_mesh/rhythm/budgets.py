@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored
@@ -146,34 +148,34 @@ class Budgets:
 
     # --- spending --------------------------------------------------------------------------------
 
-    def record(self, end: PhraseEnd) -> Statement:
-        """Return the statement that records the end of a phrase and its cost. It may be spooled."""
-        context = self._context
-        window_ms = context.timeline.window_at(end.ended_ms).start_ms
-        values = (
-            *context.mesh,
+    def record(self, *ends: PhraseEnd) -> Statement:
+        """Return the statement that records the ends of phrases and their costs. It may be spooled."""
+        rows = orjson.dumps([self._values_of(end) for end in ends]).decode()
+        return Statement(
+            _SQL["record"], (*self._context.mesh, self._context.node_id, self._context.tick(), rows)
+        )
+
+    def _values_of(self, end: PhraseEnd) -> tuple[Any, ...]:
+        return (
             end.phrase_id,
             end.agent_id,
             end.task_id,
             end.job_id,
             end.account,
             end.attempt,
-            end.outcome.value,
-            canonical(dict(end.beats)),
-            canonical(dict(end.waited)),
+            end.outcome,
+            end.beats,
+            end.waited,
             end.overruns,
             end.first_useful_ms,
-            canonical(end.resources.as_json()),
+            end.resources.as_json(),
             float(end.bu),
             self.cost_of(end),
             end.note,
-            window_ms,
+            self._context.beat(end.ended_ms).window_ms,
             end.began_ms,
             end.ended_ms,
-            context.node_id,
-            context.tick(),
         )
-        return Statement(_SQL["record"], values)
 
     def cost_of(self, end: PhraseEnd) -> float:
         """Return the cost of a phrase at the rates of this node."""
@@ -241,8 +243,8 @@ class Budgets:
         try:
             rows = await context.store.read(_SQL["lost"], values, fresh=fresh)
             if rows:
-                lost = [self.record(self._make_lost_end(row, now_ms)) for row in rows]
-                await context.store.write(Script(*lost, appendable=True))
+                lost = self.record(*(self._make_lost_end(row, now_ms) for row in rows))
+                await context.store.write(Script(lost, appendable=True))
         except MeshError as error:
             _log.warning("lost attempts not charged: %s", error.line)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from vox_mesh.model.rhythm.plan import Plan, PlanEntry
@@ -76,6 +76,7 @@ class RhythmContext:
     """Which policy is in force when, as known to this node."""
     newest_ms: int = -1
     """The latest announced anchor known to this node."""
+    _last_beat: tuple[Timeline | None, Beat | None] = field(default=(None, None), init=False)
 
     @property
     def mesh(self) -> tuple[str, str]:
@@ -110,4 +111,10 @@ class RhythmContext:
 
     def beat(self, at_ms: int | None = None) -> Beat:
         """Return the beat at a time, by default now."""
-        return self.timeline.beat_at(self.times.now_ms if at_ms is None else at_ms)
+        if at_ms is None:
+            at_ms = self.times.now_ms
+        timeline, (known_for, beat) = self.plan.timeline, self._last_beat
+        if beat is None or timeline is not known_for or not beat.epoch_ms <= at_ms < beat.ends_ms:
+            beat = timeline.beat_at(at_ms)
+            self._last_beat = timeline, beat
+        return beat

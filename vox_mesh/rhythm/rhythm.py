@@ -26,6 +26,7 @@ from vox_mesh.rhythm.context import RhythmContext, Times
 from vox_mesh.rhythm.help import Help
 from vox_mesh.rhythm.phrases.phrases import Phrases
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
+from vox_mesh.rhythm.tallies import Tallies
 from vox_mesh.rhythm.task_status import MAX_LIMIT, Position, StatusQueries, TaskStatus
 from vox_mesh.rhythm.tempo.controller import TempoController
 from vox_mesh.rhythm.tempo.incidents import Incidents
@@ -60,7 +61,9 @@ class Rhythm(Phrases, RenamedAttributes):
         built_in = TempoPolicy.built_in(store.writer_id.repository_id)
         plan = Plan(PlanEntry.of(built_in if policy_file is None else _policy_at(policy_file)))
         self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
-        self.budgets = Budgets(self.context, read_rates(rates_file))
+        rates = read_rates(rates_file)
+        self.budgets = Budgets(self.context, rates)
+        self.tallies = Tallies(self.context, rates)
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
         self._keys = BarKeys(self.context, shared_token)

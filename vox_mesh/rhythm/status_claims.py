@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -118,6 +118,7 @@ class StatusClaimWriter:
         self._accepted = Recent[_TaskKey, _PendingClaim](MAX_LIVE)
         """The last accepted claims of unfinished tasks: a state that is claimed again began earlier."""
         self._pending: dict[tuple[str, str, int], _PendingClaim] = {}
+        self._sources: list[Callable[[], None]] = []
         self._has_claims = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._is_offline = False
@@ -151,20 +152,22 @@ class StatusClaimWriter:
         notes: str = "",
         overran: bool = False,
         score: str | None = None,
+        at_ms: int | None = None,
     ) -> StatusClaim:
-        """Claim the state of a task now. The last claim of a beat is written when the beat ends.
+        """Claim the state of a task, now or at a time that has passed.
 
-        `score` names the score of the task, by which its status can be found.
+        The last claim of a beat is written when the beat ends. A claim that is late counts in the beat of the
+        last one, if that is later. `score` names the score of the task, by which its status can be found.
         """
-        context = self._context
-        now_ms = context.times.now_ms
-        beat, hlc = context.beat(now_ms), context.tick()
+        known = self._live.get((agent, task))
+        now_ms = self._context.times.now_ms if at_ms is None else at_ms
+        beat, hlc = self._beat_of(now_ms, known), self._context.tick()
         if isinstance(wait_for, str):
             raise BadValue(f"wait_for must be a list of texts, got {wait_for!r}")
         values = (agent, task, beat.index, state, tuple(wait_for), beats_left, progress, notes, hlc)
         checked_score(score)
         claim = StatusClaim(*values)  # type: ignore[arg-type]  # which makes a state of the text, or refuses it
-        known = self._live.pop((agent, task), None)
+        self._live.pop((agent, task), None)
         pending = self._add(claim, beat, overran, now_ms, known, score)
         if not claim.is_over:
             self._live[agent, task] = pending
@@ -173,6 +176,19 @@ class StatusClaimWriter:
                 self._drop(1, "unfinished tasks")
         self._has_claims.set()
         return claim
+
+    def add_source(self, make_claims: Callable[[], None]) -> None:
+        """Have this called at the end of each beat in which claims were expected, before they are written."""
+        self._sources.append(make_claims)
+
+    def expect(self) -> None:
+        """Have the sources asked at the end of this beat."""
+        self._has_claims.set()
+
+    def _beat_of(self, at_ms: int, known: _PendingClaim | None) -> Beat:
+        """Return the beat at a time, but none before the last claim of the task."""
+        beat = self._context.beat(at_ms)
+        return beat if known is None or known.beat.epoch_ms <= beat.epoch_ms else known.beat
 
     def accept(self, claim: StatusClaim, *, score: str | None = None) -> None:
         """Accept a claim made on another node, at its own time. It is not repeated here."""
@@ -235,6 +251,8 @@ class StatusClaimWriter:
 
     async def run_once(self, beat: Beat) -> None:
         """Repeat the claims of unfinished tasks for a beat that has ended, and write all claims."""
+        for make_claims in self._sources:
+            make_claims()
         self._repeat_live(beat)
         try:
             await self.flush(max(_MIN_FLUSH_S, beat.beat_ms / 1_000))  # the next beat has its own claims

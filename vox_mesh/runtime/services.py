@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.nodes.clock import Dependencies, MeshClock
@@ -36,6 +36,9 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.grants.grant_log import GrantLog
+    from vox_mesh.oplog.grants.grants import Grants
+    from vox_mesh.oplog.grants.permits import Permits
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
     from vox_mesh.oplog.ownership import Ownership
@@ -187,8 +190,31 @@ class MeshServices(RenamedAttributes):
             self.pending_ops,
             self.trusted_keys,
             LogPast(self.store, self.ownership, self.trusted_keys),
+            self._grant_log,
             self._remembered,
         )
+
+    @cached_property
+    def _grant_log(self) -> GrantLog:
+        from vox_mesh.oplog.grants.grant_log import GrantLog
+
+        return GrantLog(self.store, self.ownership)
+
+    @cached_property
+    def _permits(self) -> Permits:
+        """Return what decides by which grants the agents of this process act."""
+        from vox_mesh.oplog.grants.permits import Permits
+
+        return Permits(
+            self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
+        )
+
+    @cached_property
+    def grants(self) -> Grants:
+        """Return the grants of agents."""
+        from vox_mesh.oplog.grants.grants import Grants
+
+        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -203,6 +229,7 @@ class MeshServices(RenamedAttributes):
             lambda: self.identity.node_id,
             self._agent,
             self._dependencies.monotonic,
+            self._permits,
             on_granted=self._writer.witness.record_token,
             on_agent=self.sightings.note,
         )
@@ -254,7 +281,7 @@ class MeshServices(RenamedAttributes):
         """Return the jobs."""
         from vox_mesh.jobs.jobs import Jobs
 
-        return Jobs(
+        jobs = Jobs(
             self.store,
             self._writer,
             self.clock,
@@ -265,7 +292,10 @@ class MeshServices(RenamedAttributes):
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
             self._read_phases,
+            self._permits,
         )
+        jobs.questions.notify = self._send_question
+        return jobs
 
     async def _read_phases(self) -> list[str]:
         """Return the phases of the mesh's bars, now and as announced."""
@@ -391,6 +421,10 @@ class MeshServices(RenamedAttributes):
         if not is_owner or await self.ownership.signs_crons():
             return False
         return await self.features.is_known_to_all(CRONS_SIGNED)
+
+    async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
+        """Send a question of a job to the agent that is asked."""
+        await self.messages.send(agent, dict(question), sender=self.identity.node_id, msg_type="question")
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""

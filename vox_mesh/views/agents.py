@@ -49,3 +49,11 @@ def some_of(listed: list[str], count: int) -> str:
     """Return the first of several names, and how many more there are."""
     more = count - 1
     return "" if not listed else f"{listed[0]} +{more}" if more > 0 else listed[0]
+
+
+@dataclass(frozen=True)
+class AgentKeyView:
+    """An agent and its public key."""
+
+    agent: str
+    public_key: str | None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vox_mesh.jobs.proof.artifacts import Artifact
+from vox_mesh.jobs.questions import AskedQuestion
 from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.model.jobs.proof import Output
 from vox_mesh.views.record_view import RecordView
@@ -27,6 +28,7 @@ class TakenView:
     payload: Any
     manifest: dict[str, Any]
     checkpoint: Any
+    answer: Any
 
     @classmethod
     def of(cls, taken: TakenJob) -> TakenView:
@@ -45,6 +47,7 @@ class TakenView:
             payload=taken.payload,
             manifest=dict(taken.core),
             checkpoint=taken.checkpoint,
+            answer=taken.answer,
         )
 
 
@@ -71,3 +74,40 @@ class KeptView(RecordView, record=Output):
     def of(cls, artifact: Artifact) -> KeptView:
         """Return the view of an artifact."""
         return cls.from_record(artifact.output)
+
+
+@dataclass(frozen=True)
+class AskedView:
+    """A question of a job; `answered_by` is `None` while it is open."""
+
+    job_id: str
+    question_id: str
+    asked_by: str
+    asked_of: str | None
+    asked_ms: int
+    expires_ms: int | None
+    escalate_to: str | None
+    escalate_ms: int | None
+    text: str
+    choices: list[str]
+    schema: Any
+    answered_by: str | None
+
+    @classmethod
+    def of(cls, asked: AskedQuestion) -> AskedView:
+        """Return the view of a question."""
+        document = asked.document
+        return cls(
+            job_id=asked.job_id,
+            question_id=asked.question_id,
+            asked_by=asked.asked_by,
+            asked_of=asked.asked_of,
+            asked_ms=asked.asked_ms,
+            expires_ms=asked.expires_ms,
+            escalate_to=asked.escalate_to,
+            escalate_ms=asked.escalate_ms,
+            text=str(document.get("text", "")),
+            choices=[str(each) for each in document.get("choices") or ()],
+            schema=document.get("schema"),
+            answered_by=asked.answered_by,
+        )

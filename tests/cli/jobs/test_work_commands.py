@@ -63,3 +63,19 @@ def test_a_signal_ends_the_command_and_the_job_goes_back(vox: VoxCommand) -> Non
     assert ended.code == 128 + signal.SIGTERM
     shown = vox("job", "show", job, "--json").document
     assert (shown["state"], shown["reason"]) == ("pending", "stopped by SIGTERM")
+
+
+def test_a_question_is_asked_and_answered_with_commands(vox: VoxCommand) -> None:
+    job = kind(vox, "test.ask")
+    (taken,) = vox("job", "take", "--agent", "coder", "--json").document
+    token = ("--token", str(taken["claim_token"]))
+    assert vox("job", "ask", job, "Which?", "--choice", "a", "--choice", "b", *token).code == 0
+    (listed,) = vox("job", "questions", "--json").document
+    assert (listed["job_id"], listed["choices"], listed["asked_by"]) == (job, ["a", "b"], "coder")
+    assert vox("job", "answer", job, "c").code == 2
+    assert "a, b" in vox("job", "questions").out
+    assert vox("job", "answer", job, "b", "--agent", "lead", "--json").document["answered_by"] == "lead"
+    assert vox("job", "answer", job, "a").code == 1
+    assert vox("job", "answer", job, "b").out.splitlines()[-1].endswith("a, b")  # the same one again
+    (taken,) = vox("job", "take", "--agent", "coder", "--wait", "10s", "--json").document
+    assert taken["answer"] == "b"

@@ -94,3 +94,27 @@ async def test_an_agent_waits_for_its_messages(served: ServedNode) -> None:
     async with asyncio.timeout(PATIENCE_S):
         (message,) = await waiting
     assert (message["payload"], message["state"]) == ({"text": "hello"}, "stored")
+
+
+async def test_an_agent_asks_and_a_person_answers(served: ServedNode, kind: str) -> None:
+    job = await served.node.jobs.schedule(kind)
+    (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind]})
+    path, claim = f"/v1/jobs/{job.job_id}", {"claim_token": taken["claim_token"]}
+    unasked = await served.ask("POST", f"{path}/report", {**claim, "outcome": "needs_input"}, headers=_CODER)
+    assert_problem(unasked, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")
+    question = {"text": "How many?", "schema": {"type": "integer"}, "to": "lead", "expires": "1h"}
+    asked = await post(served, f"{path}/report", {**claim, "outcome": "needs_input", "question": question})
+    assert (asked["state"], asked["waits"]) == ("pending", 1)
+    (listed,) = await served.get("/v1/jobs/questions", to="lead")
+    assert (listed["job_id"], listed["text"], listed["schema"]) == (
+        job.job_id,
+        "How many?",
+        {"type": "integer"},
+    )
+    answered = await post(served, f"{path}/answer", {"answer": 3}, "lead")
+    assert answered["answered_by"] == "lead"
+    again = await served.ask("POST", f"{path}/answer", {"answer": 4})
+    assert_problem(again, HTTPStatus.CONFLICT, "refused")
+    assert again.json()["reason"] == "already_answered"
+    (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind], "wait": 30})
+    assert (taken["answer"], taken["attempt"]) == (3, 2)

@@ -9,6 +9,7 @@ import pytest
 
 from proof import tables
 from proof.checkers.counters import COUNTER_CHECKS
+from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from proof.checkers.effects import EFFECT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
@@ -231,6 +232,14 @@ def test_a_job_may_be_begun_again_under_the_token_of_a_claim_that_was_lost() -> 
     for first, is_fault in ((12.0, False), (9.0, True)):
         begun = [noted("ada", "job.began", at, job="j", token=3) for at in (first, 16.0)]
         assert bool(faults(JOB_CHECKS, "claims-apart", BACK, moved, *begun)) is is_fault
+
+
+@pytest.mark.parametrize(("kind", "is_fault"), [("ClaimWork", False), ("proof.note", True)])
+def test_only_the_op_of_a_job_may_name_a_cause_that_was_lost(kind: str, is_fault: bool) -> None:
+    row = {"id": 1, "node_id": "ada", "op_id": "o", "kind": kind, "causal_deps": '["lost"]', "payload": "{}"}
+    entry = final("agent_oplog", row | {"accepted": 1, "reason": None})
+    assert bool(faults(DEPENDENCY_CHECKS, "ops-in-order", BACK, entry)) is is_fault
+    assert faults(DEPENDENCY_CHECKS, "ops-in-order", entry) != []
 
 
 def test_what_a_stopped_player_notes_when_it_goes_on_may_be_of_the_window() -> None:

@@ -330,9 +330,12 @@ async def test_old_claims_and_reports_are_forgotten_and_serials_go_on(
         await one.say("a", "t", "done")
         await one.bar_reporter.roll_up_due()
     count = "SELECT count(*), max(serial), (SELECT count(*) FROM bar_reports) FROM status_claims"
+    signatures = "SELECT count(*) FROM status_signatures"
+    assert (await one.node.store.read(signatures)).value == 5
     hand.now_ms += CLAIM_RETENTION_MS
     await one.bar_reporter.roll_up_due()
     assert tuple((await one.node.store.read(count))[0]) == (1, 5, 5)
+    assert (await one.node.store.read(signatures)).value == 0
     await one.say("b", "t", "done")
     hand.now_ms += REPORT_RETENTION_MS
     await one.bar_reporter.roll_up_due()

@@ -186,3 +186,9 @@ async def test_no_claim_of_an_earlier_bar_is_looked_at(one: ClockedReporter) -> 
     assert len([line for line in claims if "window_ms=?" in line and "(agent_id,task_id)>(?,?)" in line]) == 3
     assert not [line for line in plan if re.match(r"SCAN (status_claims|t|m)\b", line)], plan
     assert not [line for line in plan if "TEMP B-TREE FOR GROUP BY" in line], plan
+    overview = named("overview")["overview"]
+    rows = await one.node.store.read(f"EXPLAIN QUERY PLAN {overview}", ["[]"] * 14)
+    assert not [row[3] for row in rows if re.match(r"SCAN status_claims\b", row[3])]
+    signatures = named("task_status")["signatures"]
+    rows = await one.node.store.read(f"EXPLAIN QUERY PLAN {signatures}", ["[]"] * 3)
+    assert [row[3] for row in rows if "status_signatures" in row[3] and "batch=? AND node_id=?" in row[3]]

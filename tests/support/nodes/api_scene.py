@@ -39,7 +39,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
     await node.locks.acquire("b", agent=AGENT, ttl=3_600.0, shared=True)
     for number in range(3):
         await node.messages.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
-    await node.rhythm.help.ask(AGENT, "how?", sender="coder")
+    thread = await node.rhythm.help.ask(AGENT, "how?", sender="coder")
     await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
     run = await node.workflows.run({"name": "nightly", "jobs": {"report": {"kind": "test.report"}}}, {})
     message, *_ = await node.messages.queries.listed()
@@ -55,4 +55,5 @@ async def fill(node: MeshNode) -> dict[str, str]:
         "node_id": node.identity.node_id,
         "op_id": op.key,
         "run_id": run.summary.run_id,
+        "thread": thread.thread_id,
     }

@@ -30,6 +30,7 @@ from vox_mesh.cli.jobs.job_output import (
 )
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
+from vox_mesh.cli.jobs.questions import answer, ask, questions
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.jobs.run_next import run_next
 from vox_mesh.cli.jobs.work import renew, report, take
@@ -81,7 +82,7 @@ def job() -> None:
 
 for _command in (
     *(abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
-    *(take, renew, report, run_next),
+    *(take, renew, report, run_next, ask, questions, answer),
 ):
     job.add_command(_command)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -27,7 +27,7 @@ from vox_mesh.views.work import LeaseView, TakenView
 
 CLAIM_TOKEN = "VOX_JOB_CLAIM_TOKEN"  # noqa: S105 - the name of a variable
 
-_token_option = click.option(
+token_option = click.option(
     "--token", type=int, required=True, envvar=CLAIM_TOKEN, show_envvar=True, help="Claim token of the job."
 )
 _lease_option = click.option(
@@ -37,6 +37,10 @@ _lease_option = click.option(
     help="Time until the job goes back unless it is renewed.",
     show_default="that of the kind, or 60s",
 )
+
+
+_OUTCOMES: Final = ("succeeded", "failed", "yielded")
+"""What `job report` reports; a question is asked with `job ask`."""
 
 
 def take_options(wait: str) -> Callable[[Function], Function]:
@@ -106,7 +110,7 @@ def take(
 
 @click.command()
 @job_argument
-@_token_option
+@token_option
 @_lease_option
 @json_option
 def renew(reference: str, token: int, lease: float | None, as_json: bool) -> None:
@@ -128,8 +132,8 @@ def renew(reference: str, token: int, lease: float | None, as_json: bool) -> Non
 
 @click.command()
 @job_argument
-@click.argument("outcome", type=click.Choice([each.value for each in ReportedOutcome]))
-@_token_option
+@click.argument("outcome", type=click.Choice(_OUTCOMES))
+@token_option
 @click.option("--reason", help="Reason of a failure, or of yielding the job.")
 @click.option("--result", metavar="JSON", help="Result of a success.")
 @click.option("--artifact", "artifacts", multiple=True, metavar="NAME=FILE", help="File to keep.")
@@ -184,7 +188,7 @@ def _report(
     if result is not None and outcome is not ReportedOutcome.SUCCEEDED:
         raise click.UsageError("--result is that of a success")
     if outcome is ReportedOutcome.SUCCEEDED:
-        return succeeded(None if result is None else _json(result), exit_code=exit_code)
+        return succeeded(None if result is None else parse_json(result, "--result"), exit_code=exit_code)
     if outcome is ReportedOutcome.YIELDED:
         return yielded(delay=delay) if reason is None else yielded(reason, delay)
     if reason is None:
@@ -192,11 +196,12 @@ def _report(
     return failed(reason, retry=may_retry, exit_code=exit_code)
 
 
-def _json(text: str) -> Any:
+def parse_json(text: str, option: str) -> Any:
+    """Return the JSON value of an option. Raises `BadParameter` if it is none."""
     try:
         return read_json(text)
     except BadValue as error:
-        raise click.BadParameter(f"must be JSON: {error}", param_hint="--result") from None
+        raise click.BadParameter(f"must be JSON: {error}", param_hint=option) from None
 
 
 def _named_file(text: str) -> tuple[str, Path]:

@@ -12,9 +12,11 @@ from vox_mesh.cli.support.options import acting_agent
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.nodes.agent_state import AgentState
+from vox_mesh.nodes.agent_keys import agent_key
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
-from vox_mesh.views.agents import AgentView, some_of
+from vox_mesh.views.agents import AgentKeyView, AgentView, some_of
 from vox_mesh.views.locks import HeartbeatView
 
 _ORDER: Final = [state.value for state in AgentState]
@@ -124,3 +126,37 @@ def heartbeat(agent: str | None, as_json: bool) -> None:
             {**each, "lock_keys": ", ".join(each["lock_keys"])} for each in document["locks"]
         ]
     show_one(document, as_json=as_json)
+
+
+@agents.command()
+@click.argument("agent")
+@json_option
+def init(agent: str, as_json: bool) -> None:
+    """Make the key of an agent, and show its public key.
+
+    The key is kept in the home, for this user only. A key that exists is not replaced.
+
+    \b
+    Example:
+      vox-mesh agents init coder
+    """
+    home = start_quickly("agents init").home_dir
+    key = agent_key(home, checked_agent(agent), create=True)
+    show_one(vars(AgentKeyView(agent, key.public)), as_json=as_json)
+
+
+@agents.command()
+@click.argument("agent")
+@click.option("--key", metavar="KEY", help="Public key of the agent.", show_default="none")
+@json_option
+def admit(agent: str, key: str | None, as_json: bool) -> None:
+    """Admit an agent, which then acts by its grants only.
+
+    Only the owner of the mesh may do this. With its key, the agent can delegate its grants.
+
+    \b
+    Example:
+      vox-mesh agents admit coder
+    """
+    run_command("agents admit", lambda mesh: mesh.grants.admit(agent, key))
+    show_one(vars(AgentKeyView(agent, key)), as_json=as_json)

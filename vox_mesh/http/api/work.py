@@ -14,16 +14,17 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
-from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, succeeded, yielded
+from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.jobs.bundle import base64_content
+from vox_mesh.model.jobs.question import MAX_CHOICES, MAX_TEXT, Question
 from vox_mesh.model.messages.records import inbox_names
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.acting import current_agent
 from vox_mesh.views.jobs import JobView
 from vox_mesh.views.messages import MessageView
-from vox_mesh.views.work import KeptView, LeaseView, TakenView
+from vox_mesh.views.work import AskedView, KeptView, LeaseView, TakenView
 
 WORK: Final = Operations("jobs")
 
@@ -175,10 +176,32 @@ async def keep_artifact(mesh: MeshServices, job: JobName, body: ArtifactRequest)
 # --- reporting -----------------------------------------------------------------------------------
 
 
-class ReportRequest(ClaimedRequest):
-    """How the attempt went. A failure needs a reason; `usage` is charged to the budgets of the job."""
+class QuestionFields(RequestModel):
+    """A question with choices, a JSON schema or neither, whom it is asked of, and until when."""
 
-    outcome: Literal["succeeded", "failed", "yielded"]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    choices: Annotated[list[Text], Field(max_length=MAX_CHOICES, default_factory=list)]
+    answer_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    to: Text | None = None
+    expires: Seconds | None = None
+    escalate_to: Text | None = None
+    escalate_after: Seconds | None = None
+
+    @property
+    def question(self) -> Question:
+        """The question."""
+        asked_of = (self.to, self.expires, self.escalate_to, self.escalate_after)
+        return Question(self.text, self.choices, self.answer_schema, *asked_of)
+
+
+class ReportRequest(ClaimedRequest):
+    """How the attempt went. A failure needs a reason; `usage` is charged to the budgets of the job.
+
+    With `needs_input` and a question, the job waits for its answer.
+    """
+
+    outcome: Literal["succeeded", "failed", "yielded", "needs_input"]
+    question: QuestionFields | None = None
     reason: Reason | None = None
     result: Any = None
     exit_code: Annotated[int, Field(gt=-(2**31), lt=2**31)] | None = None
@@ -190,6 +213,10 @@ class ReportRequest(ClaimedRequest):
     def report(self) -> Report:
         """The report. Raises `BadValue` if its fields do not fit together."""
         usage = None if self.usage is None else Resources.of(self.usage)
+        if (self.outcome == "needs_input") != (self.question is not None):
+            raise BadValue("a question must be given with needs_input, and only then")
+        if self.question is not None:
+            return needs_input(self.question.question)
         if self.outcome == "succeeded":
             return succeeded(self.result, exit_code=self.exit_code, usage=usage)
         if self.outcome == "failed":
@@ -202,6 +229,33 @@ class ReportRequest(ClaimedRequest):
 async def report_job(mesh: MeshServices, job: JobName, body: ReportRequest) -> JobView:
     """Report how an attempt went; a late report is refused, a repeated one is answered again."""
     return JobView.of(await mesh.work.report(job, body.claim_token, body.report))
+
+
+# --- questions -----------------------------------------------------------------------------------
+
+
+class QuestionsQuery(RequestModel):
+    """The agent that is asked; without one, all questions."""
+
+    to: Text | None = None
+
+
+@WORK.get("/v1/jobs/questions")
+async def list_questions(mesh: MeshServices, query: QuestionsQuery) -> list[AskedView]:
+    """List the questions of jobs that wait for an answer, the oldest first."""
+    return [AskedView.of(each) for each in await mesh.jobs.questions.open(query.to)]
+
+
+class JobAnswerRequest(RequestModel):
+    """The answer to the question of a job, a JSON value."""
+
+    answer: Any
+
+
+@WORK.post("/v1/jobs/{job}/answer")
+async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerRequest) -> AskedView:
+    """Answer the question of a job, which can be taken again with the answer."""
+    return AskedView.of(await mesh.jobs.questions.answer(await mesh.jobs.find(job), body.answer))
 
 
 # --- messages ------------------------------------------------------------------------------------

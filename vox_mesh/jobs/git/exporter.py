@@ -25,7 +25,7 @@ from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.proof.verify import MAX_BODIES
 from vox_mesh.model.documents.documents import has_keys
 from vox_mesh.model.jobs.git_refs import JobRef, RefKind
-from vox_mesh.model.jobs.proof import Proof, faults_of
+from vox_mesh.model.jobs.proof import Proof, faults_of, is_time_ms
 from vox_mesh.model.jobs.records import HELD, Job
 from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 
@@ -34,6 +34,7 @@ _MAX_JOBS: Final = 4_000
 _MAX_STREAM_BYTES: Final = 64 * 2**20
 _MAX_TRIES: Final = 10
 _RETRY_DELAY_S: Final = 0.02
+_TIMES: Final = ("created_ms", "started_ms", "ended_ms", "lease_ms")
 
 
 @dataclass
@@ -128,7 +129,8 @@ class JobExporter:
         return exported
 
     def _is_readable(self, job: Job) -> bool:
-        fault = job.fault or (None if has_own_manifest(job) else "its manifest is that of another job")
+        fault = job.fault or _time_fault(job)
+        fault = fault or (None if has_own_manifest(job) else "its manifest is that of another job")
         try:
             _ = job.core
         except BadValue as error:
@@ -259,6 +261,15 @@ class JobExporter:
             if not is_current and ref.worker_id in await self._keys.of_mesh():
                 over.append(RefUpdate(ref.name, old=object_id))
         return over
+
+
+def _time_fault(job: Job) -> str | None:
+    """Return which column of a planted row holds no time that a commit can bear, or `None`."""
+    for name in _TIMES:
+        value = getattr(job, name)
+        if value is not None and not is_time_ms(value):
+            return f"{name} must be a time in milliseconds, got {str(value)[:32]}"
+    return None
 
 
 def _embedded(proof: Proof | None) -> list[str]:

@@ -61,7 +61,8 @@ class ResultWriter:
         scripts: list[Script] = []
         if isinstance(job, Manifest):
             item = self._jobs.item(job)
-            scripts.append(self._jobs.transitions.schedule([item]))
+            permit = await self._jobs.permitted.permit([item])
+            scripts.append(self._jobs.transitions.schedule([item], permit=permit))
             self._jobs.authorship.remember([item], scripts[0].key)
         last_token = 0 if isinstance(job, Manifest) else job.claim_token
         scripts += await self._scripts(result, last_token, routing)
@@ -83,7 +84,7 @@ class ResultWriter:
             transitions.complete(
                 [_item(result, held)],
                 *await self._keep(result),
-                proofs=[result.proof._asdict()],
+                logged=[{"proof": result.proof._asdict()}],
                 can_spool=False,
             ),
         )

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.model.oplog.verification import READ_ERRORS, is_whole
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 
@@ -32,7 +32,7 @@ class DefinitionOps(ABC, Generic[Definition]):
         self._trusted_keys = trusted_keys
         self._sql = sql
         self._removal = removal
-        self._verified = Recent[str, bool](_MAX_VERIFIED)
+        self._verified = Recent[tuple[str, str | None], bool](_MAX_VERIFIED)
         self._mark: str | None = None
         self._is_settled = True
         self.definitions: dict[str, Definition] = {}
@@ -100,9 +100,16 @@ class DefinitionOps(ABC, Generic[Definition]):
         return True
 
     async def _is_verified(self, entry: LogEntry) -> bool:
-        known = self._verified.get(entry.hash)
+        """Return whether the author signed an op; a row may bear the hash of another one."""
+        try:
+            if not is_whole(entry):
+                return False
+        except READ_ERRORS:
+            return False
+        signed = (entry.hash, entry.signature)
+        known = self._verified.get(signed)
         if known is None:
-            known = self._verified[entry.hash] = await self._is_authentic(entry)
+            known = self._verified[signed] = await self._is_authentic(entry)
         return known
 
     async def _is_authentic(self, entry: LogEntry) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.durations import Duration, checked_seconds
+from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.rhythm.costs import Resources
 
 MAX_DELAY_S: Final = 365 * 86_400
@@ -18,6 +19,7 @@ class ReportedOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     YIELDED = "yielded"
+    NEEDS_INPUT = "needs_input"
 
 
 class Report(NamedTuple):
@@ -35,6 +37,8 @@ class Report(NamedTuple):
     """When a yielded job may be taken again, by default after its backoff."""
     usage: Resources = Resources()
     """What the attempt has used, as far as the agent knows."""
+    question: Question | None = None
+    """What must be answered before the job can go on."""
 
 
 def succeeded(result: Any = None, *, exit_code: int | None = None, usage: Resources | None = None) -> Report:
@@ -59,3 +63,9 @@ def yielded(reason: str = "yielded by its agent", delay: Duration | None = None)
         seconds = checked_seconds("delay", delay, 0, MAX_DELAY_S, hint="the longest delay is 365d")
         delay_ms = round(seconds * 1_000)
     return Report(ReportedOutcome.YIELDED, reason, delay_ms=delay_ms)
+
+
+def needs_input(question: Question | str) -> Report:
+    """Return the report of an attempt that asks a question; the job is taken again with the answer."""
+    asked = (Question(question) if isinstance(question, str) else question).checked()
+    return Report(ReportedOutcome.NEEDS_INPUT, NEEDS_INPUT, delay_ms=0, question=asked)

@@ -26,6 +26,7 @@ class HeldTake(NamedTuple):
     """A job, and on behalf of which agent its node holds it or did last."""
 
     job: Job
+    """With the op that started the attempt as its last one, as a worker knows it."""
     attested: AgentAttestation
     lease_ms: int
     artifacts: Sequence[Artifact] = ()
@@ -46,9 +47,10 @@ class JobTakes:
         job = Job.of_row(row)
         if text is None:
             return job, None
-        agent, grant, lease_ms, artifacts = orjson.loads(text)
+        agent, grant, lease_ms, artifacts, start_op = orjson.loads(text)
         kept = [Artifact(**each) for each in read_stored(artifacts)]
-        return job, HeldTake(job, AgentAttestation(agent, grant), lease_ms, kept)
+        held = job if start_op is None else job._replace(last_op=start_op)
+        return job, HeldTake(held, AgentAttestation(agent, grant), lease_ms, kept)
 
     async def keep(self, take: HeldTake, artifact: Artifact, record: Statement) -> None:
         """Add an artifact to what the agent has kept. Raises `StaleClaim` if the claim is over."""

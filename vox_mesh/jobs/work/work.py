@@ -28,12 +28,15 @@ from vox_mesh.jobs.results import RESULT
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.jobs.worker.executor import result_of_failed_start
-from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import AttemptLimits, WorkerLimits
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
@@ -68,6 +71,8 @@ class TakenJob(NamedTuple):
     """The core of the manifest, with the outputs of predecessors where its bindings say."""
     checkpoint: Any = None
     """The last checkpoint of an earlier attempt."""
+    answer: Any = None
+    """The answer to the last question of an earlier attempt."""
 
     @property
     def claim_token(self) -> int:
@@ -112,6 +117,7 @@ class AgentWork:
             writer,
             jobs.clock,
             chance,
+            EndRecorder(rhythm.budgets, rhythm.tallies),
             lambda at_ms: rhythm.context.plan.announced_stamp_at(at_ms),
         )
         self._leases = Leases(
@@ -187,7 +193,9 @@ class AgentWork:
         job = claimed.job
         try:
             core = await self._jobs.predecessor_results.bind(job)
-            checkpoint = await self._jobs.checkpoints.resumed(job) if job.attempts > 1 else None
+            is_repeated = job.attempts > 1
+            checkpoint = await self._jobs.checkpoints.resumed(job) if is_repeated else None
+            answer = await self._jobs.questions.answer_to(job) if is_repeated else None
             limits = await self._limits_of(attested).of(job, core, self._notebook(job))
             why = None if limits is None else await limits.begin()
         except Exception as error:
@@ -199,7 +207,7 @@ class AgentWork:
             await self._finisher.finish(result._replace(agent=attested))
             return None
         until_ms = (job.started_ms or 0) + claimed.lease_ms
-        return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint)
+        return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint, answer)
 
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
@@ -225,7 +233,8 @@ class AgentWork:
         sent_ms = self._clock.now_ms
         try:
             with acting_as(take.attested.agent):
-                script = self._jobs.transitions.renew([item], lease_ms)
+                keep_start = self._jobs.transitions.keep_start(take.job)
+                script = self._jobs.transitions.renew([item], lease_ms, keep_start)
             await self._store.write(script)
         except Refused:
             raise _stale(take.job, claim_token) from None
@@ -302,19 +311,22 @@ class AgentWork:
             raise
         result = AttemptResult(
             take.job,
-            JobState.PENDING if report.outcome is ReportedOutcome.YIELDED else JobState(report.outcome.value),
+            _ENDS.get(report.outcome, JobState.PENDING),
             report.reason,
             exit_code=report.exit_code,
             artifacts=[*take.artifacts, *await self._result_of(take, report)],
             finished_ms=self._clock.now_ms,
             may_retry=report.may_retry,
             delay_ms=_delay_of(take.job, report),
+            question=report.question,
         )
         limits = await self._resumed_limits(take)
         exceeded = await self._exceeded(take, limits, report.usage)
-        if exceeded is not None and report.outcome is not ReportedOutcome.YIELDED:
+        if exceeded is not None and report.outcome in _ENDS:
             result = result._replace(state=JobState.FAILED, reason=exceeded.line)
         await self._write(take, result, limits)
+        if report.question is not None:
+            await self._jobs.questions.announce(take.job.job_id)
         return await self._jobs.find(take.job.job_id)
 
     async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
@@ -330,6 +342,8 @@ class AgentWork:
             result = await limits.end(result)
         written = await self._finisher.finish(result._replace(agent=take.attested))
         if written is None:
+            if limits is not None and result.end is not None:
+                await limits.record_refused(result.end)
             await self._held(take.job, take.job.claim_token)  # says why
             raise _stale(take.job, take.job.claim_token)
 
@@ -366,7 +380,7 @@ class AgentWork:
         begun = await worker_limits.begun(take.job)
         if begun is None:
             return None
-        return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun)
+        return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun=begun)
 
     async def _exceeded(
         self, take: HeldTake, limits: AttemptLimits | None, used: Resources
@@ -379,6 +393,10 @@ class AgentWork:
 
 
 _ID_LENGTH: Final = 64
+_ENDS: Final = {
+    ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
+    ReportedOutcome.FAILED: JobState.FAILED,
+}
 
 
 def _lease_ms(lease: Duration) -> int:
@@ -402,7 +420,7 @@ def _stale(job: Job, claim_token: int) -> StaleClaim:
 
 
 def _delay_of(job: Job, report: Report) -> int | None:
-    if report.outcome is not ReportedOutcome.YIELDED:
+    if report.outcome in _ENDS:
         return None
     return job.backoff_ms if report.delay_ms is None else report.delay_ms
 

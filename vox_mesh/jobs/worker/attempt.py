@@ -15,13 +15,14 @@ from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.results import RESULT, STDOUT
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult
 from vox_mesh.jobs.worker.handlers import Function, Handler
-from vox_mesh.jobs.worker.limits import Work
+from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
+from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -39,6 +40,14 @@ class Yield(Exception):
     def __init__(self, reason: str = "yielded by its handler", delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.delay_ms = None if delay is None else round(seconds_of("delay", delay) * 1_000)
+
+
+class NeedsInput(Exception):
+    """Raised by a handler to ask a question: its job is retried with the answer in `context.answer`."""
+
+    def __init__(self, question: Question | str) -> None:
+        self.question = (Question(question) if isinstance(question, str) else question).checked()
+        super().__init__(self.question.text)
 
 
 class GiveUp(Exception):
@@ -63,6 +72,7 @@ async def run_attempt(
             artifacts=context.kept,
             attested=context.attested,
             inferences=context.inferences,
+            usage=context.meter.used,
         )
         tracing.record_outcome(run, result.state, result.reason)
     return result
@@ -88,6 +98,8 @@ async def _run(
     except Yield as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
         return AttemptResult(job, JobState.PENDING, str(error), delay_ms=delay_ms)
+    except NeedsInput as error:
+        return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
         return failed(_describe(error), may_retry=False)
     except MeshError as error:
@@ -126,12 +138,12 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
-    if (phrase := context.phrase) is None:
+    try:
         result = await _call_handler(context, handler)
-    else:
-        async with phrase:  # a fallback sets the result in place of the handler
-            phrase.result = await _call_handler(context, handler)
-        result = phrase.result
+    except Exception as error:
+        if context.limits is None or not context.limits.covers(error):
+            raise
+        result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
     return AttemptResult(context.job, JobState.SUCCEEDED)
@@ -139,14 +151,14 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
 
 async def _call_handler(context: JobContext, handler: Handler) -> Any:
     if handler.is_async:
-        return await handler.function(context)
+        return await context.meter.steps(handler.function(context))
     thread = SerialThread("vox-mesh-handler")  # must not keep the process from exiting
     call = partial(copy_context().run, _call_in_thread, handler.function, context)
     if context.limits is not None:
-        call = partial(context.limits.meter.timed, call)
-    context.thread = thread.do(call)
+        context.limits.begin_phrase()  # not in the thread
+    context.thread = thread.do(partial(context.meter.timed, call))
     thread.finish()
-    return await asyncio.shield(context.thread)
+    return await context.meter.in_thread(asyncio.shield(context.thread))
 
 
 def _call_in_thread(function: Function, context: JobContext) -> Any:

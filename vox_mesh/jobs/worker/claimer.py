@@ -11,8 +11,9 @@ import orjson
 from vox_mesh.errors import MeshError, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
 from vox_mesh.jobs.transitions import OUTSIDE, ROUTES_CHANGED, JobTransitions
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
-from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job, JobState

@@ -12,7 +12,8 @@ from vox_mesh.errors import BadValue
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.transitions import SQL
-from vox_mesh.jobs.worker.limits import AttemptLimits
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
+from vox_mesh.jobs.worker.metering import Meter
 from vox_mesh.jobs.worker.phrase import JobPhrase
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
@@ -45,9 +46,11 @@ class JobContext:
         clock: MeshClock,
         artifacts: Artifacts,
         notebook: Notebook,
+        meter: Meter,
         limits: AttemptLimits | None,
         resumed: Any,
         read_results: Callable[[], Awaitable[dict[str, Any]]],
+        answer: Any = None,
     ) -> None:
         self.job: Final = job
         self.core: Final = core
@@ -55,6 +58,8 @@ class JobContext:
         self.payload: Final[Any] = self.core.get("payload")
         self.resumed: Final = resumed
         """The last checkpoint of an earlier attempt, or `None`."""
+        self.answer: Final = answer
+        """The answer to the last question of an earlier attempt, or `None`."""
         self.kept: list[Artifact] = []
         self.attested: CommandAttestation | None = None
         """What the proof says about a command that ran."""
@@ -66,6 +71,8 @@ class JobContext:
         self._artifacts = artifacts
         self._notebook = notebook
         self._loop = asyncio.get_running_loop()
+        self.meter: Final = meter
+        """Measures what the attempt uses."""
         self.limits: Final = limits
         """The score and budgets that limit the attempt."""
         self._is_cancelled = False
@@ -124,9 +131,7 @@ class JobContext:
 
     def charge(self, **amounts: float | Mapping[str, float]) -> None:
         """Report usage that the worker does not measure, such as `gpu_sec={"A100": 3.2}`."""
-        usage = Resources.of(amounts)
-        if self.limits is not None:
-            self._call_in_loop(self.limits.meter.report, usage)
+        self._call_in_loop(self.meter.report, Resources.of(amounts))
 
     # --- artifacts -------------------------------------------------------------------------------
 

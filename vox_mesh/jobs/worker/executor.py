@@ -16,14 +16,16 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
+from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.finisher import AttemptResult, Finisher
+from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
-from vox_mesh.jobs.worker.limits import Work, WorkerLimits
-from vox_mesh.jobs.worker.phrase import JobPhrase
+from vox_mesh.jobs.worker.limit_services import Work
+from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.observability.log_context import job_context, job_scope
@@ -65,9 +67,9 @@ class Attempt:
         return None if self.context is None else self.context.thread
 
     @property
-    def phrase(self) -> JobPhrase | None:
-        """Return the phrase of the attempt, or `None` if its job has no score."""
-        return None if self.context is None else self.context.phrase
+    def limits(self) -> AttemptLimits | None:
+        """Return the limits of the attempt, or `None` if it has none."""
+        return None if self.context is None else self.context.limits
 
     def cancel(self) -> None:
         """Stop the attempt; its handler sees `context.is_cancelled` from now on."""
@@ -136,8 +138,13 @@ class Executor:
         """Run an attempt and complete its job with the result."""
         result = await self._run(attempt)
         written = await self._complete(result)
-        if written is None and attempt.phrase is not None:
-            attempt.phrase.withdraw("its claim was lost")
+        if result.end is not None and attempt.limits is not None:
+            if written is None:
+                await attempt.limits.record_refused(result.end)
+            elif written.state is not result.state:
+                attempt.limits.claim_failure(written.reason or "")
+        if written is not None and written.question is not None:
+            await self._jobs.questions.announce(written.job.job_id)
         self._count(written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:
@@ -176,10 +183,14 @@ class Executor:
         checkpoints = self._jobs.checkpoints
         notebook = Notebook(self._store, job, checkpoints)
         resumed = await checkpoints.resumed(job) if job.attempts > 1 else None
-        limits = await self._limits.of(job, core, notebook)
+        meter = self._limits.new_meter()
+        limits = await self._limits.of(job, core, notebook, meter)
         store, clock = self._store, self._jobs.clock
-        read_results = partial(self._jobs.predecessor_results.read, job)
-        return JobContext(job, core, store, clock, self._artifacts, notebook, limits, resumed, read_results)
+        answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
+        results = partial(self._jobs.predecessor_results.read, job)
+        return JobContext(
+            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, answer
+        )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
         policy, handler, limits = self._capacity.policy, attempt.handler, context.limits
@@ -246,11 +257,9 @@ class Executor:
         if tasks := self.tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    def advance_phrases(self) -> None:
-        """Enter the phases that have begun, of the attempts that have a score."""
-        for attempt in self._running.values():
-            if (phrase := attempt.phrase) is not None:
-                phrase.advance(self._jobs.clock.now_ms)
+    async def check_limits(self) -> None:
+        """Enter the phases that have begun, and stop the attempts that have exceeded a limit."""
+        await self._limits.watch.check_all()
 
     def release_all(self) -> None:
         """Stop all attempts and return their jobs to the queue."""

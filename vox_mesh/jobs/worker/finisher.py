@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from blake3 import blake3
 
@@ -23,19 +23,20 @@ from vox_mesh.errors import (
     ScriptFailed,
     StaleClaim,
 )
-from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
+from vox_mesh.jobs.worker.attempt_result import AttemptResult
+from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import (
     BLAKE3,
     AgentAttestation,
-    CommandAttestation,
     Envelope,
     Runner,
     prove_with_text,
     sanitize_error,
 )
-from vox_mesh.model.jobs.records import Job, JobState, backoff_ms
+from vox_mesh.model.jobs.records import JobState, backoff_ms
 from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -43,7 +44,7 @@ from vox_mesh.observability.log_context import detached_context, job_scope
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import acting_as
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, new_key
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -56,43 +57,6 @@ _RETRY_DELAY_S: Final = 0.5
 _MAX_TRIES: Final = 20
 _NOT_RECORDED: Final = "inference_not_recorded"
 _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
-
-
-class AttemptResult(NamedTuple):
-    """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed.
-
-    With `is_interrupted`, the attempt ended with its worker, and has no result.
-    """
-
-    job: Job
-    state: JobState
-    reason: str | None = None
-    exit_code: int | None = None
-    artifacts: Sequence[Artifact] = ()
-    finished_ms: int = 0
-    may_retry: bool = True
-    delay_ms: int | None = None
-    is_interrupted: bool = False
-    attested: CommandAttestation | None = None
-    inferences: Sequence[str] = ()
-    """The ops that recorded its model calls."""
-    agent: AgentAttestation | None = None
-    """The agent that did the work, if its node reports it on an agent's behalf."""
-
-    @property
-    def causes(self) -> Sequence[str]:
-        """Return the ops that led to this result."""
-        return (self.job.last_op, *self.inferences)
-
-    @property
-    def is_requeued(self) -> bool:
-        """Return whether the job returns to the queue."""
-        if self.delay_ms is not None:
-            return True
-        if self.is_interrupted:
-            return self.job.may_be_interrupted
-        has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
-        return self.state is JobState.FAILED and has_another
 
 
 _Entry = tuple[AttemptResult, "asyncio.Future[AttemptResult | None]"]
@@ -109,11 +73,13 @@ class Finisher:
         writer: OpLogWriter,
         clock: MeshClock,
         chance: Callable[[], float],
+        recorder: EndRecorder,
         stamp_at: Callable[[int], BeatStamp | None],
     ) -> None:
         """`stamp_at`: the bar and beat of a time, if the mesh has a tempo."""
         self._store = store
         self._transitions = transitions
+        self._recorder = recorder
         self._artifacts = artifacts
         self._writer = writer
         self._clock = clock
@@ -238,24 +204,28 @@ class Finisher:
 
     def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
-        taken = [] if group[0].agent is None else [self._transitions.end_takes(each.job for each in group)]
+        effects = self._recorder.statements(group)
+        if group[0].agent is not None:
+            effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
-            items = [self._yield_item(each) for each in group]
+            yielded = [{**self._yield_item(each), **_logged_end(each)} for each in group]
             node_id = self._writer.identity.node_id
             return self._transitions.yield_jobs(
-                items, *taken, claimer=node_id, can_spool=can_spool, causes=causes
+                yielded, *effects, claimer=node_id, can_spool=can_spool, causes=causes
             )
-        artifacts = self._artifacts.rows(artifact for each in group for artifact in each.artifacts)
+        if artifacts := self._artifacts.rows(artifact for each in group for artifact in each.artifacts):
+            effects.append(artifacts)
         pairs = [self._complete_item(each) for each in group]
-        items, proofs = [item for item, _ in pairs], [proof for _, proof in pairs]
-        effects = [*taken, artifacts] if artifacts else taken
-        return self._transitions.complete(items, *effects, proofs=proofs, can_spool=can_spool, causes=causes)
+        items, logged = [item for item, _ in pairs], [more for _, more in pairs]
+        return self._transitions.complete(items, *effects, logged=logged, can_spool=can_spool, causes=causes)
 
     def _yield_item(self, result: AttemptResult) -> Item:
         job, now_ms = result.job, self._clock.now_ms
         item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
         if result.reason is not None:
             item["reason"] = sanitize_error(result.reason)
+        if result.question is not None:
+            item["question"] = result.question.document(new_key(), now_ms)
         if result.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + result.delay_ms}
         count, name = (
@@ -265,7 +235,7 @@ class Finisher:
         return {**item, "not_before_ms": now_ms + wait_ms, name: 1}
 
     def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
-        """Return the entry of a completion in its op, and its proof."""
+        """Return the entry of a completion in its op, and what only the log has: its proof and phrase."""
         job, key = result.job, self._writer.identity.key
         started_ms = job.started_ms or result.finished_ms
         envelope = Envelope(
@@ -296,7 +266,8 @@ class Finisher:
             item["exit_code"] = result.exit_code
         if result.reason is not None:
             item["reason"] = proof.envelope["error"]
-        return item, {"envelope": embedded(text), "signature": proof.signature}
+        signed = {"envelope": embedded(text), "signature": proof.signature}
+        return item, {"proof": signed, **_logged_end(result)}
 
     async def close(self) -> None:
         """Wait until all results are written."""
@@ -309,12 +280,19 @@ def _fallback(result: AttemptResult, failure: MeshError) -> AttemptResult | None
     if isinstance(failure, Refused):
         if failure.reason != _NOT_RECORDED:
             return None
-        return result._replace(
-            state=JobState.FAILED, reason="its kind is audited, and it recorded no inference"
-        )
+        return _failed(result, "its kind is audited, and it recorded no inference")
     if not result.artifacts:
         return None
-    return result._replace(state=JobState.FAILED, reason=failure.line, artifacts=())
+    return _failed(result, failure.line)._replace(artifacts=())
+
+
+def _failed(result: AttemptResult, reason: str) -> AttemptResult:
+    end = None if result.end is None else result.end.failed(reason)
+    return result._replace(state=JobState.FAILED, reason=reason, end=end)
+
+
+def _logged_end(result: AttemptResult) -> Item:
+    return {} if result.end is None or result.end.logged is None else {"phrase": result.end.logged}
 
 
 def _settle(entry: _Entry, failure: MeshError | None) -> None:

@@ -2,31 +2,105 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from vox_mesh.errors import OverBudget
 from vox_mesh.jobs.exec.process_group import ProcessGroup, group_of
 from vox_mesh.model.rhythm.budgets import Budget, Excess
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.costs import NOTHING, Resources
 
 _GB: Final = 1e9
 _MB: Final = 1e6
+_READ_INTERVAL_S: Final = 0.5
+_STATM: Final = Path("/proc/self/statm")
+_IO: Final = Path("/proc/self/io")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _BLOCK: Final = 512  # bytes per block in the rusage of an ended process on Linux
 
 T = TypeVar("T")
 
 
-class Meter:
-    """Measures one attempt: a command's processes or a handler's thread, plus reported usage."""
+class ProcessUsage(NamedTuple):
+    """The memory of a process in bytes, and the megabytes it has transferred to and from disks."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    rss: int | None
+    io_mb: float | None
+
+
+class ShareMark(NamedTuple):
+    """The sums of all shares when a handler began."""
+
+    reads: int
+    gb_s: float
+    io_mb: float
+
+
+class ProcessShares:
+    """What running handlers use of this process: nothing tells them apart, so each is charged an equal share.
+
+    The process is read every half second at most, and only when a handler begins or ends.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float], read: Callable[[], ProcessUsage] | None = None
+    ) -> None:
         self._monotonic = monotonic
-        self._reported = Resources()
+        self._read = read or read_process
+        self._last = ProcessUsage(None, None)
+        self._read_at = -math.inf
+        self._changed_at = 0.0
+        self._running = 0
+        self._reads = 0
+        self._gb_s = 0.0
+        self._io_mb = 0.0
+
+    def begin(self) -> ShareMark:
+        """Return the mark of a handler that begins."""
+        self._advance()
+        self._running += 1
+        return ShareMark(self._reads, self._gb_s, self._io_mb)
+
+    def end(self, mark: ShareMark) -> tuple[float | None, float | None]:
+        """Return the share of a handler that ends, in gigabyte seconds and megabytes; `None`: not known.
+
+        Transfers are known only if the process was read meanwhile.
+        """
+        self._advance()
+        self._running -= 1
+        gb_s = None if self._last.rss is None else self._gb_s - mark.gb_s
+        is_read = self._reads > mark.reads and self._last.io_mb is not None
+        return gb_s, self._io_mb - mark.io_mb if is_read else None
+
+    def _advance(self) -> None:
+        now, last = self._monotonic(), self._last
+        if self._running and last.rss is not None:
+            self._gb_s += last.rss / _GB * (now - self._changed_at) / self._running
+        self._changed_at = now
+        if now - self._read_at < _READ_INTERVAL_S:
+            return
+        self._read_at, self._last = now, self._read()
+        self._reads += 1
+        if self._running and last.io_mb is not None and self._last.io_mb is not None:
+            self._io_mb += max(0.0, self._last.io_mb - last.io_mb) / self._running
+
+
+class Meter:
+    """Measures one attempt: a command's processes or a handler, plus reported usage."""
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, process: ProcessShares | None = None
+    ) -> None:
+        self._monotonic = monotonic
+        self._process = process
+        self._reported = NOTHING
         self._group: ProcessGroup | None = None
         self._thread_clock: int | None = None
         self._cpu_s: float | None = None
@@ -42,8 +116,15 @@ class Meter:
         return self._group is not None or self._thread_clock is not None
 
     @property
+    def has_reports(self) -> bool:
+        """Return whether usage was reported that is not measured here."""
+        return self._reported is not NOTHING
+
+    @property
     def used(self) -> Resources:
         """Return the resources used so far."""
+        if self._cpu_s is None and self._gb_s is None and self._io_mb is None:
+            return self._reported
         measured = Resources(cpu_sec=self._cpu_s, mem_gbs=self._gb_s, disk_io_mb=self._io_mb)
         return measured + self._reported
 
@@ -91,7 +172,34 @@ class Meter:
         self._rss = rss if rss is not None else self._rss
         self._sampled_at = now
 
-    # --- threads ---------------------------------------------------------------------------------
+    # --- handlers --------------------------------------------------------------------------------
+
+    async def steps(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a handler's coroutine and measure each of its steps, without the time in which it waits.
+
+        Tasks that it starts are not measured.
+        """
+        mark = None if self._process is None else self._process.begin()
+        try:
+            return await _Steps(work, self)
+        finally:
+            self._end_share(mark)
+
+    def add_cpu(self, seconds: float) -> None:
+        """Add processor time."""
+        self._cpu_s = seconds if self._cpu_s is None else self._cpu_s + seconds
+
+    def _end_share(self, mark: ShareMark | None) -> None:
+        if mark is not None and self._process is not None:
+            self._gb_s, self._io_mb = self._process.end(mark)
+
+    async def in_thread(self, call: Awaitable[T]) -> T:
+        """Wait for a handler's thread, and charge it the share of its memory and disk transfers."""
+        mark = None if self._process is None else self._process.begin()
+        try:
+            return await call
+        finally:
+            self._end_share(mark)
 
     def timed(self, call: Callable[[], T]) -> T:
         """Call a function in the current thread and measure its processor time."""
@@ -103,6 +211,31 @@ class Meter:
         finally:
             self._thread_clock = None
             self._cpu_s = time.thread_time() - began_s
+
+
+class _Steps(Generic[T]):
+    """Drives a coroutine step by step and measures the processor time of each."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], meter: Meter) -> None:
+        self._work = work
+        self._meter = meter
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        resume: Callable[[Any], Any] = self._work.send
+        value: Any = None
+        while True:
+            began_s = time.thread_time()
+            try:
+                step = resume(value)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._meter.add_cpu(time.thread_time() - began_s)
+            try:
+                resume, value = self._work.send, (yield step)
+            except BaseException as error:  # also a cancellation: the handler decides
+                resume, value = self._work.throw, error
 
 
 # --- shares of a beat ----------------------------------------------------------------------------
@@ -173,6 +306,21 @@ class Shares:
             return None
         self._reported[subject] = epoch_ms
         return BeatExcess(excess, max(sharing, key=lambda each: excess.amount_in(each.used)))
+
+
+def read_process() -> ProcessUsage:
+    """Return the usage of this process, as far as the operating system reports it."""
+    try:
+        rss = int(_STATM.read_text().split()[1]) * _PAGE
+    except OSError:  # not Linux
+        import psutil  # slow to import
+
+        return ProcessUsage(psutil.Process().memory_info().rss, None)
+    try:
+        counts = dict(line.split(": ") for line in _IO.read_text().splitlines())
+    except OSError:  # a container may forbid it
+        return ProcessUsage(rss, None)
+    return ProcessUsage(rss, (int(counts["read_bytes"]) + int(counts["write_bytes"])) / _MB)
 
 
 def _highest(one: float | None, other: float | None) -> float | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from vox_mesh.errors import MeshError, PhaseOverrun
 from vox_mesh.jobs.progress import Notebook
@@ -15,6 +14,18 @@ from vox_mesh.rhythm.phrases.cutoff import Cutoff
 from vox_mesh.rhythm.phrases.phrase import Phase, Phrase
 from vox_mesh.rhythm.phrases.reporting import join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseParts, PhraseSpec, RetryPosition
+
+
+class AttemptDeadline(Cutoff):
+    """The end of an attempt's phrase. Its worker enforces it, unless a phase or wait has its own deadline."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the attempt is to be stopped."""
+        return not self._holds and self.at_ms <= self._times.now_ms
+
+    def _arm(self) -> None:
+        """Leave it to the worker."""
 
 
 class JobPhrase(Phrase):
@@ -36,7 +47,7 @@ class JobPhrase(Phrase):
         self.fallbacks: Final = dict(spec.fallbacks)
         """Functions that replace an exhausted wait, by their names in the score; the handler adds them."""
         self._waits.fallbacks = self.fallbacks
-        self.cutoff = self._cutoff = self._timer.begin(began_ms)
+        self.cutoff = self._deadline = AttemptDeadline(parts.context.times, self._timer.begin(began_ms).at_ms)
 
     # --- phases ----------------------------------------------------------------------------------
 
@@ -55,8 +66,9 @@ class JobPhrase(Phrase):
                 return begins_ms
             if self._automatic is None or self._order(phase) > self._order(self._automatic):
                 self._automatic = phase
-                self._timer.count_as(phase, max(begins_ms, self.began_ms))
-                self._reporter.begin_phase(phase, self.beats_until(ends_ms))
+                at_ms = max(begins_ms, self.began_ms)
+                self._timer.count_as(phase, at_ms)
+                self._reporter.begin_phase(phase, self.beats_until(ends_ms), at_ms)
         return None
 
     def _order(self, phase: str) -> int:
@@ -64,23 +76,19 @@ class JobPhrase(Phrase):
 
     # --- the work --------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        """Begin the work of a handler, which is cut off at the end of the phrase."""
-        await self._cutoff.begin()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        """End the work. An exhausted wait that a fallback has covered is not raised."""
-        if await self._cutoff.end(kind, error, traceback):
-            raise self.overrun_error()
-        return error is not None and self._waits.has_covered(error)
+    def covers(self, error: BaseException) -> bool:
+        """Return whether a fallback has covered an error: its result is the job's."""
+        return self._waits.has_covered(error)
 
     @property
     def is_due(self) -> bool:
-        """Whether the phrase of a command is over; that of a handler is cut off by itself."""
-        return self._is_command and self.times.now_ms >= self.ends_ms
+        """Whether the phrase is over, and the attempt is to be stopped."""
+        return self._deadline.is_due
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the attempt runs a command."""
+        return self._is_command
 
     def overrun_error(self) -> MeshError:
         """Report that the phrase is over, and return the error of its attempt."""
@@ -102,25 +110,25 @@ class JobPhrase(Phrase):
 
     # --- the end ---------------------------------------------------------------------------------
 
-    async def finish(self, outcome: PhraseOutcome, reason: str | None, ended_ms: int) -> PhraseOutcome:
-        """End the phrase, claim its end, and return its outcome."""
+    async def settle(self) -> None:
+        """Wait for the messages of exhausted waits: what became of them is part of the end."""
         await self._waits.wait_until_emitted()
+
+    def finish(self, outcome: PhraseOutcome, reason: str | None, ended_ms: int) -> PhraseOutcome:
+        """End the phrase, claim its end, and return its outcome."""
         self.advance(ended_ms)
         self._timer.stop(ended_ms)
         if outcome is PhraseOutcome.DONE:
-            self.useful()
+            if self._first_useful_ms is None:
+                self._first_useful_ms = ended_ms
             outcome = self._outcome_of(None)
         self.outcome = outcome
         if reason:
             self._reporter.add_remark(reason)
         is_done = outcome in (PhraseOutcome.DONE, PhraseOutcome.DEGRADED)
         note = join_remarks(self._reporter.remarks)
-        self._reporter.finish(ClaimState.DONE if is_done else ClaimState.FAILED, note)
+        self._reporter.finish(ClaimState.DONE if is_done else ClaimState.FAILED, note, ended_ms)
         return outcome
-
-    def withdraw(self, why: str) -> None:
-        """Claim that the job is not this agent's any more, although the attempt ended or was stopped."""
-        self._parts.status.claim(self.agent, self.task, ClaimState.FAILED, notes=why)
 
     @property
     def used(self) -> dict[str, float]:

@@ -192,7 +192,7 @@ class Worker(RenamedAttributes):
 
     async def start(self, *, concurrency: int = DEFAULT_CONCURRENCY, kinds: Iterable[str] = ()) -> None:
         """Start claiming jobs of `kinds`, or of every kind that has a handler."""
-        if self.is_running:
+        if self.is_running or self._capacity.total:  # another call may be starting it
             raise BadValue("the worker is running already", hint="stop it first")
         self._capacity.open(concurrency, kinds)
         self._finisher.timeout_s = None
@@ -257,7 +257,7 @@ class Worker(RenamedAttributes):
 
     async def catch_up(self) -> None:
         """Renew due leases, stop expired jobs, enter the phases that have begun, and look for jobs."""
-        self._executor.advance_phrases()
+        await self._executor.check_limits()
         self._wake.set()
         await self._leases.renew_due()
 

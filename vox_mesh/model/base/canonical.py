@@ -19,6 +19,8 @@ JsonObject = Mapping[str, Any]
 
 _EXACT_LIMIT: Final = 2**53
 _PLAIN_TYPES: Final = frozenset({str, int, bool, type(None), orjson.Fragment})
+_LEAST_PLAIN: Final = 1e-4
+_MOST_PLAIN: Final = 1e15
 _SORTED: Final = orjson.OPT_SORT_KEYS
 _EXACT: Final = _SORTED | orjson.OPT_STRICT_INTEGER
 
@@ -79,7 +81,7 @@ def is_canonical(text: str) -> bool:
 def _fast(value: Any) -> str | None:
     """Return the fast encoder's text if it is canonical, or `None` if the slow encoder must decide.
 
-    It is not canonical for floats and large integers, and it sorts keys by code point where the standard
+    It is not canonical for most floats and large integers, and it sorts keys by code point where the standard
     sorts them by UTF-16 unit, which is the same for ASCII.
     """
     try:
@@ -99,6 +101,8 @@ def _is_plain(value: Any) -> bool:
         return True
     if kind is dict:
         value = value.values()
+    elif kind is float:  # both write the shortest digits, and no exponent within these bounds
+        return _LEAST_PLAIN <= abs(value) < _MOST_PLAIN and not value.is_integer()
     elif kind is not list:
         return False
     # A plain loop without needless calls: this is part of every hash.

@@ -14,6 +14,7 @@ _COUNT_BITS: Final = 40
 _COUNT_LIMIT: Final = 1 << _COUNT_BITS
 _TIME_LIMIT: Final = 1 << 48
 _TIME_SHIFTS: Final = (40, 30, 20, 10, 0)
+_TOKEN_SHIFTS: Final = (50, *_TIME_SHIFTS)
 _TAIL_SHIFTS: Final = (70, 60, 50, 40, 30, 20, 10, 0)
 _LETTERS: Final = frozenset(_ALPHABET)
 
@@ -38,6 +39,14 @@ def derive_ulid(ulid: str, purpose: str) -> str:
     """Return the ULID that every process derives from another one for a purpose; it has the same time."""
     digest = hashlib.sha3_256(f"{ulid} {purpose}".encode()).digest()
     return encode(milliseconds_of(ulid), int.from_bytes(digest[:10], "big"))
+
+
+def attempt_ulid(job_id: str, claim_token: int) -> str:
+    """Return the ULID of one attempt at a job; `take_phrases` in `sql/jobs.sql` derives the same one.
+
+    The first letters are the token, which begins with the time of the claim; the rest are digits of the id.
+    """
+    return _letters(claim_token, _TOKEN_SHIFTS) + job_id[:14].upper()
 
 
 def milliseconds_of(ulid: str) -> int:

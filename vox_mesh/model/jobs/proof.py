@@ -166,9 +166,14 @@ def environment_hash(manifest: Mapping[str, Any]) -> str:
     return BLAKE3 + content_id(declared)
 
 
+def is_time_ms(value: Any) -> bool:
+    """Return whether this is a time in milliseconds that has a text."""
+    return type(value) is int and 0 <= value < _END_MS
+
+
 def iso_time(ms: int) -> str:
     """Return a time in milliseconds as ISO 8601 in UTC."""
-    if not 0 <= ms < _END_MS:
+    if not is_time_ms(ms):
         raise BadValue(f"{ms} is no time in milliseconds since 1970")
     seconds, rest = divmod(ms, 1_000)
     return f"{_format_second(seconds)}.{rest:03}Z"

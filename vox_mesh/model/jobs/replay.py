@@ -250,6 +250,14 @@ class JobReplay:
                 not_before_ms=max(item.get("not_before_ms") or 0, op.at_ms),
                 last_op=op.op_id,
             )
+            if (question := item.get("question")) is not None:
+                self._wait_for_answer(row, question["id"])
+
+    def _wait_for_answer(self, row: Row, question_id: str) -> None:
+        job_id = row["job_id"]
+        self.after.setdefault(job_id, {})[question_id] = "op"
+        self._successors.setdefault(question_id, []).append(job_id)
+        row["waits"] = self._count_unmet(job_id)
 
     def _expire(self, op: _Op) -> None:
         for row, _ in self._moved_rows(op, _is_current):

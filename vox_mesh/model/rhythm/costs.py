@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -38,6 +39,8 @@ class Resources:
     accel_sec: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
+        if other is NOTHING:  # the usual case
+            return self
         return self._combine(other, _sum, _sums)
 
     def __sub__(self, earlier: Resources) -> Resources:
@@ -67,6 +70,8 @@ class Resources:
 
     def as_json(self) -> dict[str, Any]:
         """Return the reported resources as a JSON object."""
+        if self is NOTHING:
+            return {}
         document: dict[str, Any] = {}
         for name, device, amount in self.amounts():
             if device:
@@ -95,6 +100,9 @@ class Resources:
                 raise BadValue(f"resource must be one of {', '.join(PRIMITIVES)}, got {name}")
         return cls(**document)
 
+
+NOTHING: Final = Resources()
+"""No resource was reported."""
 
 PRIMITIVES: Final = tuple(each.name for each in fields(Resources))
 CLASSED: Final = ("gpu_sec", "accel_sec")
@@ -176,14 +184,23 @@ class Rates(BaseModel):
         None, description="a map of cpu_sec, gpu_sec and accel_sec to effective compute units per second"
     )
 
+    @cached_property
+    def prices_resources(self) -> bool:
+        """Whether anything but beats has a price."""
+        plain = (self.cpu_sec, self.mem_gbs, self.io_mb, self.egress_mb, self.storage_gbh)
+        return any(plain) or bool(self.gpu_sec or self.accel_sec)
+
     def of_role(self, role: str) -> float:
         """Return the price of a beat of a role, 1 by default."""
         return self.role_rate_bu.get(role, self.role_rate_bu.get(DEFAULT, 1.0))
 
     def total(self, beats: Mapping[str, float], used: Resources) -> float:
         """Return the cost of beats by role and of used resources. Unreported resources cost nothing."""
+        work = sum(count * self.of_role(role) for role, count in beats.items())
+        if used is NOTHING or not self.prices_resources:  # the usual case
+            return work
         return (
-            sum(count * self.of_role(role) for role, count in beats.items())
+            work
             + _cost_by_class(used.gpu_sec, self.gpu_sec)
             + _cost_by_class(used.accel_sec, self.accel_sec)
             + (used.cpu_sec or 0.0) * self.cpu_sec
@@ -248,7 +265,7 @@ class PhraseEnd:
     attempt: int = 1
     overruns: int = 0
     first_useful_ms: int | None = None
-    resources: Resources = Resources()
+    resources: Resources = NOTHING
     account: str = ""
     """The account that is charged."""
     role: str = ""

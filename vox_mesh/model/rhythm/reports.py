@@ -112,6 +112,12 @@ class Figures:
     firsts: Sequence[tuple[int, int]] = ()
     """For tasks that ended: when they began, and when they first showed a result."""
     promises: Mapping[str, int] = field(default_factory=dict)
+    counted_jobs: int = 0
+    """Jobs that have no other record than a tally."""
+    counted_phrases: int = 0
+    """Those among them that had a score."""
+    delays_ms: Sequence[float] = ()
+    """How long each of them took that succeeded."""
 
 
 class ReportSource(NamedTuple):
@@ -201,7 +207,7 @@ class BarReport:
         )
         return replace(
             report,
-            kpis=_compute_kpis(report, source.timeline, figures.firsts),
+            kpis=_compute_kpis(report, source.timeline, figures),
             alarms=tuple(_find_alarms(report)),
             suggestion=_suggest(report, source.entry),
         )
@@ -270,8 +276,10 @@ def _parse_names(document: Mapping[str, Any]) -> Names:
     return Names(document["count"], tuple(document["names"]))
 
 
-def _compute_kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[int, int]]) -> Kpis:
-    bar_beats = report.bars * timeline.tempo_at(report.start_ms).bar_len
+def _compute_kpis(report: BarReport, timeline: Timeline, figures: Figures) -> Kpis:
+    tempo = timeline.tempo_at(report.start_ms)
+    bar_beats, beat_ms = report.bars * tempo.bar_len, tempo.beat_ms
+    firsts = [_beats_between(timeline, *first) for first in figures.firsts]
     return Kpis(
         tnt=kpis.tnt(report.deliverables, bar_beats),
         bpd=kpis.bpd(sum(report.beats.values()), report.deliverables),
@@ -279,7 +287,7 @@ def _compute_kpis(report: BarReport, timeline: Timeline, firsts: Iterable[tuple[
         eta=kpis.eta(report.beats),
         pmr=report.promise_miss_rate,
         cpd=kpis.cpd(report.cost, report.deliverables),
-        ttfu=kpis.ttfu(_beats_between(timeline, *first) for first in firsts),
+        ttfu=kpis.ttfu([*firsts, *(delay_ms / beat_ms for delay_ms in figures.delays_ms)]),
     )
 
 

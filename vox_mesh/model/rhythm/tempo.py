@@ -195,7 +195,10 @@ class Timeline:
         """Return the beats between two times; negative if the second is earlier."""
         if until_ms < from_ms:
             return -self.beats_between(until_ms, from_ms)
-        beats, at_ms, index = Fraction(0), from_ms, self._index_at(from_ms)
+        index = self._index_at(from_ms)
+        if index + 1 == len(self.tempos) or until_ms <= self._anchors[index + 1]:  # the usual case, kept fast
+            return (until_ms - from_ms) / self.tempos[index].beat_ms
+        beats, at_ms = Fraction(0), from_ms
         while index + 1 < len(self.tempos) and self._anchors[index + 1] < until_ms:
             beats += Fraction(self._anchors[index + 1] - at_ms, self.tempos[index].beat_ms)
             at_ms, index = self._anchors[index + 1], index + 1

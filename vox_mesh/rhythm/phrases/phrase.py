@@ -318,7 +318,7 @@ class Phrase:
         self._spec.allowance.spent += self.end.bu
         done = [self._checkpoints.forget()] if outcome is PhraseOutcome.DONE else []
         self.cost = await write_end(self._parts, self.end, *done)
-        self._reporter.finish(self._final_state(), self.end.note)
+        self._reporter.finish(self._final_state(), self.end.note, self.end.ended_ms)
 
     def _make_end(self, outcome: PhraseOutcome) -> PhraseEnd:
         timer, spec = self._timer, self._spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.rhythm.claims import MAX_NOTES, ClaimState
@@ -46,11 +46,11 @@ class StatusReporter:
         """The remarks, in the order they were added."""
         return list(self._remarks)
 
-    def begin_phase(self, name: str, beats_left: float) -> None:
-        """Claim the state of a phase that has begun, unless the task waits."""
+    def begin_phase(self, name: str, beats_left: float, at_ms: int | None = None) -> None:
+        """Claim the state of a phase that has begun, now or at a time, unless the task waits."""
         self._state = _STATES[name]
         if not self._open_waits:
-            self._claim(self._state, beats_left)
+            self._claim(self._state, beats_left, at_ms=at_ms)
 
     def progress(self, done: float, notes: str, beats_left: float) -> None:
         """Claim the progress of the task."""
@@ -83,9 +83,9 @@ class StatusReporter:
         """Claim that a fallback runs."""
         self._claim(ClaimState.REVIEW, beats_left, notes=f"falls back on {name}")
 
-    def finish(self, state: ClaimState, note: str) -> None:
-        """Claim the final state. Later claims of the phrase are ignored."""
-        self._claim(state, notes=note or self._notes)
+    def finish(self, state: ClaimState, note: str, ended_ms: int) -> None:
+        """Claim the final state, in the beat of the recorded end. Later claims of the phrase are ignored."""
+        self._claim(state, notes=note or self._notes, at_ms=ended_ms)
         self._has_ended = True
 
     def _claim(
@@ -96,6 +96,7 @@ class StatusReporter:
         wait_for: Sequence[str] = (),
         notes: str | None = None,
         overran: bool = False,
+        at_ms: int | None = None,
     ) -> None:
         if self._has_ended:
             return
@@ -107,6 +108,7 @@ class StatusReporter:
             progress=self._progress,
             notes=self._notes if notes is None else notes,
             overran=overran,
+            at_ms=at_ms,
             score=self._score,
         )
 
@@ -137,23 +139,33 @@ async def write_end(parts: PhraseParts, end: PhraseEnd, *statements: Statement) 
 
 def end_op(end: PhraseEnd, cost: float) -> Op:
     """Return the op that records the end of a phrase."""
-    payload = {
+    job = {"job": end.job_id} if end.job_id else {}
+    return Op(END_PHRASE, canonical({**end_document(end, cost), "task": end.task_id, **job}))
+
+
+def end_document(end: PhraseEnd, cost: float) -> dict[str, Any]:
+    """Return the end of a phrase for the log: for an op of its own, or for the one that ends its job."""
+    document = {
         "phrase": end.phrase_id,
         "agent": end.agent_id,
-        "task": end.task_id,
         "attempt": end.attempt,
         "outcome": end.outcome.value,
-        "beats": dict(end.beats),
-        "waited": dict(end.waited),
+        "beats": _in_json(end.beats),
+        "waited": _in_json(end.waited),
         "overruns": end.overruns,
-        "cost": cost,
+        "cost": int(cost) if cost.is_integer() else cost,
         "began_ms": end.began_ms,
         "ended_ms": end.ended_ms,
         "note": end.note,
-        **({"job": end.job_id} if end.job_id else {}),
-        **({"account": end.account} if end.account else {}),
     }
-    return Op(END_PHRASE, canonical(payload))
+    if end.account:
+        document["account"] = end.account
+    return document
+
+
+def _in_json(beats: Mapping[str, float]) -> dict[str, float]:
+    """Return whole numbers as integers, as canonical JSON has them: these are encoded faster."""
+    return {name: int(count) if count == int(count) else count for name, count in beats.items()}
 
 
 def describe_error(error: BaseException) -> str:

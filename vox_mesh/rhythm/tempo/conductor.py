@@ -41,9 +41,9 @@ RETENTION_MS: Final = {
     "help_threads": 90 * _DAY_MS,
     "phrase_checkpoints": 90 * _DAY_MS,
     "beat_pulses": 90 * _DAY_MS,
-    "status_signatures": _DAY_MS,  # for the status of now
     "tempo_policies": 400 * _DAY_MS,
     "phrase_ends": 400 * _DAY_MS,  # more than a year, so that a year's costs can be reported
+    "job_tallies": 400 * _DAY_MS,
 }
 
 _PRUNE_INTERVAL_MS: Final = 3_600_000

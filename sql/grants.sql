@@ -1,0 +1,72 @@
+-- Grants: which agents are admitted, what they were granted, and whether a write is allowed by that.
+--
+-- The rows follow the signed ops of the log, in the same transactions. They decide whether a grant is in force when a
+-- write is committed; what a grant allows is read from the log, where it is signed.
+
+-- from oplog: ENTRY
+
+-- part: OF_MESH
+scope_id = ?1 AND repository_id = ?2
+
+-- name: admit
+INSERT INTO admitted_agents (scope_id, repository_id, agent_id, public_key, op_id) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT DO UPDATE SET public_key = excluded.public_key, op_id = excluded.op_id
+
+-- name: set_trusting
+-- The row of all agents is what makes a mesh strict.
+DELETE FROM admitted_agents WHERE OF_MESH AND agent_id = '*'
+
+-- name: grant
+INSERT INTO grants (scope_id, repository_id, grant_id, agent_id, parent_id, from_ms, until_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- name: refuse_unless_admitted
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM admitted_agents WHERE OF_MESH AND agent_id = ?3 AND public_key IS ?4)
+
+-- name: refuse_unless_delegable
+-- The grant ?3 is in force, and has fewer than ?4 delegations in force.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM grants WHERE OF_MESH AND grant_id = ?3 AND (until_ms IS NULL OR until_ms > NOW_MS))
+   OR ?4 <= (
+    SELECT count(*) FROM grants
+    WHERE OF_MESH AND parent_id = ?3 AND (until_ms IS NULL OR until_ms > NOW_MS))
+
+-- name: refuse_unless_granted
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM grants WHERE OF_MESH AND grant_id = ?3)
+
+-- name: revoke
+-- With all that was delegated from it. The log keeps them.
+DELETE FROM grants WHERE OF_MESH AND grant_id IN (
+    WITH RECURSIVE ended (grant_id) AS (
+        SELECT ?3
+        UNION SELECT g.grant_id FROM ended CROSS JOIN grants AS g INDEXED BY grants_of_parent
+            ON g.scope_id = ?1 AND g.repository_id = ?2 AND g.parent_id = ended.grant_id)
+    SELECT grant_id FROM ended)
+
+-- name: prune
+-- Grants that have ended, at most ?3 of them. The log keeps them.
+DELETE FROM grants WHERE OF_MESH AND grant_id IN (
+    SELECT grant_id FROM grants INDEXED BY grants_by_end
+    WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS LIMIT ?3)
+
+-- name: refuse_without_grant
+-- The agent ?3 acts through the node ?4, by the grant ?5 or, if that is null, without one.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT CASE WHEN ?5 IS NULL THEN
+    NOT EXISTS (SELECT 1 FROM admitted_agents WHERE OF_MESH AND agent_id IN (?3, '*'))
+    OR (?3 = ?4 AND ?4 = (SELECT node_id FROM mesh_owner WHERE OF_MESH))
+ELSE EXISTS (
+    SELECT 1 FROM grants
+    WHERE OF_MESH AND grant_id = ?5 AND agent_id = ?3
+      AND from_ms <= NOW_MS AND (until_ms IS NULL OR until_ms > NOW_MS))
+END
+
+-- name: is_in_use
+SELECT EXISTS (SELECT 1 FROM admitted_agents WHERE OF_MESH)
+
+-- name: ops
+-- The ops about grants after the entry ?3, in the order of their commits.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_grants
+WHERE OF_MESH AND kind IN ('AdmitAgent', 'Grant', 'Delegate', 'Revoke', 'SetStrict') AND id > ?3
+ORDER BY id LIMIT ?4

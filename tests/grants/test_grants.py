@@ -1,0 +1,199 @@
+"""Grants: issued by the owner, delegated by agents, revoked at once, and all of it in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from tests.support.nodes.shared_mesh import assert_whole
+from vox_mesh import Mesh, acting_as
+from vox_mesh.errors import BadValue, NotGranted, NotKnown, Refused
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.node import MeshNode
+from vox_mesh.store.script import new_key
+
+ANN: Final = SigningKey(b"a" * 32)
+BOB: Final = SigningKey(b"b" * 32)
+
+
+async def test_a_grant_is_delegated_narrower_and_revoked_with_its_delegations(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    for name, key in (("ann", ANN), ("bob", BOB), ("cid", None)):
+        await owner.grants.admit(name, None if key is None else key.public)
+    lines = ["lock.acquire on file:src/**", "message.send"]
+    first = await owner.grants.issue("ann", lines, lasts="8h", delegations=2)
+    web = ["lock.acquire on file:src/web/**"]
+    second = await other.grants.delegate(first.grant_id, "bob", web, key=ANN, delegations=1)
+    third = await other.grants.delegate(second.grant_id, "cid", web, key=BOB)
+    assert second.terms.until_ms == first.terms.until_ms
+    for agent, path, grant in (("ann", "a", first), ("bob", "web/a", second), ("cid", "web/a", third)):
+        decision = await other.grants.check(agent, f"lock.acquire on file:src/{path}")
+        assert decision[:2] == (True, grant.grant_id)
+    assert not (await other.grants.check("bob", "lock.acquire on file:src/a")).is_allowed
+    assert not (await other.grants.check("bob", "message.send to ann")).is_allowed
+    with pytest.raises(BadValue, match="is wider than in its parent"):
+        await other.grants.delegate(second.grant_id, "cid", lines, key=BOB)
+    with pytest.raises(BadValue, match="not issued by bob"):
+        await other.grants.delegate(second.grant_id, "cid", web, key=ANN)
+    with pytest.raises(BadValue, match="not issued by cid"):
+        await other.grants.delegate(third.grant_id, "ann", web, key=BOB)
+    await owner.grants.revoke(second.grant_id)
+    assert [each.grant for each in await other.grants.in_force()] == [first]
+    assert not (await other.grants.check("cid", "lock.acquire on file:src/web/a")).is_allowed
+    assert (await other.grants.find(third.grant_id)).is_revoked
+    with pytest.raises(Refused, match="grant_not_in_force"):
+        await other.grants.delegate(second.grant_id, "cid", web, key=BOB, delegations=0)
+    for node in (owner, other):
+        await assert_whole(node)
+
+
+Saying = Callable[[Mesh], Awaitable[Any]]
+SAYINGS: Final[dict[str, Saying]] = {
+    "admit": lambda mesh: mesh.grants.admit("eve"),
+    "issue": lambda mesh: mesh.grants.issue("ann", ["owner"]),
+    "revoke": lambda mesh: mesh.grants.revoke("01J00000000000000000000000"),
+    "strict": lambda mesh: mesh.grants.set_strict(strict=False),
+}
+
+
+@pytest.mark.parametrize("say", SAYINGS.values(), ids=SAYINGS)
+async def test_only_the_owner_admits_grants_and_revokes(
+    owner: MeshNode, other: MeshNode, say: Saying
+) -> None:
+    await owner.grants.admit("ann")
+    with pytest.raises(Refused, match="not_the_owner"):
+        await say(other)
+    history = await owner.grants.history()
+    assert [each.agent for each in history.admitted] == ["ann"]
+    assert history.records == []
+    await assert_whole(other)
+
+
+async def test_an_agent_that_is_not_known_is_granted_nothing(owner: MeshNode) -> None:
+    with pytest.raises(NotKnown, match="not admitted"):
+        await owner.grants.issue("ann", ["worker"])
+    with pytest.raises(NotKnown, match="not found"):
+        await owner.grants.find("01J00000000000000000000000")
+    with pytest.raises(BadValue, match="public key must be"):
+        await owner.grants.admit("ann", "me")
+
+
+# --- locks --------------------------------------------------------------------------------------
+
+
+async def test_an_admitted_agent_acquires_what_its_grant_names_until_it_is_revoked(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    for path in ("a", "b"):  # also in a process that has served the agent before
+        await other.locks.release(await other.locks.acquire(f"file:src/{path}", agent="ann"))
+    await owner.grants.admit("ann")
+    with pytest.raises(NotGranted):
+        await other.locks.acquire("file:src/a", agent="ann")
+    grant = await owner.grants.issue("ann", ["lock.acquire on file:src/**"])
+    keys: list[str | list[str]] = ["file:src/a", ["file:src/a", "file:src/b"], "file:src/c/**"]
+    for key in keys:
+        await other.locks.release(await other.locks.acquire(key, agent="ann"))
+    await other.locks.release(await other.locks.acquire("file:src/a", agent="ann", shared=True))
+    for refused in ("file:doc/a", ["file:src/a", "task:1"], "file:**"):
+        with pytest.raises(NotGranted):
+            await other.locks.acquire(refused, agent="ann")
+    await owner.grants.revoke(grant.grant_id)
+    for key in keys:
+        with pytest.raises(NotGranted):
+            await other.locks.acquire(key, agent="ann")
+    assert await other.locks.holders() == []
+    await other.locks.acquire("file:doc/a", agent="eve")  # was never admitted
+
+
+async def test_in_strict_mode_only_the_owner_s_node_acts_without_a_grant(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    await owner.grants.set_strict(strict=True)
+    for agent in ("eve", "owner", None):
+        with pytest.raises(NotGranted):
+            await other.locks.acquire("task:1", agent=agent)
+    with pytest.raises(NotGranted):
+        await owner.locks.acquire("task:1", agent="eve")
+    await owner.locks.release(await owner.locks.acquire("task:1"))
+    await other.locks.acquire_own("sweep", 1.0)
+    await owner.grants.set_strict(strict=False)
+    await other.locks.acquire("task:1", agent="eve")
+
+
+async def outcome(awaited: Awaitable[object]) -> object:
+    """What came of it, or why nothing did."""
+    try:
+        return await awaited
+    except Refused as refused:
+        return refused
+
+
+async def test_a_waiter_whose_grant_is_revoked_is_not_served(owner: MeshNode, other: MeshNode) -> None:
+    await owner.grants.admit("ann")
+    grant = await owner.grants.issue("ann", ["lock.acquire"])
+    held = await other.locks.acquire("task:1", agent="eve")
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(outcome(other.locks.acquire("task:1", agent="ann", wait=60)))
+        async for holders in other.locks.watch():
+            if holders[0].waiting:
+                break
+        await owner.grants.revoke(grant.grant_id)
+        await other.locks.release(held)
+    assert isinstance(waiting.result(), NotGranted)
+    assert await other.locks.holders() == []
+
+
+# --- jobs, and what the log says of them --------------------------------------------------------
+
+
+async def test_jobs_are_scheduled_by_grants_and_the_log_names_them(owner: MeshNode, other: MeshNode) -> None:
+    with acting_as("ann"):
+        await other.jobs.schedule("notes.web")
+        await owner.grants.admit("ann")
+        grant = await owner.grants.issue(
+            "ann", ["job.schedule kind notes.*", "job.exec program git args 'log **' env CI"]
+        )
+        await other.jobs.schedule("notes.web")
+        log = Manifest.of(command=["git", "log", "-1"], timeout=0, env={"CI": "1"})
+        await other.jobs.schedule_all([log])
+        for refused in (
+            Manifest.of(kind="build"),
+            Manifest.of(command=["git", "push"], timeout=0),
+            Manifest.of(command=["git", "log"], timeout=0, env={"GIT_DIR": "/"}),
+        ):
+            with pytest.raises(NotGranted):
+                await other.jobs.schedule_all([refused])
+        await owner.grants.revoke(grant.grant_id)
+        with pytest.raises(NotGranted):
+            await other.jobs.schedule("notes.web")
+    entries = await other.oplog.tail(kind="ScheduleJob", agent="ann")
+    assert [each.grant for each in entries if each.accepted] == [None, grant.grant_id, grant.grant_id]
+    assert {each.reason for each in entries if not each.accepted} <= {NotGranted.code}
+    await assert_whole(owner)
+
+
+async def test_verifying_reports_what_was_done_without_a_grant(owner: MeshNode, other: MeshNode) -> None:
+    await owner.grants.admit("ann")
+    grant = await owner.grants.issue("ann", ["job.schedule kind notes.*"])
+    await assert_whole(owner)
+
+    def item(kind: str) -> dict[str, Any]:
+        return other.jobs.item(Manifest.of(kind=kind), new_key())
+
+    async def problem(kind: str, grant_id: str | None) -> str | None:
+        """The first problem after a client that checks nothing has scheduled a job."""
+        script = other.jobs.transitions.schedule([item(kind)])
+        assert script.op is not None
+        script.op = script.op._replace(agent="ann", grant=grant_id)
+        await other.store.write(script)
+        (report,) = await owner.oplog.verify("other")
+        return report.problem
+
+    assert await problem("notes.web", grant.grant_id) is None
+    await owner.grants.revoke(grant.grant_id)
+    assert await problem("notes.web", grant.grant_id) == f"its grant {grant.grant_id} was not in force"

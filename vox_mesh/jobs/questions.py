@@ -1,0 +1,175 @@
+"""Questions of jobs: an attempt asks, its job waits without a worker, and an answer lets it go on.
+
+The answer is an op in the log. A job is given only an answer that its author signed, whatever the table says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import MeshError, NotKnown, Refused
+from vox_mesh.jobs.job_ends import JobEnds
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_json, read_stored
+from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.acting import current_agent
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("job_questions")
+_NOT_OPEN: Final = "question_not_open"
+_MAX_BATCH: Final = 100
+
+ALREADY_ANSWERED: Final = "already_answered"
+"""The refusal of an answer to a question that is not open any more."""
+
+Notify = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Sends an agent a question."""
+
+
+class AskedQuestion(NamedTuple):
+    """The last question of a job."""
+
+    job_id: str
+    question_id: str
+    asked_by: str
+    asked_of: str | None
+    asked_ms: int
+    expires_ms: int | None
+    escalate_to: str | None
+    escalate_ms: int | None
+    question: str
+    answered_by: str | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the question as its op has it."""
+        document: dict[str, Any] = read_stored(self.question)
+        return document
+
+
+class JobQuestions:
+    """Reads, answers and passes on the questions of jobs."""
+
+    def __init__(self, store: Store, ends: JobEnds, clock: MeshClock, node_id: Callable[[], str]) -> None:
+        self._store = store
+        self._mesh = store.mesh_id
+        self._ends = ends
+        self._clock = clock
+        self._node_id = node_id
+        self.notify: Notify | None = None
+        """How agents learn that they are asked."""
+
+    async def of(self, job_id: str) -> AskedQuestion | None:
+        """Return the last question of a job, or `None`."""
+        rows = await self._store.read(_SQL["of_job"], (*self._mesh, job_id), fresh=True)
+        return AskedQuestion._make(rows[0]) if rows else None
+
+    async def open(self, agent: str | None = None, limit: int = _MAX_BATCH) -> list[AskedQuestion]:
+        """Return the questions without an answer, the oldest first; of an agent, or all."""
+        rows = await self._store.read(_SQL["open"], (*self._mesh, agent, limit))
+        return [AskedQuestion._make(row) for row in rows]
+
+    async def answer(self, job: Job, answer: Any, agent: str | None = None) -> AskedQuestion:
+        """Answer the open question of a job, which can be taken again from then on.
+
+        Raises `NotKnown` if it has none, `BadValue` if the answer does not fit, and `Refused` if it was
+        answered before or its time is over.
+        """
+        asked = await self.of(job.job_id)
+        if asked is None:
+            raise NotKnown(f"job {job.job_id} has asked nothing", hint="run `vox-mesh job questions`")
+        check_answer(asked.document, answer)
+        by = agent or current_agent() or self._node_id()
+        if asked.answered_by is None:
+            await self._write_answer(asked, answer, by, [job.last_op])
+        written = await self._signed_answer(asked)
+        if written is None or canonical(written["answer"]) != canonical(answer):
+            raise _already_answered()
+        return asked._replace(answered_by=written["by"])
+
+    async def _write_answer(self, asked: AskedQuestion, answer: Any, by: str, causes: list[str]) -> None:
+        payload = {"job_id": asked.job_id, "answer": answer, "by": by}
+        values = (*self._mesh, asked.job_id, asked.question_id)
+        script = Script(
+            Statement(_SQL["refuse_unless_open"], values, refusal=_NOT_OPEN),
+            Statement(_SQL["answer"], (*values, by)),
+            key=asked.question_id,
+            op=Op(ANSWER, canonical(payload), tuple(causes)),
+        )
+        try:
+            await self._store.write(script)
+        except Refused as refused:
+            if refused.reason != _NOT_OPEN:
+                raise
+            raise _already_answered() from None
+
+    async def answer_to(self, job: Job) -> Any:
+        """Return the answer to the last question of a job, as its op signs it; `None` if there is none."""
+        asked = await self.of(job.job_id)
+        written = None if asked is None else await self._signed_answer(asked)
+        return None if written is None else written["answer"]
+
+    async def _signed_answer(self, asked: AskedQuestion) -> Mapping[str, Any] | None:
+        entry = await self._ends.find_op(asked.question_id)
+        if entry is None or entry.kind != ANSWER:
+            return None
+        payload: Mapping[str, Any] = read_json(entry.payload)
+        return payload if payload.get("job_id") == asked.job_id else None
+
+    # --- asking, and asking others ---------------------------------------------------------------
+
+    async def announce(self, job_id: str) -> None:
+        """Send the open question of a job to the agent that is asked; it is in the list in any case."""
+        asked = await self.of(job_id)
+        if asked is None or asked.asked_of is None or self.notify is None:
+            return
+        try:
+            await self.notify(
+                asked.asked_of, {**asked.document, "job_id": job_id, "asked_by": asked.asked_by}
+            )
+        except MeshError as error:
+            _log.warning("question not sent: job_id=%s agent=%s: %s", job_id, asked.asked_of, error.line)
+
+    async def pass_on_due(self) -> list[str]:
+        """Pass on the questions whose time to be escalated has come. Return the jobs whose time is over."""
+        now_ms = self._clock.now_ms
+        rows = await self._store.read(_SQL["due"], (*self._mesh, now_ms, _MAX_BATCH))
+        due = [AskedQuestion._make(row) for row in rows]
+        expired = [each.job_id for each in due if each.expires_ms is not None and each.expires_ms < now_ms]
+        for each in due:
+            if each.job_id not in expired:
+                await self._escalate(each)
+        return expired
+
+    async def _escalate(self, asked: AskedQuestion) -> None:
+        values = (*self._mesh, asked.job_id, asked.question_id)
+        payload = {"job_id": asked.job_id, "question_id": asked.question_id, "to": asked.escalate_to}
+        script = Script(
+            Statement(_SQL["refuse_unless_due"], values, refusal=_NOT_OPEN),
+            Statement(_SQL["escalate"], values),
+            op=Op(ESCALATE, canonical(payload)),
+        )
+        try:
+            await self._store.write(script)
+        except Refused:
+            return  # another node was first, or it was answered
+        await self.announce(asked.job_id)
+
+    async def forget(self) -> None:
+        """Remove the questions of jobs that have ended: the log has them."""
+        if (await self._store.read(_SQL["is_any_over"], self._mesh)).value:
+            await self._store.write(Script(Statement(_SQL["forget"], self._mesh)))
+
+
+def _already_answered() -> Refused:
+    error = Refused(ALREADY_ANSWERED, statement=0)
+    error.hint = "it was answered before, or its time is over: see `vox-mesh job show`"
+    return error

@@ -1,0 +1,212 @@
+"""The history of grants: which agents were admitted, what they were granted, and when it was revoked.
+
+It is read from the log in the order of commits. Only what the owner signed counts, and delegations that the
+agents signed whose grants they narrow. The same history decides what an agent may do now, and whether an
+entry of the log was done without a grant.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue
+from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.grants.capability import Act
+from vox_mesh.model.grants.grant import Grant, SignedGrant, chain_fault
+from vox_mesh.model.messages.records import checked_agent
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, READ_ERRORS, REVOKE, STRICT
+
+Signer = Callable[[LogEntry], str | None]
+"""Returns the key of the owner that signed an entry, or `None`."""
+
+_NEVER: Final = 2**63 - 1
+
+
+class AdmittedAgent(NamedTuple):
+    """An agent that the owner has admitted: from then on it acts by its grants only."""
+
+    agent: str
+    public_key: str | None
+
+    @property
+    def payload(self) -> str:
+        """Return the payload of the op."""
+        return canonical({"agent": self.agent, "key": self.public_key})
+
+    @classmethod
+    def read(cls, payload: str) -> AdmittedAgent:
+        """Return the admission that an op records. Raises one of `READ_ERRORS`."""
+        read: Any = parse(payload)
+        found = cls(checked_agent(read["agent"]), read["key"])
+        if found.public_key is not None and not is_public_key(found.public_key):
+            raise BadValue(f"key must be ed25519:<64 hexadecimal digits>, got {found.public_key!r}")
+        return found
+
+
+class GrantRecord(NamedTuple):
+    """A grant in the log: the entry that recorded it, and the one that revoked it or a grant before it."""
+
+    grant: Grant
+    entry_id: int
+    hlc: str
+    revoked_at: int = _NEVER
+
+    @property
+    def is_revoked(self) -> bool:
+        """Return whether it was revoked, or one that it was delegated from."""
+        return self.revoked_at != _NEVER
+
+    def is_live_at(self, entry_id: int, time_ms: int) -> bool:
+        """Return whether it was in force for what was committed as this entry, with this time."""
+        is_recorded = self.entry_id < entry_id < self.revoked_at
+        return is_recorded and self.grant.terms.is_valid_at(time_ms)
+
+
+class GrantHistory:
+    """Take in the ops about grants, in the order of their commits."""
+
+    def __init__(self, signer: Signer, scope_id: str, owner_node: str | None = None) -> None:
+        """`owner_node`: the owner's node, which needs no grant for what it does in its own name."""
+        self._signer = signer
+        self._scope_id = scope_id
+        self._owner_node = owner_node
+        self._admitted: dict[str, list[tuple[int, AdmittedAgent]]] = defaultdict(list)
+        self._modes: list[tuple[int, bool]] = []
+        self._records: dict[str, GrantRecord] = {}
+        self._children: dict[str, list[str]] = defaultdict(list)
+        self.last_id = 0
+        """The id of the last entry that was taken in."""
+
+    # --- reading the log -------------------------------------------------------------------------
+
+    def hear(self, entry: LogEntry) -> bool:
+        """Take in the next op about grants; return whether it counts."""
+        self.last_id = max(self.last_id, entry.id)
+        if entry.accepted != 1:
+            return False
+        try:
+            if entry.kind == DELEGATE:
+                return self._hear_delegation(entry)
+            owner_key = self._signer(entry)
+            return owner_key is not None and self._hear_owner(entry, owner_key)
+        except READ_ERRORS:
+            return False
+
+    def _hear_owner(self, entry: LogEntry, owner_key: str) -> bool:
+        if entry.kind == GRANT:
+            grant = SignedGrant.from_payload(entry.payload).verified(self._scope_id)
+            return chain_fault([grant], owner_key) is None and self._record(entry, grant)
+        read: Any = parse(entry.payload)
+        if entry.kind == ADMIT:
+            admission = AdmittedAgent.read(entry.payload)
+            self._admitted[admission.agent].append((entry.id, admission))
+        elif entry.kind == STRICT:
+            self._modes.append((entry.id, read["strict"] is True))
+        elif entry.kind == REVOKE:
+            return self._revoke(str(read["grant"]), entry.id)
+        return True
+
+    def _hear_delegation(self, entry: LogEntry) -> bool:
+        grant = SignedGrant.from_payload(entry.payload).verified(self._scope_id)
+        chain = [*self.chain(grant.parent_id or ""), grant]
+        if len(chain) < 2 or chain_fault(chain, chain[0].issuer_key) is not None:
+            return False
+        parent = self._records[chain[-2].grant_id]
+        return parent.revoked_at > entry.id and self._record(entry, grant)
+
+    def _record(self, entry: LogEntry, grant: Grant) -> bool:
+        if grant.grant_id in self._records or grant.grant_id != entry.op_id:
+            return False
+        self._records[grant.grant_id] = GrantRecord(grant, entry.id, entry.hlc)
+        self._children[grant.parent_id or ""].append(grant.grant_id)
+        return True
+
+    def _revoke(self, grant_id: str, entry_id: int) -> bool:
+        found = [each for each in self._with_delegations(grant_id) if not self._records[each].is_revoked]
+        for each in found:
+            self._records[each] = self._records[each]._replace(revoked_at=entry_id)
+        return bool(found)
+
+    def _with_delegations(self, grant_id: str) -> Iterator[str]:
+        if grant_id in self._records:
+            yield grant_id
+            for child in self._children.get(grant_id, ()):
+                yield from self._with_delegations(child)
+
+    # --- what it says ----------------------------------------------------------------------------
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether any agent was ever admitted, or the mode was ever strict."""
+        return bool(self._admitted or self._modes)
+
+    @property
+    def records(self) -> list[GrantRecord]:
+        """Return all grants, in the order of their commits."""
+        return list(self._records.values())
+
+    def find(self, grant_id: str) -> GrantRecord | None:
+        """Return a grant by its id."""
+        return self._records.get(grant_id)
+
+    def chain(self, grant_id: str) -> list[Grant]:
+        """Return a grant with the ones it was delegated from, the owner's first; empty if unknown."""
+        found: list[Grant] = []
+        record = self._records.get(grant_id)
+        while record is not None:
+            found.insert(0, record.grant)
+            record = self._records.get(record.grant.parent_id or "")
+        return found
+
+    def admission(self, agent: str) -> AdmittedAgent | None:
+        """Return the latest admission of an agent."""
+        found = self._admitted.get(agent)
+        return found[-1][1] if found else None
+
+    @property
+    def admitted(self) -> list[AdmittedAgent]:
+        """Return all admitted agents."""
+        return [each[-1][1] for each in self._admitted.values()]
+
+    def is_strict(self, entry_id: int = _NEVER) -> bool:
+        """Return whether nothing was allowed without a grant when an entry was committed, or now."""
+        modes = [is_strict for at, is_strict in self._modes if at < entry_id]
+        return bool(modes) and modes[-1]
+
+    def needs_grant(self, agent: str, chain: str, entry_id: int = _NEVER) -> bool:
+        """Return whether an agent, acting through a chain, needed a grant at an entry, or needs one now."""
+        if agent == self._owner_node and chain.partition("/")[0] == agent:
+            return False
+        is_admitted = any(at < entry_id for at, _ in self._admitted.get(agent, ()))
+        return is_admitted or self.is_strict(entry_id)
+
+    def grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
+        """Return a grant of an agent in force that covers all of these acts, or `None`."""
+        wanted = list(acts)
+        for record in self._records.values():
+            if record.grant.agent == agent and record.is_live_at(_NEVER - 1, time_ms):
+                found = [record.grant.terms.find(act) for act in wanted]
+                if all(each is not None and not each.asks for each in found):
+                    return record.grant
+        return None
+
+    def fault_of(self, entry: LogEntry, acts: Sequence[Act], time_ms: int) -> str | None:
+        """Return why an entry, which did these acts, was not allowed; or `None`."""
+        agent = entry.agent or entry.node_id.partition("/")[0]
+        if entry.grant is None:
+            needs = self.needs_grant(agent, entry.node_id, entry.id)
+            return f"{agent} had no grant for it" if needs else None
+        record = self._records.get(entry.grant)
+        if record is None or record.grant.agent != agent:
+            return f"its grant {entry.grant} is none of {agent}"
+        if not record.is_live_at(entry.id, time_ms):
+            return f"its grant {entry.grant} was not in force"
+        for act in acts:
+            found = record.grant.terms.find(act)
+            if found is None or found.asks:
+                return f"its grant {entry.grant} does not allow `{act}`"
+        return None

@@ -1,0 +1,1 @@
+"""Grants: issue, delegate, revoke and check them."""

@@ -1,0 +1,73 @@
+"""The grants in the log: their history, kept up to date, and an audit of what was done without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.grants.history import GrantHistory
+from vox_mesh.model.grants.needs import CHECKED_OPS, acts_of
+from vox_mesh.model.messages.records import MESH_AGENT
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.findings import ChainFinding
+from vox_mesh.model.oplog.succession import Succession
+from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.store.store import Store
+
+ReadEntries = Callable[[str | None, int | None], AsyncIterator[list[LogEntry]]]
+"""Reads all entries of one chain or of all, up to an id, chain by chain and in order."""
+
+
+class GrantLog:
+    """Read what the owner and the agents have signed about grants."""
+
+    def __init__(self, store: Store, ownership: Ownership) -> None:
+        self._scope_id = store.writer_id.scope_id
+        self._ownership = ownership
+        self._pages = Pages(store)
+        self._owners: Succession | None = None
+        self._history: GrantHistory | None = None
+
+    async def history(self) -> GrantHistory:
+        """Return the history of grants up to now."""
+        owners = await self._ownership.succession()
+        if self._history is None or owners is not self._owners:
+            self._owners = owners
+            node = None if owners is None else owners.owner.node_id
+            signer = _signed_by_none if owners is None else owners.signer
+            self._history = GrantHistory(signer, self._scope_id, node)
+        history = self._history
+        async for entry in self._pages.about_grants(history.last_id):
+            history.hear(entry)
+        return history
+
+    async def findings(
+        self, read: ReadEntries, node_id: str | None, last_id: int | None
+    ) -> list[ChainFinding]:
+        """Return the entries of one chain, or of all, that were done without a grant."""
+        history = await self.history()
+        found: list[ChainFinding] = []
+        if history.is_in_use:
+            pace = Pace()
+            async for page in read(node_id, last_id):
+                for entry in page:
+                    fault = _fault(history, entry)
+                    if fault is not None:
+                        found.append(ChainFinding(entry.node_id, entry.seq, entry.op_id, fault))
+                    await pace.keep(entry.payload)
+        return found
+
+
+def _signed_by_none(_: LogEntry) -> None:
+    return None
+
+
+def _fault(history: GrantHistory, entry: LogEntry) -> str | None:
+    if entry.kind not in CHECKED_OPS or entry.accepted != 1 or entry.agent == MESH_AGENT:
+        return None
+    try:
+        return history.fault_of(entry, acts_of(entry), Hlc.parse(entry.hlc).wall_ms)
+    except READ_ERRORS:
+        return None  # the check of its chain reports it

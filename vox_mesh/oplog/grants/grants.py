@@ -1,0 +1,236 @@
+"""Grants: admit agents, issue, delegate and revoke their grants, and say what an agent may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import Duration, checked_seconds
+from vox_mesh.model.base.keys import SigningKey, is_public_key
+from vox_mesh.model.grants.capability import Act, Capability
+from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fault
+from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory, GrantRecord
+from vox_mesh.model.grants.templates import capabilities_of
+from vox_mesh.model.messages.records import EVERYONE, checked_agent
+from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
+from vox_mesh.store.store import Store
+
+MAX_DELEGATIONS: Final = 64
+"""The maximum number of delegations of one grant that are in force."""
+
+_SQL: Final = named("grants")
+_PRUNED_AT_ONCE: Final = 100
+_MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
+_NOT_IN_FORCE: Final = "grant_not_in_force"
+_NOT_ADMITTED: Final = "agent_not_admitted"
+_HINTS: Final = {
+    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
+    _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
+    f" {MAX_DELEGATIONS} delegations",
+    _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
+}
+
+
+class GrantDecision(NamedTuple):
+    """Whether an agent may do something, by which grant, or why not."""
+
+    is_allowed: bool
+    grant_id: str | None
+    reason: str
+
+
+class Grants:
+    """Read and write the grants of a mesh."""
+
+    def __init__(
+        self, store: Store, writer: OpLogWriter, clock: MeshClock, roles: Roles, log: GrantLog
+    ) -> None:
+        self._store = store
+        self._mesh = store.mesh_id
+        self._writer = writer
+        self._clock = clock
+        self._roles = roles
+        self._log = log
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    async def admit(self, agent: str, public_key: str | None = None) -> Outcome:
+        """Admit an agent: from now on it acts by its grants only; only the owner may.
+
+        With its public key, the agent can delegate its grants.
+        """
+        if public_key is not None and not is_public_key(public_key):
+            raise BadValue(
+                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
+                hint="copy it from `vox-mesh agents init`",
+            )
+        op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
+        admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
+        return await self._write(op_id, ADMIT, admitted.payload, admit)
+
+    async def set_strict(self, *, strict: bool) -> Outcome:
+        """Allow nothing without a grant, or trust agents that are not admitted; only the owner may."""
+        op_id = new_key()
+        change = (
+            Statement(_SQL["admit"], (*self._mesh, EVERYONE, None, op_id))
+            if strict
+            else Statement(_SQL["set_trusting"], self._mesh)
+        )
+        return await self._write(op_id, STRICT, canonical({"strict": strict}), change)
+
+    async def issue(
+        self,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        lasts: Duration | None = None,
+        budget: int | None = None,
+        delegations: int = 0,
+    ) -> Grant:
+        """Grant an admitted agent what these lines, or templates, describe; only the owner may.
+
+        `lasts`: how long it is valid from now on. `delegations`: how many may follow, one of the other.
+        """
+        history = await self._log.history()
+        admitted = history.admission(agent)
+        if admitted is None:
+            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        author = self._writer.identity.key
+        terms = self._terms(capabilities, lasts, budget, delegations)
+        grant = Grant(new_key(), author.public, agent, admitted.public_key, None, terms)
+        is_admitted = (*self._mesh, agent, admitted.public_key)
+        guard = Statement(_SQL["refuse_unless_admitted"], is_admitted, refusal=_NOT_ADMITTED)
+        await self._record(GRANT, grant, author, guard)
+        return grant
+
+    async def delegate(
+        self,
+        parent_id: str,
+        agent: str,
+        capabilities: Sequence[str],
+        *,
+        key: SigningKey,
+        lasts: Duration | None = None,
+        budget: int | None = None,
+        delegations: int = 0,
+    ) -> Grant:
+        """Pass a part of a grant on to another admitted agent. `key`: that of the agent who has the grant."""
+        history = await self._log.history()
+        parent = _required(history, parent_id).grant
+        admitted = history.admission(agent)
+        if admitted is None:
+            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        own = self._terms(capabilities, lasts, budget, delegations)
+        limits = parent.terms
+        terms = own._replace(
+            from_ms=max(own.from_ms, limits.from_ms),
+            until_ms=limits.until_ms if lasts is None else own.until_ms,
+            budget=limits.budget if budget is None else budget,
+        )
+        grant = Grant(new_key(), key.public, agent, admitted.public_key, parent_id, terms)
+        if (fault := delegation_fault(parent, grant)) is not None:
+            raise BadValue(
+                f"grant {parent_id} can't be delegated like this: {fault}",
+                hint=f"run `vox-mesh grant show {parent_id}` to see what it allows",
+            )
+        values = (*self._mesh, parent_id, MAX_DELEGATIONS)
+        guard = Statement(_SQL["refuse_unless_delegable"], values, refusal=_NOT_IN_FORCE)
+        await self._record(DELEGATE, grant, key, guard)
+        return grant
+
+    async def revoke(self, grant_id: str) -> Outcome:
+        """Revoke a grant and all that was delegated from it; only the owner may."""
+        values = (*self._mesh, grant_id)
+        return await self._write(
+            new_key(),
+            REVOKE,
+            canonical({"grant": grant_id}),
+            Statement(_SQL["refuse_unless_granted"], values, refusal=_NOT_IN_FORCE),
+            Statement(_SQL["revoke"], values),
+        )
+
+    def _terms(
+        self, lines: Sequence[str], lasts: Duration | None, budget: int | None, delegations: int
+    ) -> Terms:
+        # What asks for approval comes last, as in the document.
+        found = sorted(capabilities_of(lines), key=lambda each: each.asks)
+        from_ms, until_ms = self._clock.now_ms, None
+        if lasts is not None:
+            seconds = checked_seconds("lasts", lasts, 0.001, _MAX_VALIDITY_S, hint="for example 8h")
+            until_ms = from_ms + round(seconds * 1_000)
+        return Terms(tuple(found), from_ms, until_ms, budget, delegations)
+
+    async def _record(self, kind: str, grant: Grant, key: SigningKey, guard: Statement) -> None:
+        signed: SignedGrant = grant.sign(key, self._store.writer_id.scope_id)
+        terms = grant.terms
+        row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
+        await self._write(
+            grant.grant_id,
+            kind,
+            signed.payload,
+            guard,
+            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            Statement(_SQL["grant"], (*self._mesh, *row)),
+        )
+
+    async def _write(self, op_id: str, kind: str, payload: str, *statements: Statement) -> Outcome:
+        self._clock.refuse_if_off()
+        guards = await self._roles.guards(OpKind(kind))
+        try:
+            return await self._store.write(
+                Script(*guards, *statements, key=op_id, op=Op(kind, payload, signed=True))
+            )
+        except Refused as refused:
+            refused.hint = _HINTS.get(refused.reason, refused.hint)
+            raise
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    async def history(self) -> GrantHistory:
+        """Return the history of grants up to now."""
+        return await self._log.history()
+
+    async def in_force(self, agent: str | None = None) -> list[GrantRecord]:
+        """Return the grants in force, of one agent or of all, in the order of their issue."""
+        now_ms = self._clock.now_ms
+        history = await self._log.history()
+        return [
+            each
+            for each in history.records
+            if agent in (None, each.grant.agent)
+            and not each.is_revoked
+            and (each.grant.terms.until_ms is None or each.grant.terms.until_ms > now_ms)
+        ]
+
+    async def find(self, grant_id: str) -> GrantRecord:
+        """Return a grant, also one that has ended; raise `NotKnown` if there is none."""
+        return _required(await self._log.history(), grant_id)
+
+    async def check(self, agent: str, act: str | Act) -> GrantDecision:
+        """Return whether an agent may do something, such as `lock.acquire on file:src/a`, and why."""
+        wanted = Capability.parse(act).act if isinstance(act, str) else act
+        history, now_ms = await self._log.history(), self._clock.now_ms
+        if not history.needs_grant(agent, self._writer.identity.chain):
+            return GrantDecision(True, None, "everything is allowed to agents that are not admitted")
+        found = history.grant_for(agent, [wanted], now_ms)
+        if found is not None:
+            return GrantDecision(True, found.grant_id, "its grant allows it")
+        return GrantDecision(False, None, f"no grant of {agent} in force allows `{wanted}` without approval")
+
+
+def _required(history: GrantHistory, grant_id: str) -> GrantRecord:
+    found = history.find(grant_id)
+    if found is None:
+        raise NotKnown(
+            f"grant {grant_id!r} not found", hint="run `vox-mesh grant list` to see the grants in force"
+        )
+    return found
