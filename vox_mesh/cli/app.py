@@ -16,7 +16,7 @@ from vox_mesh.cli.summaries import SUMMARIES
 from vox_mesh.cli.support import output
 from vox_mesh.cli.support.error_report import ErrorReport, wants_json
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.errors import BadDocument, MeshError
+from vox_mesh.errors import BadValue, MeshError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -141,7 +141,7 @@ def _report(error: BaseException) -> ErrorReport:
         case click.ClickException():
             return ErrorReport(_usage(error), f"see `{_path(error)} --help`", ExitCode.USAGE, "usage")
         case MeshError():
-            hint = error.hint or (_CORRECT if isinstance(error, BadDocument) else "run `vox-mesh doctor`")
+            hint = error.hint or (_CORRECT if isinstance(error, BadValue) else "run `vox-mesh doctor`")
             code = exit_code_of(error)
             return ErrorReport(str(error), hint, code, error.code, error.retryable, is_listed=True)
         case OSError() if _is_of_output(error):

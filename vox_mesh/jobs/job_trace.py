@@ -25,7 +25,7 @@ _READ_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError)
 
 
 class TracedJob(NamedTuple):
-    """A job with its ops, oldest first, and the jobs that it waited for."""
+    """A job with its ops and what caused them, oldest first, and the jobs that it waited for."""
 
     job_id: str
     kind: str
@@ -98,7 +98,17 @@ class _Walk:
                         if named_by.entry.kind == SCHEDULE:
                             firing.update((cause, job_id) for cause in named_by.causes)
             layer = following
+        self._add_outer_causes(ops)
         return ops
+
+    def _add_outer_causes(self, ops: dict[str, dict[str, LogEntry]]) -> None:
+        """Add the causes that are ops of no traced job, such as one that fired a rule."""
+        traced = {op_id for of_job in ops.values() for op_id in of_job}
+        for of_job in ops.values():
+            causes = {cause for op_id in of_job for cause in self._read[op_id].causes}
+            of_job.update(
+                {op_id: self._read[op_id].entry for op_id in causes - traced if op_id in self._read}
+            )
 
     async def _load(self, op_ids: Iterable[str]) -> None:
         missing = [op_id for op_id in op_ids if op_id not in self._read]

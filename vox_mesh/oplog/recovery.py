@@ -72,6 +72,11 @@ class Recovery:
     async def accept(self) -> Owner:
         """Make this node the owner, as the owner has offered. The mesh then has no recovery key."""
         owners, author = await self._owners(), self._writer.identity
+        if owners.may_act(author.chain, author.key.public):
+            raise BadValue(
+                f"ownership not accepted: {author.node_id} is the owner already",
+                hint="run this on the machine of the node that it was offered to",
+            )
         for entry in await self._pages.newest(_MAX_OFFERS, EntryFilter(kind=OFFER)):
             if self._is_for_us(entry, owners):
                 op = await self._write(owners, entry.payload)

@@ -142,7 +142,7 @@ class Help:
             rows = await self._store.read(_SQL["thread"], (*self._context.mesh, thread_id), fresh=asked)
             if rows:
                 return HelpThread(*rows[0])
-        raise NotKnown(f"help thread {thread_id} not found")
+        raise NotKnown(f"help thread {thread_id} not found", hint="run `vox-mesh rhythm help list`")
 
     async def listed(
         self, *, state: HelpState | None = None, before: str | None = None, limit: int = 100
@@ -163,22 +163,22 @@ class Help:
         message: AnyThread,
         *,
         promise_beats: int,
-        fail_after_beats: int,
+        fail_after_beats: int | None = None,
         confidence: float = 1.0,
         on_fail: str = "",
         sender: str | None = None,
     ) -> HelpPromise:
         """Promise an answer within `promise_beats`; the asker is notified.
 
-        Only one agent may promise, and only that agent may answer then. A received request is acknowledged.
+        The thread closes after `fail_after_beats`, by default as many as `promise_beats`. Only one agent
+        may promise, and only that agent may answer then. A received request is acknowledged.
         """
         context, helper = self._context, self._helper(message, sender)
-        promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after_beats, on_fail)
+        fail_after = promise_beats if fail_after_beats is None else fail_after_beats
+        promised = HelpPromise(_id_of(message), promise_beats, confidence, fail_after, on_fail)
         now_ms = context.times.now_ms
-        due_ms, closes_ms = (
-            context.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after_beats)
-        )
-        values = (helper, promise_beats, float(confidence), fail_after_beats, on_fail, due_ms, closes_ms)
+        due_ms, closes_ms = (context.timeline.after(now_ms, beats) for beats in (promise_beats, fail_after))
+        values = (helper, promise_beats, float(confidence), fail_after, on_fail, due_ms, closes_ms)
         await self._reply(
             message,
             PROMISE,
@@ -274,12 +274,20 @@ class Help:
             return _closed_error(now)
         if now.asker != asker:
             return BadValue(f"asker of help thread {thread_id} must be {now.asker}, got {asker}")
-        if now.helper is not None and (now.helper != helper or msg_type == PROMISE):
+        if now.helper == helper and msg_type == PROMISE:
             return NotHelper(
-                f"help thread {thread_id} belongs to another helper: {now.helper} promised first"
+                f"help thread {thread_id} has a promise of {helper} already",
+                hint="answer it, or withdraw the promise",
+            )
+        if now.helper not in (None, helper):
+            return NotHelper(
+                f"help thread {thread_id} belongs to another helper: {now.helper} promised first",
+                hint="leave it to that agent",
             )
         if now.helper is None and msg_type == WITHDRAWN:
-            return NotHelper(f"help thread {thread_id} has no promise to withdraw")
+            return NotHelper(
+                f"help thread {thread_id} has no promise to withdraw", hint="leave it, or promise help"
+            )
         return _closed_error(now)
 
     # --- closing ---------------------------------------------------------------------------------

@@ -1223,7 +1223,7 @@ class Help:
         message: AnyThread,
         *,
         promise_beats: int,
-        fail_after_beats: int,
+        fail_after_beats: int | None = ...,
         confidence: float = ...,
         on_fail: str = ...,
         sender: str | None = ...,

@@ -51,6 +51,16 @@ class DesignatedView:
 
 
 @dataclass(frozen=True)
+class OfferView:
+    """The ownership was offered to a node, by this op; the node has not accepted it yet."""
+
+    op_id: str
+    node_id: str
+    role: str = "owner"
+    accepted: bool = False
+
+
+@dataclass(frozen=True)
 class RecoveryKeyView:
     """A new recovery key is in force, by this op; it is in this file, or was shown."""
 

@@ -68,6 +68,8 @@ _ONE_WAY = "pass exactly one of -f FILE, --kind KIND and -- COMMAND"
         (("c", "* * * * *", "-f", "wrong.yaml"), "wrong.yaml:2: nothing: is no field"),
         (("c", "* * * * *", "-f", "once.yaml"), "run_at: is for one job only"),
         (("c", "* * * *", "--kind", "a"), "it has 4 fields, not 5"),
+        (("c", "every 4 beats", "--kind", "a"), "is no schedule; write every N bars, such as every 4 bars"),
+        (("c", "every 0 bars", "--kind", "a"), "1 to 10000 bars, got 0; write every N bars, such as"),
         (("c", "61 * * * *", "--kind", "a"), "'61' is no minute"),
         (("c", "@often", "--kind", "a"), "'@often' is no schedule"),
         (("c", "* * * * *", "--kind", "a", "--timezone", "Nowhere/At_all"), "is no time zone"),

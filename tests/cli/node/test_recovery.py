@@ -64,6 +64,26 @@ def test_another_machine_becomes_the_owner_with_the_recovery_key(
     assert not (tmp_path / "fourth").exists()
 
 
+def test_the_ownership_is_offered_and_accepted(
+    machines: tuple[VoxCommand, VoxCommand], tmp_path: Path
+) -> None:
+    (first, second), key = machines, tmp_path / "key"
+    accept = ("roles", "accept-ownership", "--recovery-key-file", str(key), "--json")
+    with running_node(first) as owner, running_node(second) as heir:
+        early = second(*accept)
+        assert (early.code, "has not offered it" in early.err, key.exists()) == (1, True, False)
+        offered = first("roles", "transfer-ownership", heir.node_id, "--json").document
+        assert offered == {
+            "op_id": offered["op_id"],
+            "node_id": heir.node_id,
+            "role": "owner",
+            "accepted": False,
+        }
+        assert first("roles", "show", "--json").document["owner"]["node_id"] == owner.node_id
+        assert second(*accept).document["node_id"] == heir.node_id
+        assert first("roles", "show", "--json").document["owner"]["node_id"] == heir.node_id
+
+
 def test_on_a_terminal_the_key_is_shown_once_and_not_echoed(machines: tuple[VoxCommand, VoxCommand]) -> None:
     first, second = machines
     with terminal(first, "init") as screen:

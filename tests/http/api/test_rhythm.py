@@ -53,6 +53,8 @@ async def test_an_incident_is_declared_shown_and_cleared(served: ServedNode) -> 
     assert (await served.ask("DELETE", path)).json() == declared
     assert_problem(await served.ask("DELETE", path), 404, "not_known")
     assert_problem(await served.ask("PUT", path, {"reason": "x" * 501}), 422, "bad_body")
+    assert_problem(await served.ask("PUT", path, {"reason": "a\x1bb"}), 422, "bad_value")
+    assert (await served.ask("GET", path)).json() == {"incident": None}
 
 
 # --- the policy ----------------------------------------------------------------------------------

@@ -80,11 +80,18 @@ async def test_help_is_asked_promised_and_given_between_commands_and_http(
     assert_problem(await served.ask("POST", f"{path}/promise", promise), 422, "bad_value")  # of no agent
     as_reviewer = {"Vox-Agent": "reviewer"}
     promised = (await served.ask("POST", f"{path}/promise", promise, headers=as_reviewer)).json()
+    again = await served.ask("POST", f"{path}/promise", {"promise_beats": 1}, headers=as_reviewer)
+    assert_problem(again, 409, "not_helper")
+    assert again.json()["detail"].endswith("has a promise of reviewer already")
     assert (promised["state"], promised["helper"], promised["task_id"]) == ("promised", "reviewer", "merge")
     assert (await run("show", thread_id, "--json")).document == await served.get(path) == promised
     assert (await run("list", "--state", "promised", "--json")).document[0] == promised
     second = await run("promise", thread_id, "--beats", "1", "--from", "eve")
-    assert (second.code, "belongs to another helper: reviewer promised first" in second.error) == (1, True)
+    assert (second.code, "another helper: reviewer promised first; leave it to" in second.error) == (1, True)
+    unknown = await run("show", "01M7PGVP3T0WAA1GGA49SA0ZAF")
+    assert (unknown.code, "not found; run `vox-mesh rhythm help list`" in unknown.error) == (1, True)
+    wrong = await run("ask", "reviewer", "x", "--from", "coder", "--task", "a\x07")
+    assert (wrong.code, "got 'a\\x07'; correct it and run the command again" in wrong.error) == (2, True)
     of_eve = {"body": "no", "agent": "eve"}
     assert_problem(await served.ask("POST", f"{path}/answer", of_eve), 409, "not_helper")
     answered = await run("answer", f"hmmm://thread/{thread_id}", "looks good", "--from", "reviewer")

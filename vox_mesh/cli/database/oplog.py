@@ -157,7 +157,8 @@ def _line(entry: LogEntry) -> Record:
 def trace(job: str, as_json: bool) -> None:
     """Show the ops that led to a job's state.
 
-    Below each job are its ops, the newest first, and the jobs that it waited for.
+    Below each job are its ops, the newest first, and the jobs that it waited for. The op that fired a rule
+    is below the op that scheduled its job.
 
     \b
     Example:

@@ -12,7 +12,15 @@ from vox_mesh.cli.support.recovery_keys import KEY_FILE, given_recovery_key, new
 from vox_mesh.cli.support.session import run_command, start_quickly
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.oplog.authorship import Owner
-from vox_mesh.views.roles import DesignatedView, OwnerView, RecoveryKeyView, RoutedView, roles_of, routes_of
+from vox_mesh.views.roles import (
+    DesignatedView,
+    OfferView,
+    OwnerView,
+    RecoveryKeyView,
+    RoutedView,
+    roles_of,
+    routes_of,
+)
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
@@ -120,7 +128,7 @@ def transfer_ownership(node: str, as_json: bool) -> None:
       vox-mesh roles transfer-ownership builder-2
     """
     op = run_command("roles transfer-ownership", lambda mesh: mesh.recovery.offer(node))
-    show_one(vars(DesignatedView(op.key, node)), as_json=as_json)
+    show_one(vars(OfferView(op.key, node)), as_json=as_json)
 
 
 @roles.command()

@@ -157,13 +157,12 @@ def promise(
     Example:
       vox-mesh rhythm help promise 01M7PGVP3T0WAA1GGA49SA0ZAF --beats 2 --fail-after 3 --from reviewer
     """
-    fail_after = promise_beats if fail_after_beats is None else fail_after_beats
 
     async def work(help_: Help, sender: str) -> HelpThread:
         await help_.promise(
             thread,
             promise_beats=promise_beats,
-            fail_after_beats=fail_after,
+            fail_after_beats=fail_after_beats,
             confidence=confidence,
             on_fail=on_fail,
             sender=sender,

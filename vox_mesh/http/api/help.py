@@ -36,7 +36,7 @@ class PromiseRequest(RequestModel):
     """A promise: the beats to an answer, the beats after which the thread closes, and a fallback."""
 
     promise_beats: _Beats
-    fail_after_beats: _Beats
+    fail_after_beats: _Beats | None = None
     confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
     on_fail: Annotated[str, Field(max_length=MAX_ON_FAIL)] = ""
     agent: AgentName | None = None

@@ -33,6 +33,7 @@ _FIELDS: Final = {
 MAX_BARS: Final = 10_000
 _IN_BARS: Final = re.compile(r"every (?:(\d{1,9}) bars?|bar)", re.ASCII)
 _EXAMPLE: Final = "for example 0 8 * * MON-FRI: minute, hour, day of the month, month, day of the week"
+_BARS_EXAMPLE: Final = "write every N bars, such as every 4 bars"
 _MAX_CHARACTERS: Final = 200
 _UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Z"})
 _MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})  # differ between machines
@@ -82,7 +83,7 @@ def bars_in(expression: str) -> int | None:
         return None
     bars = int(found[1] or 1)
     if not 1 <= bars <= MAX_BARS:
-        raise BadValue(f"a schedule must be every 1 to {MAX_BARS} bars, got {bars}")
+        raise BadValue(f"a schedule must be every 1 to {MAX_BARS} bars, got {bars}", hint=_BARS_EXAMPLE)
     return bars
 
 
@@ -101,6 +102,8 @@ def _parse(expression: str, start: datetime, reverse: bool) -> CronSim:
         raise BadValue(f"a schedule of {len(text)} characters is too long", hint=f"up to {_MAX_CHARACTERS}")
     if text.lstrip().startswith("@"):
         raise BadValue(f"{expression!r} is no schedule", hint=f"these have names: {', '.join(NICKNAMES)}")
+    if fields[:1] == ["every"]:
+        raise BadValue(f"{expression!r} is no schedule", hint=_BARS_EXAMPLE)
     if len(fields) != len(_FIELDS):
         raise BadValue(
             f"{expression!r} is no schedule: it has {len(fields)} fields, not {len(_FIELDS)}", hint=_EXAMPLE

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.documents.documents import short
 from vox_mesh.oplog.op_kinds import CLEAR_INCIDENT, DECLARE_INCIDENT
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.acting import current_agent
@@ -44,8 +45,10 @@ class Incidents:
 
     async def declare(self, reason: str = "") -> Incident:
         """Declare an incident: the tempo stays until `clear`. Declared again, it gets the new reason."""
-        if len(reason) > MAX_REASON:
-            raise BadValue(f"reason of an incident must have at most {MAX_REASON} characters")
+        if len(reason) > MAX_REASON or not reason.isprintable():
+            raise BadValue(
+                f"incident reason must be at most {MAX_REASON} printable characters, got {short(reason)}"
+            )
         context, op_id = self._context, new_key()
         agent = current_agent() or context.agent
         values = (*context.mesh, reason, context.node_id, agent, op_id)
