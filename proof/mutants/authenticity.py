@@ -282,6 +282,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "kept-without-a-signature",
+        "a row alone makes an artifact an output of an agent's work",
+        (
+            Code(
+                "vox_mesh.jobs.work.takes:JobTakes._is_signed",
+                "return is_signed(self._signed_text(job, output), kept[_SIGNATURE], public_key)",
+                "return bool(output) and bool(public_key)",
+            ),
+        ),
+        ("test_no_planted_artifact_becomes_an_output_of_an_agent",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "memories-not-compared",
         "the log is verified without what nodes remember of it",
         (

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, StaleClaim
 from vox_mesh.jobs.proof.artifacts import Artifact
 from vox_mesh.jobs.transitions import SQL as JOBS
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored
-from vox_mesh.model.jobs.proof import AgentAttestation
+from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.jobs.proof import AgentAttestation, Output
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.nodes.identity import Identity
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
+_log = logging.getLogger(__name__)
+
 MAX_ARTIFACTS: Final = 64
 
 _SQL: Final = named("job_takes")
+_PREFIX: Final = b"vox-mesh kept artifact 1\n"
+_SIGNATURE: Final = "signature"
 
 
 class HeldTake(NamedTuple):
@@ -35,8 +45,10 @@ class HeldTake(NamedTuple):
 class JobTakes:
     """Reads and extends the takes of a mesh."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, identity: Callable[[], Identity]) -> None:
+        """`identity`: that of the node, whose key signs what agents keep. A row alone becomes no output."""
         self._store = store
+        self._identity = identity
 
     async def find(self, job_id: str) -> tuple[Job, HeldTake | None]:
         """Return a job and its last take, as the database has them; `None` if a worker claimed it last."""
@@ -48,7 +60,7 @@ class JobTakes:
         if text is None:
             return job, None
         agent, grant, lease_ms, artifacts, start_op = orjson.loads(text)
-        kept = [Artifact(**each) for each in read_stored(artifacts)]
+        kept = self._kept(job, artifacts) if job.claimer == self._identity().node_id else []
         held = job if start_op is None else job._replace(last_op=start_op)
         return job, HeldTake(held, AgentAttestation(agent, grant), lease_ms, kept)
 
@@ -57,10 +69,36 @@ class JobTakes:
         others = [each for each in take.artifacts if each.name != artifact.name]
         if len(others) >= MAX_ARTIFACTS:
             raise BadValue(f"artifacts of a job must be at most {MAX_ARTIFACTS}")
-        document = orjson.dumps(artifact.output.document()).decode()
+        output = artifact.output.document()
+        signature = self._identity().key.sign(self._signed_text(take.job, output))
+        document = orjson.dumps({**output, _SIGNATURE: signature}).decode()
         values = (*self._store.mesh_id, take.job.job_id, take.job.claim_token, document, MAX_ARTIFACTS)
         guard = Statement(_SQL["refuse_if_over"], values[:4], refusal=StaleClaim.code)
         await self._store.write(Script(guard, record, Statement(_SQL["keep"], values)))
+
+    def _kept(self, job: Job, text: str) -> list[Artifact]:
+        """Return the artifacts that were kept through this node under the present claim of a job."""
+        kept: list[Artifact] = []
+        with suppress(BadValue):  # a planted row may hold anything
+            found: Any = read_stored(text)
+            for each in found if isinstance(found, list) else ():
+                if self._is_signed(job, each):
+                    kept.append(Artifact(*(each[name] for name in Output._fields)))
+                else:
+                    _log.error("artifact ignored, its node has not signed it: job_id=%s", job.job_id)
+        return kept
+
+    def _is_signed(self, job: Job, kept: Any) -> bool:
+        try:
+            output = {name: kept[name] for name in Output._fields}
+            public_key = self._identity().key.public
+            return is_signed(self._signed_text(job, output), kept[_SIGNATURE], public_key)
+        except READ_ERRORS:
+            return False
+
+    def _signed_text(self, job: Job, output: Mapping[str, Any]) -> bytes:
+        claim = [*self._store.mesh_id, job.job_id, job.claim_token]
+        return _PREFIX + canonical([*claim, dict(output)]).encode()
 
     async def logged_chars(self, job: Job) -> int:
         """Return how many characters the current attempt at a job has logged."""

@@ -109,7 +109,7 @@ class AgentWork:
         self._rhythm = rhythm
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
-        self._takes = JobTakes(store)
+        self._takes = JobTakes(store, lambda: writer.identity)
         self._finisher = Finisher(
             store,
             jobs.transitions,
