@@ -79,6 +79,16 @@ def test_wrong_usage_ends_with_2_and_one_line(vox: VoxCommand, arguments: tuple[
     assert "--help`" in ended.error
 
 
+@pytest.mark.parametrize("command", ["send --from", "oplog tail --limit", "rhythm help ask --from"])
+def test_an_option_without_its_value_leads_to_the_help_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _, option = command.rpartition(" ")
+    assert app.run(command.split()) == 2
+    shown = capsys.readouterr().err
+    assert shown == f"vox-mesh: option '{option}' requires an argument; see `vox-mesh {path} --help`\n"
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

@@ -158,7 +158,7 @@ FAULTS: Final[dict[str, tuple[str, int, str, str]]] = {
         score_of("bar_len: 8", "phases: {plan: 2, work: 4, review: 1}"),
         3,
         "score.phases",
-        "they sum to 7 beats, and bar_len is 8",
+        "they sum to 7 beats, and bar_len is 8; set bar_len: 7, or change them",
     ),
     "phase missing": (
         score_of("phases: {plan: 2, work: 6}"),

@@ -121,6 +121,20 @@ class CommandGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(self.summaries(ctx))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error of its parser is given the command, whose help it should name."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if (
+                error.ctx is None
+                and name is not None
+                and (command := self.get_command(ctx, name)) is not None
+            ):
+                error.ctx = click.Context(command, parent=ctx, info_name=name)
+            raise
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

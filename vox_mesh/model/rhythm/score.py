@@ -167,7 +167,9 @@ class Score(BaseModel):
     @model_validator(mode="after")
     def _check_bar_length(self) -> Self:
         if (total := sum(self.attempt(1).values())) % self.bar_len:
-            raise flaw(f"they sum to {total} beats, and bar_len is {self.bar_len}", "phases")
+            wrong = f"they sum to {total} beats, and bar_len is {self.bar_len}"
+            advice = f"set bar_len: {total}, or change them" if total <= LONGEST_BAR else "change them"
+            raise flaw(f"{wrong}; {advice}", "phases")
         return self
 
     @classmethod
