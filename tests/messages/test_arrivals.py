@@ -425,6 +425,18 @@ async def test_a_hold_that_a_claim_covers_lasts_as_long_as_the_claim_is_renewed(
     assert holds.find(message) is not None
 
 
+async def test_no_message_overtakes_one_whose_hold_has_lapsed(sent: list[Message]) -> None:
+    clock = Clock()
+    arrivals, nudged = receiving(clock)
+    arrivals.add(sent)
+    first = sent[0]._replace(claim_owner="arrival:r#1:x")
+    arrivals.mark_handed_out(first)
+    arrivals.holds.begin(first, clock.now + 15, clock.now + 60)
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["b0", "a1"]
+    clock.now += 15
+    assert bodies(arrivals.deliverable(["z"], set(), nudged)) == ["a0", "b0", "a1"]
+
+
 async def test_a_pair_waits_for_a_relayed_message_whose_hold_was_extended(
     away: Away, sent: list[Message]
 ) -> None:

@@ -90,6 +90,8 @@ class RelayBuffer:
         which another receiver than `taker` has messages.
         """
         now = self._monotonic()
+        for key in self.holds.end_lapsed():
+            self._seen.pop(key, None)  # it will be redelivered, and the messages after it have to wait
         kept = [
             each
             for each in self._kept.values()
@@ -209,6 +211,13 @@ class Holds:
             return None
         return self._holds.pop(message.message_uuid)
 
+    def end_lapsed(self) -> list[str]:
+        """End the holds whose deadline has passed; return the ids of their messages."""
+        lapsed = [key for key in self._holds if self._find_valid(key) is None]
+        for key in lapsed:
+            del self._holds[key]
+        return lapsed
+
     def end_all(self) -> list[Message]:
         """End every hold. Return the messages whose hold is covered by a claim, under that claim."""
         holds, self._holds = self._holds, {}
@@ -256,7 +265,4 @@ class Holds:
 
     def _find_valid(self, message_uuid: str) -> Hold | None:
         hold = self._holds.get(message_uuid)
-        if hold is not None and self._monotonic() >= hold.deadline:
-            del self._holds[message_uuid]
-            return None
-        return hold
+        return None if hold is None or self._monotonic() >= hold.deadline else hold
