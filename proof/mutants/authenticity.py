@@ -295,6 +295,19 @@ AUTHENTICITY_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "answer-to-an-earlier-question",
+        "the answer to an earlier question of a job is given to a later one",
+        (
+            Code(
+                "vox_mesh.jobs.questions:JobQuestions._signed_answer",
+                "is_of_job and not await self._has_asked_since(asked.job_id, entry)",
+                "is_of_job",
+            ),
+        ),
+        ("test_no_earlier_answer_is_given_to_a_later_question",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "memories-not-compared",
         "the log is verified without what nodes remember of it",
         (

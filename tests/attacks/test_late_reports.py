@@ -1,4 +1,4 @@
-"""Reports of agents: only of the one that holds the job, and only with what it has kept."""
+"""Reports of agents: only of the one that holds the job, with what it has kept and what it was answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from vox_mesh import Script, Statement
 from vox_mesh.errors import StaleClaim
-from vox_mesh.jobs.work.reports import succeeded
+from vox_mesh.jobs.work.reports import needs_input, succeeded
 from vox_mesh.testing.harness import MeshHarness
 
 
@@ -50,3 +50,26 @@ async def test_no_planted_artifact_becomes_an_output_of_an_agent() -> None:
             changed.job.job_id: 0,
             planted.job.job_id: 0,
         }
+
+
+@pytest.mark.parametrize("verdict", ["accepted = accepted", "result = '[]'"])
+async def test_no_earlier_answer_is_given_to_a_later_question(verdict: str) -> None:
+    async with MeshHarness() as harness:
+        node = await harness.node()
+        job = await node.jobs.schedule("work")
+        (taken,) = await node.work.take("agent")
+        await node.work.report(job, taken.claim_token, needs_input("May I look?"))
+        first = await node.jobs.questions.of(job.job_id)
+        assert first is not None
+        await node.jobs.questions.answer(await node.jobs.find(job.job_id), "yes")
+        (taken,) = await node.work.take("agent", wait="10s")
+        assert taken.answer == "yes"
+        await node.work.report(job, taken.claim_token, needs_input("May I delete it?"))
+        of_mesh = "WHERE scope_id = ?1 AND repository_id = ?2"
+        for change in (
+            f"UPDATE job_questions SET question_id = ?3, answered_by = 'lead' {of_mesh}",
+            f"UPDATE jobs SET waits = 0 {of_mesh} AND ?3 <> ''",
+            f"UPDATE agent_oplog SET {verdict} {of_mesh} AND ?3 <> '' AND instr(payload, 'delete it')",
+        ):
+            await node.store.write(Script(Statement(change, (*node.store.mesh_id, first.question_id))))
+        assert [each.answer for each in await node.work.take("agent")] == [None]

@@ -120,7 +120,9 @@ class Jobs:
         self.permitted = PermittedScheduling(writer, self.transitions, permits)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
-        self.questions = JobQuestions(store, self.authorship.ends, clock, lambda: writer.identity.node_id)
+        self.questions = JobQuestions(
+            store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id
+        )
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
         self.expired = 0

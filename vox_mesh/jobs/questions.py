@@ -13,9 +13,14 @@ from vox_mesh.errors import MeshError, NotKnown, Refused
 from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_json, read_stored
+from vox_mesh.model.jobs.claim_history import moved_jobs
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
-from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.records import YIELD, Job
+from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.pages import EntryFilter, Pages
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.acting import current_agent
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
@@ -58,12 +63,21 @@ class AskedQuestion(NamedTuple):
 class JobQuestions:
     """Reads, answers and passes on the questions of jobs."""
 
-    def __init__(self, store: Store, ends: JobEnds, clock: MeshClock, node_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ends: JobEnds,
+        trusted_keys: TrustedKeys,
+        clock: MeshClock,
+        node_id: Callable[[], str],
+    ) -> None:
         self._store = store
         self._mesh = store.mesh_id
         self._ends = ends
+        self._trusted_keys = trusted_keys
         self._clock = clock
         self._node_id = node_id
+        self._pages = Pages(store)
         self.notify: Notify | None = None
         """How agents learn that they are asked."""
 
@@ -122,7 +136,22 @@ class JobQuestions:
         if entry is None or entry.kind != ANSWER:
             return None
         payload: Mapping[str, Any] = read_json(entry.payload)
-        return payload if payload.get("job_id") == asked.job_id else None
+        is_of_job = payload.get("job_id") == asked.job_id
+        return payload if is_of_job and not await self._has_asked_since(asked.job_id, entry) else None
+
+    async def _has_asked_since(self, job_id: str, answer: LogEntry) -> bool:
+        """Return whether a job has asked again since an answer: the table may name an earlier question."""
+        wanted = EntryFilter(kind=YIELD, job_id=job_id)
+        later = await self._pages.after(answer.id, wanted=wanted, limit=_MAX_BATCH)
+        if len(later) == _MAX_BATCH:
+            return True  # no honest job is returned so often before it is given its answer
+        for entry in later:
+            if not _asks(entry, job_id) or not await self._trusted_keys.is_authentic(entry):
+                continue
+            has_effect = entry.accepted == 1 and (entry.result is None or job_id in moved_jobs(entry.result))
+            if has_effect or not await self._trusted_keys.is_sealed(entry):
+                return True
+        return False
 
     # --- asking, and asking others ---------------------------------------------------------------
 
@@ -167,6 +196,15 @@ class JobQuestions:
         """Remove the questions of jobs that have ended: the log has them."""
         if (await self._store.read(_SQL["is_any_over"], self._mesh)).value:
             await self._store.write(Script(Statement(_SQL["forget"], self._mesh)))
+
+
+def _asks(entry: LogEntry, job_id: str) -> bool:
+    """Return whether an op returns a job to the queue with a question."""
+    try:
+        items: Any = read_json(entry.payload)["jobs"]
+        return any(each["job_id"] == job_id and "question" in each for each in items)
+    except READ_ERRORS:
+        return False
 
 
 def _already_answered() -> Refused:

@@ -35,7 +35,7 @@ _REFUSED: Final = [str(status.value) for status in (*ALWAYS, *WITH_BODY)]
 _OF_SHAPE: Final = ("bad_path", "bad_query", "bad_body")
 """The error for something that the document does not allow."""
 
-_RULED: Final = ("abort_jobs", "retry_jobs", "change_kind")
+_RULED: Final = ("abort_jobs", "retry_jobs", "change_kind", "keep_artifact")
 """Where one field rules out another, or a value, which the document does not say."""
 
 _config = SchemathesisConfig.from_dict(

@@ -68,7 +68,12 @@ def ask(
 @click.option("--to", metavar="AGENT", help="Only those of this agent.")
 @json_option
 def questions(to: str | None, as_json: bool) -> None:
-    """List the questions of jobs that wait for an answer."""
+    """List the questions of jobs that wait for an answer.
+
+    \b
+    Example:
+      vox-mesh job questions --to lead
+    """
 
     async def work(mesh: Mesh) -> list[AskedQuestion]:
         return await mesh.jobs.questions.open(to)

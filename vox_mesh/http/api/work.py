@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.admission import Load
@@ -29,7 +29,19 @@ from vox_mesh.views.work import AskedView, KeptView, LeaseView, TakenView
 WORK: Final = Operations("jobs")
 
 Token = Annotated[int, Field(ge=1, lt=2**53)]
-Lease = Annotated[Seconds, Field(ge=MIN_LEASE_S, le=MAX_LEASE_S)]
+Lease = Annotated[
+    Seconds,
+    Field(ge=MIN_LEASE_S, le=MAX_LEASE_S),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": MIN_LEASE_S, "maximum": MAX_LEASE_S},
+                {"type": "string", "pattern": "^([1-9][0-9]{1,3}s|[1-9][0-9]{0,2}m|[1-9]h|1[0-9]h)$"},
+            ],
+            "examples": ["5m", 300],
+        }
+    ),
+]
 
 _WAIT_TIMEOUT_S: Final = MAX_WAIT_S + CALL_S
 _MAX_LOG: Final = 256 * 1024
@@ -262,9 +274,9 @@ async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerReque
 
 
 class InboxWaitQuery(RequestModel):
-    """How long to wait, and the roles of the agent, separated by commas."""
+    """How long to wait, by default not at all, and the roles of the agent, separated by commas."""
 
-    timeout: Wait = 30.0
+    timeout: Wait = 0.0
     roles: Text | None = None
 
     @property
