@@ -29,6 +29,8 @@ from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
 from vox_mesh import load_settings
 from vox_mesh.errors import BadSettings, Unreachable
+from vox_mesh.http.limits import Quotas
+from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.endpoint import wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.mesh import Mesh
@@ -167,6 +169,24 @@ async def test_open_items_have_an_end(shared_mesh: SharedMesh) -> None:
             node, TOKEN, "POST", "/v1/messages", json={"to": AGENT, "sender": "coder", "payload": 6}
         )
         assert_problem(answer, HTTPStatus.TOO_MANY_REQUESTS, "too_many_open")
+
+
+async def test_open_items_that_can_not_be_counted_go_to_the_spool() -> None:
+    answers: list[int | Unreachable] = [3, Unreachable("away"), Unreachable("away")]
+    seconds = iter(range(10, 100, 10))  # each call counts again
+
+    async def count(_: int) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Unreachable):
+            raise answer
+        return answer
+
+    quotas = Quotas(500, 5, lambda: next(seconds))
+    await quotas.open_items("jobs", 1, count)
+    await quotas.open_items("jobs", 1, count)
+    with pytest.raises(Problem) as raised:  # what this node has added meanwhile counts
+        await quotas.open_items("jobs", 1, count)
+    assert (raised.value.code, answers) == ("too_many_open", [])
 
 
 # --- addresses that the database claims ------------------------------------------------------------

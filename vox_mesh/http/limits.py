@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
 
+from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.http.connections import marked_as_paused
 from vox_mesh.http.problems import Handler, Problem
 from vox_mesh.model.base.recent import Recent
@@ -80,7 +82,9 @@ class Quotas:
         now = self._monotonic()
         until, known = self._open.get(noun, (now, 0))
         if now >= until:
-            until, known = now + _COUNT_CACHE_S, await count(self._open_limit)
+            until = now + _COUNT_CACHE_S
+            with suppress(DatabaseUnavailable):  # the items are spooled, and the spool has a limit of its own
+                known = await count(self._open_limit)
         if known + items > self._open_limit:
             self._open[noun] = until, known
             raise Problem(
