@@ -18,7 +18,7 @@ _LINES: Final = [
 
 @pytest.mark.parametrize("line", _LINES, ids=lambda line: line.split("|")[1].strip()[:40])
 def test_every_line_names_tests_that_exist(line: str) -> None:
-    code = "".join(path.read_text() for path in (_ROOT / "tests" / "attacks").glob("test_*.py"))
+    code = "".join(path.read_text() for path in (_ROOT / "tests" / "attacks").rglob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", line)
     assert named
     for name in named:

@@ -29,6 +29,6 @@ def test_every_planted_bug_is_on_the_page(name: str) -> None:
 
 
 def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:
-    attacks = "".join(path.read_text() for path in _ATTACKS.glob("test_*.py"))
+    attacks = "".join(path.read_text() for path in _ATTACKS.rglob("test_*.py"))
     known = {check.name for check in (*CHECKS, *HOSTILE_CHECKS)} | {*re.findall(r"def (test_\w+)\(", attacks)}
     assert {plant.name for plant in PLANTS.values() if not {*plant.found_by} <= known} == set()

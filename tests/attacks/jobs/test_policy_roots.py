@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tests.jobs.test_policy_roots import rooted, working
+from tests.jobs.worker.test_policy_roots import rooted, working
 from tests.support.jobs.job_desks import ended
 
 _ALLOWED: Final = f"sha256:{'ab' * 32}"

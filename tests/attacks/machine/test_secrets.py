@@ -159,7 +159,7 @@ def test_no_process_of_the_same_user_reads_the_memory_of_a_node(tmp_path: Path) 
     python, user = ("/usr/bin/python3", OTHER_USER) if IS_ROOT else (sys.executable, os.getuid())
     if not os.access(python, os.X_OK):
         pytest.skip(f"there is no {python} that another user could run")
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     node = subprocess.Popen(
         [python, "-S", "-c", _NODE_ITSELF],
         env={"PYTHONPATH": str(root), **_TOKENS},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.test_planted_keys import received
+from tests.attacks.oplog.test_planted_keys import received
 from tests.support.attacks.hostile_writer import HostileWriter
 from tests.support.messages.messaging import bodies, found
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole

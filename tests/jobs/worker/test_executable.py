@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.test_command import shell
+from tests.jobs.worker.test_command import shell
 from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.executable import ExecutableHashes
 from vox_mesh.jobs.exec.policy import ExecPolicy

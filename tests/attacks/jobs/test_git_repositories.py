@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.jobs.test_git_jobs import NAMES, done, exported, imported, mesh, node, repository
+from tests.jobs.git.test_git_jobs import NAMES, done, exported, imported, mesh, node, repository
 from tests.support.jobs.job_desks import ended, scheduled
 from tests.support.running.repositories import Repository
 from vox_mesh import Script, Statement
