@@ -20,7 +20,7 @@ from proof.simulate.trial import run_seed
 from proof.verdicts import Check
 from proof.workload import FunctionWorkload, WorkloadContext
 
-_SEEDS = 60
+_SEEDS = 40
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
 _OFTEN_CANCELLED = 32_902
