@@ -29,6 +29,7 @@ from vox_mesh.oplog.writer import AGENTS_NAMED
 from vox_mesh.views.jobs import verify_proof
 
 _JOBS: Final = 1_000 if SOAK else 200
+_AT_ONCE: Final = 200
 _PACKED: Final = 25
 """The number of jobs whose refs are packed: more than 64."""
 
@@ -84,7 +85,8 @@ def refs(repository: Repository) -> dict[str, str]:
 
 async def done(node: MeshNode, count: int) -> list[str]:
     """Ids of jobs that were run."""
-    jobs = await scheduled(node, count, "double")
+    sizes = (min(_AT_ONCE, count - begun) for begun in range(0, count, _AT_ONCE))
+    jobs = [job for size in sizes for job in await scheduled(node, size, "double")]
     await node.worker.start()
     return [job.job_id for job in await ended(node, *jobs)]
 
@@ -147,6 +149,7 @@ async def test_a_proof_has_no_bar_while_a_node_lives_that_would_refuse_it(
     )
 
 
+@pytest.mark.soak
 async def test_jobs_that_are_exported_twice_have_the_same_refs(
     node: MeshNode, repository: Repository, tmp_path: Path
 ) -> None:
