@@ -8,6 +8,11 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- name: refuse_if_many_agents
+-- Besides ?3, as many agents are admitted as may be (?4).
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
+    SELECT count(*) FROM admitted_agents WHERE OF_MESH AND agent_id NOT IN (?3, '*'))
+
 -- name: admit
 INSERT INTO admitted_agents (scope_id, repository_id, agent_id, public_key, op_id) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT DO UPDATE SET public_key = excluded.public_key, op_id = excluded.op_id

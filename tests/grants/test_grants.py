@@ -74,6 +74,17 @@ async def test_only_the_owner_admits_grants_and_revokes(
     await assert_whole(other)
 
 
+async def test_no_more_agents_are_admitted_than_there_may_be(
+    owner: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vox_mesh.oplog.grants.grants.MAX_AGENTS", 1)
+    await owner.grants.set_strict(strict=True)
+    await owner.grants.admit("ann")
+    await owner.grants.admit("ann", ANN.public)
+    with pytest.raises(Refused, match="too_many_agents"):
+        await owner.grants.admit("bob")
+
+
 async def test_an_agent_that_is_not_known_is_granted_nothing(owner: MeshNode) -> None:
     with pytest.raises(NotKnown, match="not admitted"):
         await owner.grants.issue("ann", ["worker"])

@@ -12,7 +12,7 @@ from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.running.lengths import EVERY_HOME
 from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
 from tools.sqld import Server
-from vox_mesh import Mesh, Settings
+from vox_mesh import Mesh, Message, Settings
 from vox_mesh.node import MeshNode
 
 
@@ -65,3 +65,9 @@ async def local(there: RestartableNodes) -> AsyncIterator[MeshNode]:
 def named(tmp_path: Path) -> Settings:
     """A node with a name on the file home, for commands next to it."""
     return FILE.settings(tmp_path, None, scope_id="", node_id="worker", tick="1h")
+
+
+@pytest.fixture
+async def sent(local: MeshNode) -> list[Message]:
+    """Messages to z, two by a and one by b."""
+    return [await local.messages.send("z", body, sender=body[0]) for body in ("a0", "b0", "a1")]

@@ -1,145 +1,39 @@
-"""Scores and budgets of jobs: the worker keeps them, whatever the work does, and what it cost is recorded."""
+"""Scores of jobs: the worker keeps them, whatever the work does."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import orjson
 import pytest
 
+from tests.support.jobs.bounded_jobs import (
+    FOR_EVER,
+    ONCE,
+    SCORE,
+    command,
+    ends_of,
+    node,
+    settings,
+    work,
+)
 from tests.support.jobs.job_desks import ControlledHandler, ended
-from tests.support.jobs.job_runs import settings_of
 from tests.support.messages.messaging import PATIENCE_S
-from tools.fork_server import Program
-from tools.forked import AsyncProcess
-from tools.homes import FILE, environment
-from vox_mesh import Mesh, Settings
 from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.jobs.worker.metering import Meter, ProcessShares, ProcessUsage, Share, Shares
 from vox_mesh.model.jobs.manifest import Manifest, parse_manifests
-from vox_mesh.model.jobs.records import Job
-from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.node import MeshNode
 
-_POLICY: Final = "cluster_id: quick\ninitial_bpm: 600\nbar_len_beats: 8\n"
-_RATES: Final = "role_rate_bu: {default: 1, exec: 10}\ncpu_sec: 100\ngpu_sec: {A100: 5}\n"
-_BEAT_MS: Final = 100
-_SCORE: Final = {
-    "bar_len": 4,
-    "phases": {"plan": 1, "work": 2, "review": 1},
-    "retry": {"max_phrases": 2},
-    "start": "now",
-}
-_ONCE: Final = _SCORE | {"escalation": {"on_overrun": ["checkpoint"]}}
-_FOR_EVER: Final = ("/bin/sh", "-c", "echo begun; while :; do sleep 60; done")
-_ENDS: Final = """
-    SELECT outcome, attempt, beats, overruns, resources, bu, cost, note, account, agent_id
-    FROM phrase_ends WHERE job_id = ?1 ORDER BY began_ms, phrase_id
-"""
-
-
-_DOOMED: Final = """
-import asyncio, os
-from vox_mesh import Mesh
-
-async def main():
-    begun = asyncio.Barrier(3)
-    async with Mesh.open() as mesh:
-        @mesh.worker.handles("work")
-        async def handle(context):
-            await begun.wait()
-            os._exit(9)
-
-        async with mesh.worker.running(concurrency=3):
-            await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-class End(NamedTuple):
-    """A phrase that has ended, as it was recorded."""
-
-    outcome: str
-    attempt: int
-    beats: dict[str, float]
-    overruns: int
-    resources: Resources
-    bu: float
-    cost: float
-    note: str
-    account: str
-    agent_id: str
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Of a worker on the file home, in a mesh with ten beats a second."""
-    (tmp_path / "tempo.yaml").write_text(_POLICY)
-    (tmp_path / "rates.yaml").write_text(_RATES)
-    return FILE.settings(
-        tmp_path,
-        None,
-        node_id="worker",
-        tick="1h",
-        worker_exec=True,
-        tempo_policy=tmp_path / "tempo.yaml",
-        rates=tmp_path / "rates.yaml",
-    )
-
-
-@pytest.fixture
-async def node(settings: Settings) -> AsyncIterator[MeshNode]:
-    """That worker."""
-    async with Mesh.open(settings) as node:
-        yield node
-
-
-async def command(node: MeshNode, *argv: str, **fields: Any) -> Job:
-    """Have a command run to its end, and nothing else."""
-    (job,) = await node.jobs.schedule_all(
-        [Manifest.of(command=argv, timeout=0, backoff="1ms", **fields)], new=True
-    )
-    async with node.worker.running():
-        return (await ended(node, job))[0]
-
-
-async def work(node: MeshNode, kind: str = "work", payload: Any = None, **fields: Any) -> Any:
-    """Schedule a job for a handler."""
-    manifest = Manifest.of(kind=kind, payload=payload, backoff="1ms", **fields)
-    return (await node.jobs.schedule_all([manifest], new=True))[0]
+__all__ = ["node", "settings"]
 
 
 async def test_a_call_schedules_a_job_with_a_score_and_a_budget(node: MeshNode) -> None:
-    scheduled = await node.jobs.schedule("work", score=_SCORE, budget={"max_bu": 3})
+    scheduled = await node.jobs.schedule("work", score=SCORE, budget={"max_bu": 3})
     core = (await node.jobs.find(scheduled)).core
-    assert (core["score"], core["budget"]) == (_SCORE, {"max_bu": 3})
+    assert (core["score"], core["budget"]) == (SCORE, {"max_bu": 3})
     with pytest.raises(BadManifest, match="bar_len"):
-        await node.jobs.schedule("work", score=_SCORE | {"bar_len": 5})
-
-
-async def ends_of(node: MeshNode, job: Any) -> list[End]:
-    """The phrases of a job."""
-    rows = await node.store.read(_ENDS, (job.job_id,), fresh=True)
-    return [
-        End._make(row)._replace(
-            beats=orjson.loads(row["beats"]), resources=Resources.of(orjson.loads(row["resources"]))
-        )
-        for row in rows
-    ]
-
-
-async def logged(node: MeshNode, job: Any) -> str:
-    """All that was said of a job."""
-    return "".join(piece.text for piece in await node.jobs.notes.logged(job.job_id))
+        await node.jobs.schedule("work", score=SCORE | {"bar_len": 5})
 
 
 # --- manifests -----------------------------------------------------------------------------------
@@ -147,10 +41,10 @@ async def logged(node: MeshNode, job: Any) -> str:
 
 def test_a_score_and_a_budget_are_part_of_what_a_job_is() -> None:
     plain = Manifest.of(kind="work")
-    scored, charged = Manifest.of(kind="work", score=_SCORE), Manifest.of(kind="work", budget={"max_bu": 3})
+    scored, charged = Manifest.of(kind="work", score=SCORE), Manifest.of(kind="work", budget={"max_bu": 3})
     assert len({each.content_id for each in (plain, scored, charged)}) == 3
     assert plain.core() == {"kind": "work"}
-    assert (scored.core()["score"], charged.core()["budget"]) == (_SCORE, {"max_bu": 3})
+    assert (scored.core()["score"], charged.core()["budget"]) == (SCORE, {"max_bu": 3})
     for each in (plain, scored, charged):
         assert Manifest.of_core(each.core()).content_id == each.content_id
 
@@ -173,7 +67,7 @@ def test_the_faults_of_both_are_reported_with_line_and_field() -> None:
 
 
 async def test_a_command_that_runs_forever_ends_with_its_phrase(node: MeshNode) -> None:
-    job = await command(node, *_FOR_EVER, score=_ONCE)
+    job = await command(node, *FOR_EVER, score=ONCE)
     (end,) = await ends_of(node, job)
     assert (job.state, job.reason) == ("failed", "its phrase of 4 beats is over")
     assert (end.outcome, end.attempt, end.overruns, end.agent_id) == ("failed", 1, 1, "worker")
@@ -185,7 +79,7 @@ async def test_a_command_that_runs_forever_ends_with_its_phrase(node: MeshNode) 
 
 
 async def test_what_overruns_is_tried_again_in_a_shorter_phrase_and_then_not_any_more(node: MeshNode) -> None:
-    job = await command(node, *_FOR_EVER, score=_SCORE, max_attempts=9)
+    job = await command(node, *FOR_EVER, score=SCORE, max_attempts=9)
     ends = await ends_of(node, job)
     assert job.state == "failed"
     assert [(end.outcome, end.attempt, end.overruns) for end in ends] == [
@@ -210,85 +104,16 @@ async def test_a_handler_sees_its_beats_and_goes_on_from_its_checkpoint(node: Me
             await asyncio.Event().wait()
         return "done"
 
-    job = await work(node, score=_SCORE | {"bar_len": 16, "phases": {"plan": 4, "work": 8, "review": 4}})
+    job = await work(node, score=SCORE | {"bar_len": 16, "phases": {"plan": 4, "work": 8, "review": 4}})
     async with node.worker.running():
         (found,) = await ended(node, job)
     assert (found.state, seen) == ("succeeded", [(None, 16), ("half way", 8)])
     assert [end.outcome for end in await ends_of(node, job)] == ["deferred", "done"]
 
 
-async def test_the_processor_time_of_an_async_handler_is_that_of_its_steps(node: MeshNode) -> None:
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> str:
-        burn(0.02)
-        other = asyncio.create_task(burn_in_task(0.05))
-        await other
-        burn(0.02)
-        return "done"
-
-    job = await work(node, budget={"max_bu": 1_000})
-    async with node.worker.running():
-        (found,) = await ended(node, job)
-    (end,) = await ends_of(node, job)
-    assert found.state == "succeeded"
-    assert end.resources.cpu_sec is not None
-    assert 0.04 <= end.resources.cpu_sec < 0.08  # without what other tasks do meanwhile
-    assert end.resources.mem_gbs is not None
-    assert end.cost == pytest.approx(end.bu + 100 * end.resources.cpu_sec)
-
-
-async def test_a_metered_coroutine_gets_its_values_and_cancellations() -> None:
-    async def answer(question: asyncio.Future[int]) -> int:
-        try:
-            return await question
-        except ValueError:
-            return -1
-
-    loop, meter = asyncio.get_running_loop(), Meter()
-    for give, result in ((lambda it: it.set_result(7), 7), (lambda it: it.set_exception(ValueError()), -1)):
-        question: asyncio.Future[int] = loop.create_future()
-        loop.call_soon(give, question)
-        assert await meter.steps(answer(question)) == result
-    waiting = asyncio.create_task(meter.steps(answer(loop.create_future())))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert meter.used.cpu_sec is not None
-
-
-def test_handlers_of_one_process_share_its_memory_and_transfers_equally() -> None:
-    now, usage = [0.0], [ProcessUsage(2_000_000_000, 10.0)]
-    shares = ProcessShares(lambda: now[0], lambda: usage[0])
-    one = shares.begin()
-    now[0] = 1.0
-    two = shares.begin()
-    now[0], usage[0] = 3.0, ProcessUsage(2_000_000_000, 16.0)
-    assert list(shares.end(one)) == pytest.approx([4.0, 3.0])  # alone for 1 s, then half for 2 s
-    brief = shares.begin()
-    now[0] = 3.1
-    gb_s, io_mb = shares.end(brief)
-    assert gb_s == pytest.approx(0.1)
-    assert io_mb is None  # nothing was read meanwhile
-    now[0] = 4.0
-    assert list(shares.end(two)) == pytest.approx([2.0 + 0.1 + 1.8, 3.0])
-
-
-def burn(seconds: float) -> None:
-    """Use the processor for this long."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-
-
-async def burn_in_task(seconds: float) -> None:
-    """Use it in a task of its own."""
-    burn(seconds)
-
-
 async def test_an_attempt_that_is_aborted_while_it_runs_is_charged_once(node: MeshNode) -> None:
     desk = ControlledHandler(node)
-    job = await work(node, score=_SCORE | {"start": "now"}, budget={"max_bu": 1_000})
+    job = await work(node, score=SCORE | {"start": "now"}, budget={"max_bu": 1_000})
     async with node.worker.running():
         await desk.next()
         await node.jobs.abort(job, reason="not needed")
@@ -313,278 +138,6 @@ async def test_a_job_without_score_and_budget_is_not_metered_and_has_no_beats(no
 
 
 async def test_what_a_failed_attempt_leaves_is_no_more_than_its_phrases_allow(node: MeshNode) -> None:
-    job = await command(node, "/bin/false", score=_SCORE, max_attempts=9)
+    job = await command(node, "/bin/false", score=SCORE, max_attempts=9)
     assert (job.state, job.attempts, job.reason) == ("failed", 2, "ended with exit code 1")
     assert [end.overruns for end in await ends_of(node, job)] == [0, 0]
-
-
-# --- budgets -------------------------------------------------------------------------------------
-
-
-async def test_a_job_over_its_budget_is_warned_then_stopped_and_its_cost_recorded(node: MeshNode) -> None:
-    job = await command(node, *_FOR_EVER, budget={"max_bu": 8, "charge_to": "acme"}, max_attempts=9)
-    (end,) = await ends_of(node, job)
-    assert job.state == "failed"
-    assert job.attempts == 1
-    assert "of 8 beats of the budget of the job are used" in (job.reason or "")
-    assert (end.outcome, end.account) == ("failed", "acme")
-    assert end.bu >= 10
-    assert end.cost >= 10 * end.bu  # the rate of commands, and processor time
-    said = await logged(node, job)
-    assert said.index("are used\n") < said.index("cut off:")
-    found = {each.subject: each.bu for each in await node.rhythm.budgets.report()}
-    assert found == {"account:acme": pytest.approx(end.bu), "agent:worker": pytest.approx(end.bu)}
-
-
-async def test_a_hard_end_stops_the_work(node: MeshNode) -> None:
-    ControlledHandler(node)
-    job = await work(node, budget={"hard_end": "bar+0"})
-    async with node.worker.running():
-        (found,) = await ended(node, job)
-    (end,) = await ends_of(node, job)
-    assert (found.state, found.reason) == ("failed", "the budget of the job has its hard end: bar+0")
-    assert end.overruns == 0
-
-
-async def test_a_phase_cap_bounds_work_that_has_no_score(node: MeshNode) -> None:
-    ControlledHandler(node)
-    job = await work(node, budget={"phase_caps": {"work": 1.5}})
-    async with node.worker.running():
-        (found,) = await ended(node, job)
-    assert (found.attempts, found.reason) == (
-        1,
-        "the 1.5 beats that the budget of the job has for work are used",
-    )
-
-
-async def test_what_a_killed_worker_used_is_charged_and_no_bound_begins_again(
-    node: MeshNode, settings: Settings, tmp_path: Path
-) -> None:
-    bounded: list[dict[str, Any]] = [
-        {"budget": {"max_bu": 2, "charge_to": "acme"}},
-        {"budget": {"hard_end": "bar+0"}},
-        {"score": _SCORE | {"retry": {"max_phrases": 1}}},
-    ]
-    jobs = [await work(node, payload=n, lease="1s", **fields) for n, fields in enumerate(bounded)]
-    await node.rhythm.budgets.set("account:acme", Budget(max_bu=1_000))
-    variables = {**os.environ, **environment(settings_of(settings, tmp_path, "doomed"))}
-    doomed = await AsyncProcess.start(Program((), variables, code=_DOOMED))
-    await asyncio.wait_for(doomed.communicate(), PATIENCE_S)
-    assert doomed.returncode == 9
-    leases = [(await node.jobs.find(job)).lease_until_ms or 0 for job in jobs]
-    await node.rhythm.times.until(max(leases) + 2)
-    await node.catch_up()
-    desk = ControlledHandler(node)
-    desk.may_end.set()
-    async with node.worker.running():
-        found = await ended(node, *jobs)
-    assert [(job.state, job.attempts) for job in found] == [("failed", 2)] * 3
-    reasons = [job.reason or "" for job in found]
-    assert "of 2 beats of its budget were used before" in reasons[0]
-    assert reasons[1:] == [
-        "the budget of the job has its hard end: bar+0",
-        "all phrases of its score (1) were played before",
-    ]
-    assert desk.order == []
-    for job in jobs:
-        (end,) = await ends_of(node, job)
-        assert (end.outcome, end.note, end.agent_id) == ("failed", "its worker was gone", "doomed")
-        assert 2 <= end.bu <= 1_000 / _BEAT_MS + 1  # no longer than its lease
-    (end,) = await ends_of(node, jobs[0])
-    (account,) = await node.rhythm.budgets.report("account:acme")
-    assert account.phrases == 1
-    assert account.bu == pytest.approx(end.bu)
-
-
-async def test_the_lowest_cap_of_job_agent_and_account_holds(node: MeshNode) -> None:
-    await node.rhythm.budgets.set("agent:worker", Budget(phase_caps={"plan": 0.5, "review": 0.5}))
-    await node.rhythm.budgets.set("account:acme", Budget(phase_caps={"work": 1}))
-    seen: dict[Any, float | None] = {}
-
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        seen[context.payload] = context.phrase_beats
-        await asyncio.Event().wait()
-
-    own = {"charge_to": "acme", "phase_caps": {"work": 1.5}}
-    jobs = [
-        await work(node, payload="scored", score=_ONCE, budget=own),
-        await work(node, payload="not", budget=own),
-    ]
-    async with node.worker.running():
-        found = await ended(node, *jobs)
-    assert seen == {"scored": 2, "not": 1}
-    assert [job.reason for job in found] == [
-        "its phrase of 2 beats is over",
-        "the 1 beats that the budget of account:acme has for work are used",
-    ]
-
-
-async def test_a_ceiling_of_an_agent_is_for_all_its_jobs_together(node: MeshNode) -> None:
-    await node.rhythm.budgets.set("agent:worker", Budget(per_beat={"gpu_sec": {"A100": 1}}))
-
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        for _ in range(150):  # each 0.6 a beat, or less
-            context.charge(gpu_sec={"A100": 0.06})
-            await node.rhythm.times.until(node.rhythm.times.now_ms + _BEAT_MS // 10)
-
-    jobs = [await work(node, payload=n) for n in range(3)]
-    async with node.worker.running(concurrency=3):
-        found = await ended(node, *jobs)
-    assert sorted(job.state for job in found) == ["failed", "failed", "succeeded"]
-    assert all("the budget of agent:worker" in (job.reason or "") for job in found if job.state == "failed")
-
-
-def test_of_the_ones_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -> None:
-    shares, stopped, budget = Shares(), list[int](), Budget(per_beat={"cpu_sec": 3})
-    meters = [Meter() for _ in range(4)]
-    all_of_them = [
-        Share(meter, ["agent:ann"] if n else ["agent:bob"], 0, lambda _, n=n: stopped.append(n))  # type: ignore[misc]
-        for n, meter in enumerate(meters)
-    ]
-    for n, (meter, share) in enumerate(zip(meters, all_of_them, strict=True)):
-        shares.join(share)
-        meter.report(Resources(cpu_sec=9 if n == 0 else n))
-    _, one, two, three = all_of_them
-    shares.leave(one)  # it was over in the beat, and has used what it has
-    found = shares.excess(two, "agent:ann", budget, 1)
-    assert found is not None
-    assert (str(found.excess), found.by) == ("6 cpu_sec in a beat, where 3 are allowed", three)
-    assert shares.excess(two, "agent:ann", budget, 1) is None
-    for share in (two, three):
-        share.count_from(5_000)
-    meters[2].report(Resources(cpu_sec=3))
-    assert shares.excess(two, "agent:ann", budget, 1) is None
-    meters[3].report(Resources(cpu_sec=1))
-    assert shares.excess(two, "agent:ann", budget, 2) is None
-    found = shares.excess(three, "agent:ann", budget, 1)
-    assert found is not None
-    assert found.by is two
-
-
-async def test_more_processor_time_than_a_beat_may_use_stops_a_command(node: MeshNode) -> None:
-    burn = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
-    job = await command(node, sys.executable, "-c", burn, budget={"per_beat": {"cpu_sec": 0.001}})
-    (end,) = await ends_of(node, job)
-    assert job.state == "failed"
-    assert "cpu_sec in a beat, where 0.001 are allowed" in (job.reason or "")
-    assert end.resources.cpu_sec is not None
-    assert end.resources.cpu_sec > 0.001
-
-
-async def test_what_a_handler_reports_counts_as_what_is_measured(node: MeshNode) -> None:
-    begun = asyncio.Event()
-
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        context.charge(gpu_sec={"A100": 3.2}, net_egress_mb=7)
-        begun.set()
-        await asyncio.Event().wait()
-
-    job = await work(node, budget={"per_beat": {"gpu_sec": {"A100": 1}}})
-    async with node.worker.running():
-        (found,) = await ended(node, job)
-    (end,) = await ends_of(node, job)
-    assert "3.2 gpu_sec[A100] in a beat" in (found.reason or "")
-    assert (end.resources.net_egress_mb, end.resources.gpu_sec) == (7, {"A100": 3.2})
-    assert (end.resources.storage_gbh, end.resources.accel_sec) == (None, {})  # nothing by guess
-    assert end.cost == pytest.approx(end.bu + 5 * 3.2 + 100 * (end.resources.cpu_sec or 0))
-
-
-async def test_the_processor_time_of_a_handler_in_a_thread_is_measured(node: MeshNode) -> None:
-    @node.worker.handles("work")
-    def handle(context: JobContext) -> None:
-        while time.thread_time() < 0.05:
-            pass
-
-    job = await work(node, budget={"max_bu": 1_000})
-    async with node.worker.running():
-        await ended(node, job)
-    (end,) = await ends_of(node, job)
-    assert end.outcome == "done"
-    assert end.resources.cpu_sec is not None
-    assert 0.04 <= end.resources.cpu_sec < 5
-
-
-async def test_a_command_that_has_ended_long_ago_has_still_used_what_it_has(node: MeshNode) -> None:
-    burn = "import time\nwhile time.process_time() < 0.2: pass"
-    job = await command(node, "/bin/sh", "-c", f'{sys.executable} -c "{burn}"', budget={"max_bu": 1_000})
-    (end,) = await ends_of(node, job)
-    assert job.state == "succeeded"
-    assert end.resources.cpu_sec is not None
-    assert end.resources.cpu_sec >= 0.2
-
-
-async def test_nothing_more_is_begun_of_a_job_that_has_used_its_budget(node: MeshNode) -> None:
-    tries = 0
-
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        nonlocal tries
-        tries += 1
-        await node.rhythm.times.until(node.rhythm.times.now_ms + 2 * _BEAT_MS)
-        raise OSError("no luck")
-
-    job = await work(node, budget={"max_bu": 2}, max_attempts=9)
-    async with node.worker.running():
-        (found,) = await ended(node, job)
-    assert (found.state, tries) == ("failed", 1)
-
-
-# --- accounts and agents -------------------------------------------------------------------------
-
-
-async def test_jobs_of_an_exhausted_account_are_left_alone_while_others_are_done(node: MeshNode) -> None:
-    desk = ControlledHandler(node)
-    desk.may_end.set()
-    await node.rhythm.budgets.set("account:poor", Budget(max_bu=0))
-    left = [await work(node, payload=n, budget={"charge_to": "poor"}, priority=3) for n in range(40)]
-    others = [await work(node, payload="rich", budget={"charge_to": "rich"}), await work(node, payload="no")]
-    async with node.worker.running(concurrency=1):
-        await ended(node, *others)
-        assert {(await node.jobs.find(job)).state for job in left} == {"pending"}
-        await node.rhythm.budgets.set("account:poor", Budget(max_bu=1_000))
-        assert {job.state for job in await ended(node, *left)} == {"succeeded"}
-    assert sorted(desk.order[:2]) == ["no", "rich"]
-
-
-async def test_work_in_hand_is_stopped_when_its_account_has_spent_too_much(node: MeshNode) -> None:
-    desk = ControlledHandler(node)
-    await node.rhythm.budgets.set("account:acme", Budget(max_bu=1_000))
-    job = await work(node, budget={"charge_to": "acme"})
-    async with node.worker.running():
-        await desk.next()
-        await node.rhythm.budgets.set("account:acme", Budget(max_bu=0))
-        (found,) = await ended(node, job)
-    assert "of the budget of account:acme are used" in (found.reason or "")
-
-
-async def test_a_worker_whose_agent_has_spent_its_budget_takes_nothing_until_it_is_raised(
-    node: MeshNode,
-) -> None:
-    desk = ControlledHandler(node)
-    desk.may_end.set()
-    budgets = node.rhythm.budgets
-    await budgets.set("agent:worker", Budget(max_bu=0))
-    job = await work(node)
-    async with node.worker.running():
-        while budgets.next_check_ms is not None or not await budgets.standings():
-            await node.rhythm.times.until(node.rhythm.context.beat().ends_ms)
-        assert (await node.jobs.find(job)).state == "pending"
-        await budgets.set("agent:worker", Budget(max_bu=1_000))
-        (found,) = await ended(node, job)
-    assert found.state == "succeeded"
-    (end,) = await ends_of(node, job)
-    assert end.outcome == "done"  # its agent has a budget, so it is metered
-
-
-async def test_what_was_used_is_recorded_when_the_worker_stops(node: MeshNode) -> None:
-    desk = ControlledHandler(node)
-    job = await work(node, budget={"max_bu": 1_000})
-    async with node.worker.running(grace=0.01):
-        await desk.next()
-    await asyncio.wait_for(desk.next_stopped(), PATIENCE_S)
-    (end,) = await ends_of(node, job)
-    assert (end.outcome, end.note) == ("deferred", "it was stopped")
-    assert (await node.jobs.find(job)).state == "pending"

@@ -24,6 +24,7 @@ from tests.support.running import lengths
 from tools.sqld import Server
 from vox_mesh import Script, Statement, open_store
 
+_TRIES = 5
 _NOT_AS_LEFT = "not as it was left"
 
 
@@ -55,10 +56,13 @@ async def test_it_survives_each_kill_of_its_reader_and_is_never_fetched_again(
     tmp_path: Path, either_server: Server, seed: int
 ) -> None:
     async with scene(tmp_path, either_server, Random(seed)) as stage:
-        await _troubled(stage, DisturbedReplica.kill_reader)
-        print(f"{stage.cut_short} changes were cut short")
-        if not stage.cut_short:  # on a busy machine, all may come too late
+        for _ in range(_TRIES):  # on a busy machine, a kill may come too late
+            await _troubled(stage, DisturbedReplica.kill_reader)
+            if stage.cut_short:
+                break
+        else:
             pytest.skip("no reader was killed in the middle of a change")
+        print(f"{stage.cut_short} changes were cut short")
         # Survived, not fetched again: what was on the disk was always enough to go on from.
         assert not [each.errors for each in stage.readers if _NOT_AS_LEFT in each.errors]
 

@@ -24,6 +24,9 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
+MAX_AGENTS: Final = 10_000
+"""The maximum number of admitted agents. Their identities are kept as long as the mesh."""
+
 MAX_DELEGATIONS: Final = 64
 """The maximum number of delegations of one grant that are in force."""
 
@@ -32,11 +35,13 @@ _PRUNED_AT_ONCE: Final = 100
 _MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
 _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
+_TOO_MANY: Final = "too_many_agents"
 _HINTS: Final = {
     "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
+    _TOO_MANY: f"at most {MAX_AGENTS:,} agents can be admitted; use one of these for several tasks",
 }
 
 
@@ -74,8 +79,9 @@ class Grants:
                 hint="copy it from `vox-mesh agents init`",
             )
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
+        limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
-        return await self._write(op_id, ADMIT, admitted.payload, admit)
+        return await self._write(op_id, ADMIT, admitted.payload, limit, admit)
 
     async def set_strict(self, *, strict: bool) -> Outcome:
         """Allow nothing without a grant, or trust agents that are not admitted; only the owner may."""
