@@ -118,7 +118,7 @@ def sign_request(
 ) -> dict[str, str]:
     """Return the headers that sign a request.
 
-    `target` is the path with its query, exactly as it is sent. `nonce` is a new ULID for each request.
+    `target` is the path with its query, byte for byte as in the request. `nonce` is a new ULID for each request.
     """
     digest = _digest(body)
     params = (
