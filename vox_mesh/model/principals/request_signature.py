@@ -118,7 +118,7 @@ def sign_request(
 ) -> dict[str, str]:
     """Return the headers that sign a request.
 
-    `target` is the path with its query, byte for byte as in the request. `nonce` is a new ULID for each request.
+    `target` is the path with its query, byte for byte as in the request. `nonce` is a new ULID each time.
     """
     digest = _digest(body)
     params = (
