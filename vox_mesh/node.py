@@ -202,6 +202,7 @@ class MeshNode(Mesh):
             node_id,
             self._monotonic,
             jobs.authorship.causes_of,
+            lambda: limits.agent,
         )
         return Worker(
             store=store,
