@@ -27,9 +27,10 @@ from vox_mesh.model.rhythm.budgets import (
 )
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.model.rhythm.tokens import TokenTotal
 from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
-from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger, TokenTotal
+from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
@@ -143,7 +144,7 @@ class Budgets:
         row = (checked_subject(subject), canonical(document), context.tick(), anew)
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
-        limits = self.tokens.set_limits(subject, budget, anew=anew)
+        limits = self.tokens.set_limits(subject, budget, resets=anew)
         await context.store.write(Script(statement, *limits, op=Op(SET_BUDGET, payload)))
         return (await self.show(subject))[0]
 

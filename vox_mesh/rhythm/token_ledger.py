@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -11,13 +12,14 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import Rates
-from vox_mesh.model.rhythm.tempo import Window
-from vox_mesh.model.rhythm.tokens import TokenBill, TokenUsage
+from vox_mesh.model.rhythm.reports import BarReport
+from vox_mesh.model.rhythm.tokens import TokenBill, TokenTotal, TokenUsage
 from vox_mesh.oplog.op_kinds import CHARGE
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.store import Store
 
 MAX_TOTALS: Final = 1_000
 """The rows of a report on tokens."""
@@ -25,6 +27,7 @@ MAX_TOTALS: Final = 1_000
 _SQL: Final = named("spend")
 _DAY_MS: Final = 86_400_000
 _END_MS: Final = 2**53
+_COUNTS: Final = ("input_tokens", "output_tokens", "micros", "unpriced")
 
 
 class AttemptCharge(NamedTuple):
@@ -53,15 +56,6 @@ class LimitStanding(NamedTuple):
     reserve: int
     spent: int
     reserved: int
-
-
-class TokenTotal(NamedTuple):
-    """Tokens and their price. `unpriced`: the tokens among them whose price was not known."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    micros: int = 0
-    unpriced: int = 0
 
 
 class SpendRow(NamedTuple):
@@ -98,14 +92,14 @@ class TokenLedger:
 
     # --- limits ----------------------------------------------------------------------------------
 
-    def set_limits(self, subject: str, budget: Budget, *, anew: bool = False) -> list[Statement]:
+    def set_limits(self, subject: str, budget: Budget, *, resets: bool = False) -> list[Statement]:
         """Return the statements that set the limits of a subject to those of its budget."""
         share = budget.thresholds.claims
         limits = {
             name: (int(limit.most * share), limit.reserve) for name, limit in budget.spend_limits.items()
         }
         values = (*self._context.mesh, subject, orjson.dumps(limits).decode())
-        return [Statement(_SQL["remove_others"], values), Statement(_SQL["set"], (*values, anew))]
+        return [Statement(_SQL["remove_others"], values), Statement(_SQL["set"], (*values, resets))]
 
     async def limits(self, subject: str | None = None) -> list[LimitStanding]:
         """Return all limits and how they stand, or those of one subject."""
@@ -192,30 +186,27 @@ class TokenLedger:
         for row in await self._context.store.read(_SQL["of_agent"], values):
             key, total = (row["model"], row["currency"]), _total(row)
             today, month = found.setdefault(key, [TokenTotal(), TokenTotal()])
-            found[key] = [total if row["is_recent"] else today, _sum(month, total)]
+            found[key] = [total if row["is_recent"] else today, month + total]
         return [ModelSpend(*key, *both) for key, both in found.items()]
 
-    async def of_windows(self, windows: Sequence[Window]) -> dict[int, dict[str, TokenTotal]]:
-        """Return the tokens of bars by their start, and by currency."""
-        spans = orjson.dumps([(each.start_ms, each.end_ms) for each in windows]).decode()
-        found: dict[int, dict[str, TokenTotal]] = {}
-        for row in await self._context.store.read(_SQL["of_windows"], (*self._context.mesh, spans)):
-            found.setdefault(row["start_ms"], {})[row["currency"]] = _total(row)
-        return found
 
-    async def forget_reservations(self) -> None:
-        """Remove the reservations of attempts that are over; they do not count any more."""
-        store, mesh = self._context.store, self._context.mesh
-        if (await store.read(_SQL["is_any_over"], mesh)).value:
-            await store.write(Script(Statement(_SQL["forget"], mesh)))
+async def with_spend(context: RhythmContext, reports: Sequence[BarReport]) -> list[BarReport]:
+    """Return reports on bars with the tokens that were charged in them, by currency."""
+    spans = orjson.dumps([(each.start_ms, each.end_ms) for each in reports]).decode()
+    found: dict[int, dict[str, TokenTotal]] = {}
+    for row in await context.store.read(_SQL["of_windows"], (*context.mesh, spans)):
+        found.setdefault(row["start_ms"], {})[row["currency"]] = _total(row)
+    return [replace(each, tokens=found.get(each.start_ms, {})) for each in reports]
+
+
+async def forget_reservations(store: Store) -> None:
+    """Remove the reservations of attempts that are over; they do not count any more."""
+    if (await store.read(_SQL["is_any_over"], store.mesh_id)).value:
+        await store.write(Script(Statement(_SQL["forget"], store.mesh_id)))
 
 
 def _total(row: Row) -> TokenTotal:
-    return TokenTotal(*(int(row[name] or 0) for name in TokenTotal._fields))
-
-
-def _sum(one: TokenTotal, other: TokenTotal) -> TokenTotal:
-    return TokenTotal._make(map(sum, zip(one, other, strict=True)))
+    return TokenTotal(*(int(row[name] or 0) for name in _COUNTS))
 
 
 def _is_readable(row: Row) -> bool:

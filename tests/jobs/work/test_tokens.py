@@ -25,9 +25,10 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import COMPLETE, YIELD
 from vox_mesh.model.rhythm.budgets import Budget, Verdict
+from vox_mesh.model.rhythm.tokens import TokenTotal
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.op_kinds import CHARGE
-from vox_mesh.rhythm.token_ledger import TokenTotal
+from vox_mesh.rhythm.token_ledger import forget_reservations
 from vox_mesh.testing.harness import MeshHarness
 
 _RATES: Final = """
@@ -226,7 +227,7 @@ async def test_the_reservation_of_a_killed_agent_ends_with_its_lease(harness: Me
         await node.work.progress(lost.job, lost.claim_token, usage={"input_tokens": 9, "model": _MODEL})
     await report(node, taken, 70)
     assert await standing(node, "agent:ann") == [("tokens", 100, 0)]
-    await node.rhythm.tokens.forget_reservations()
+    await forget_reservations(node.store)
     rows = await node.store.read("SELECT count(*) FROM spend_reservations", fresh=True)
     assert rows.value == 0
 

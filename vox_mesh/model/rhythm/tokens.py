@@ -157,7 +157,7 @@ def money_text(micros: int) -> str:
 
 
 def _checked_price(value: Any) -> int:
-    """Return a price in millionths of the currency, exactly as it is written."""
+    """Return a price in millionths of the currency, without a rounding error."""
     try:
         price = Decimal(str(value)) if isinstance(value, int | float | str) else None
     except InvalidOperation:
@@ -195,6 +195,24 @@ class ModelCharge(NamedTuple):
     output_tokens: int
     micros: int
     unpriced: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTotal:
+    """Tokens and their price. `unpriced`: the tokens among them whose price was not known."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    micros: int = 0
+    unpriced: int = 0
+
+    def __add__(self, other: TokenTotal) -> TokenTotal:
+        return TokenTotal(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.micros + other.micros,
+            self.unpriced + other.unpriced,
+        )
 
 
 class TokenBill(NamedTuple):
