@@ -47,7 +47,6 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
-from vox_mesh.runtime.local_admission import admit_with_local_key
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
 from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
@@ -270,9 +269,20 @@ class MeshNode(Mesh):
         try:
             await self._heartbeat.run_once()
         except NodeNotAdmitted:
-            if not await admit_with_local_key(self, self._settings, self._dependencies):
+            if not await self._admit_with_local_key():
                 raise
             await self._heartbeat.run_once()
+
+    async def _admit_with_local_key(self) -> bool:
+        """Admit this node with the owner's key; return whether this home has that key."""
+        owner = await self.ownership.owner()
+        keys = {(each.node_id, each.key.public) for each in self._local_nodes()}
+        if owner is None or owner[:2] not in keys:
+            return False
+        own, as_owner = self.identity, self._settings.model_copy(update={"node_id": owner.node_id})
+        async with Mesh.open_command(as_owner, self._dependencies) as command:
+            await command.grants.admit_node(own.node_id, own.key.public)
+        return True
 
     async def broken(self) -> MeshError:
         """Wait for a fatal error of this node, and return it."""

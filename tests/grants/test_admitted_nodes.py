@@ -1,4 +1,4 @@
-"""Admitted nodes: in a strict mesh, only nodes that the owner has admitted join, and only their entries count."""
+"""Admitted nodes: in a strict mesh, only nodes that the owner has admitted join and are believed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_owner_s_key_admits_what_its_user_starts_from_the_same_home(
                 node.oplog.register(NOTE)
                 await node.oplog.append(NOTE.name, {})
     await owner.store.synced()
-    admissions = await owner.grants.mode.admissions()
+    admissions = await owner.grants.admissions()
     for node in (owner, early, late):
         assert admissions.has_admitted_by_op(node.identity.node_id, [node.identity.key.public])
     await assert_whole(owner)
@@ -74,7 +74,7 @@ async def test_only_the_owner_admits_nodes_and_each_with_its_own_key(
         await owner.grants.admit_node("other", owner.identity.key.public)
     with pytest.raises(Refused, match="not_the_owner"):
         await other.grants.admit_node("other", other.identity.key.public)
-    admissions = await owner.grants.mode.admissions()
+    admissions = await owner.grants.admissions()
     assert not admissions.has_admitted("other", [other.identity.key.public, owner.identity.key.public])
     await assert_whole(other)
 
@@ -109,7 +109,7 @@ async def test_the_recovery_key_makes_an_owner_of_a_node_that_nobody_has_admitte
             entry = await heir_node.oplog.append(NOTE.name, {})
             assert await believes(owner, entry.key)
         await owner.store.synced()
-        admissions = await owner.grants.mode.admissions()
+        admissions = await owner.grants.admissions()
         assert admissions.is_strict
         assert admissions.has_admitted("third", ["ed25519:" + "ab" * 32])
         await assert_whole(owner)  # the node of the old owner was admitted when the mesh became strict

@@ -350,7 +350,7 @@ class OpLog:
     async def verify(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
     ) -> list[ChainReport]:
-        """Recompute all chains, or one, and replay routes, grants and admissions. Return a report on each chain.
+        """Recompute all chains, or one, and replay routes, grants and admissions. Return the reports.
 
         The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
         remember. It yields to the event loop.

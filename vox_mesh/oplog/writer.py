@@ -41,7 +41,7 @@ from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
+from vox_mesh.store.script import Op, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
 

@@ -12,6 +12,7 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 _HEADS: Final = named("oplog")["heads"]
+_UNADMITTED: Final = "the mesh is strict, and the owner has not admitted its node"
 _SOURCE: Final = "the op that made the mesh strict"
 
 
@@ -38,8 +39,6 @@ class NodeAudit:
             chain = row["node_id"]
             if node_id in (None, chain) and not await self._trusted_keys.is_admitted(chain):
                 after = admissions.end_of(chain)
-                for entry in await self._pages.read("page_of_chain", chain, after, None, None, limit=1):
-                    found.append(
-                        ChainFinding(chain, entry.seq, entry.op_id, "the owner has not admitted its node")
-                    )
+                rest = await self._pages.read("page_of_chain", chain, after, None, None, limit=1)
+                found += [ChainFinding(chain, each.seq, each.op_id, _UNADMITTED) for each in rest]
         return found

@@ -86,7 +86,7 @@ class StrictMode:
         )
         return admitted
 
-    async def set(self, *, strict: bool) -> Outcome:
+    async def switch(self, *, strict: bool) -> Outcome:
         """Switch the mode. Before the mesh is strict, the nodes that this user has started are admitted.
 
         Running processes of nodes that are not admitted are fenced.
