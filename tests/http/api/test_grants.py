@@ -21,31 +21,31 @@ ANN: Final = SigningKey(b"a" * 32)
 
 
 async def test_grants_are_listed_shown_and_checked_as_the_commands_do(served: ServedNode) -> None:
-    await served.node.grants.admit("ann", ANN.public)
-    grant = await served.node.grants.issue("ann", ["lock.acquire on file:src/**"], delegations=1)
+    await served.node.grants.admit("amy", ANN.public)
+    grant = await served.node.grants.issue("amy", ["lock.acquire on file:src/**"], delegations=1)
     found = await served.all("/v1/grants", limit=1)
     assert [each["grant_id"] for each in found] == [None, grant.grant_id]
     assert found == await printed(served, "grant", "list")
-    assert [each["grant_id"] for each in await served.all("/v1/grants", agent="ann")] == [grant.grant_id]
+    assert [each["grant_id"] for each in await served.all("/v1/grants", agent="amy")] == [grant.grant_id]
     assert await served.get(f"/v1/grants/{grant.grant_id}") == found[1]
     assert_problem(await served.ask("GET", "/v1/grants/nemo"), HTTPStatus.NOT_FOUND, "not_known")
     for path, is_allowed in (("src/a", True), ("doc", False)):
-        asked = {"agent": "ann", "act": f"lock.acquire on file:{path}"}
+        asked = {"agent": "amy", "act": f"lock.acquire on file:{path}"}
         answer = (await served.ask("POST", "/v1/grants/check", asked, token=READ_TOKEN)).json()
         assert answer["is_allowed"] is is_allowed
-    lock = await served.node.locks.acquire("file:src/a", agent="ann")
+    lock = await served.node.locks.acquire("file:src/a", agent="amy")
     await served.node.run_once()
-    shown = await served.get("/v1/agents/ann")
+    shown = await served.get("/v1/agents/amy")
     assert (shown["admitted"], shown["public_key"], shown["grants"]) == (True, ANN.public, 1)
-    assert (await printed(served, "agents", "show", "ann"))["grants"] == 1
+    assert (await printed(served, "agents", "show", "amy"))["grants"] == 1
     await served.node.locks.release(lock)
     await served.node.grants.revoke(grant.grant_id)
 
 
 async def test_an_agent_delegates_by_a_document_that_it_has_signed(served: ServedNode) -> None:
-    await served.node.grants.admit("ann", ANN.public)
+    await served.node.grants.admit("amy", ANN.public)
     await served.node.grants.admit("bob")
-    parent = await served.node.grants.issue("ann", ["lock.acquire on file:src/**"], delegations=1)
+    parent = await served.node.grants.issue("amy", ["lock.acquire on file:src/**"], delegations=1)
 
     def delegation(line: str, key: SigningKey, **more: object) -> dict[str, str]:
         terms = Terms(capabilities_of([line]), parent.terms.from_ms)
@@ -76,8 +76,8 @@ async def test_an_agent_delegates_by_a_document_that_it_has_signed(served: Serve
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v1/grants"),
-        ("DELETE", "/v1/grants/any"),
+        ("POST", "/v1/grants/issue"),
+        ("POST", "/v1/grants/any/revoke"),
         ("POST", "/v1/agents/ann/admit"),
         ("POST", "/v1/nodes/ann/admit"),
         ("PUT", "/v1/strict"),

@@ -90,10 +90,10 @@ class Api:
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
+        for method, path, command in OWNER_COMMANDS:  # first: a name in another path may fit theirs
+            handlers.setdefault(path, {})[method] = self._refusing(command)
         for operation in OPERATIONS:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
-        for method, path, command in OWNER_COMMANDS:
-            handlers.setdefault(path, {})[method] = self._refusing(command)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
             for method, handler in by_method.items():

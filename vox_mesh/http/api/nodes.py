@@ -72,8 +72,8 @@ OWNER_COMMANDS: Final = (
     ("POST", "/v1/nodes/{node_id}/rekey", "vox-mesh nodes rekey NODE"),
     ("POST", "/v1/nodes/{node_id}/admit", "vox-mesh nodes admit NODE"),
     ("POST", "/v1/agents/{agent_id}/admit", "vox-mesh agents admit AGENT"),
-    ("POST", "/v1/grants", "vox-mesh grant issue AGENT CAPABILITIES"),
-    ("DELETE", "/v1/grants/{grant_id}", "vox-mesh grant revoke GRANT"),
+    ("POST", "/v1/grants/issue", "vox-mesh grant issue AGENT CAPABILITIES"),
+    ("POST", "/v1/grants/{grant_id}/revoke", "vox-mesh grant revoke GRANT"),
     ("PUT", "/v1/strict", "vox-mesh grant strict on"),
 )
 """What is done with the owner's key only: method, path and the command."""
