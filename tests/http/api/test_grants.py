@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -47,7 +47,7 @@ async def test_an_agent_delegates_by_a_document_that_it_has_signed(served: Serve
     await served.node.grants.admit("bob")
     parent = await served.node.grants.issue("amy", ["lock.acquire on file:src/**"], delegations=1)
 
-    def delegation(line: str, key: SigningKey, **more: object) -> dict[str, str]:
+    def delegation(line: str, key: SigningKey, **more: Any) -> dict[str, str]:
         terms = Terms(capabilities_of([line]), parent.terms.from_ms)
         grant = Grant(new_key(), ANN.public, "bob", None, parent.grant_id, terms)._replace(**more)
         document, signature = grant.sign(key, served.shared_mesh.scope_id)
