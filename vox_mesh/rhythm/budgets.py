@@ -144,7 +144,7 @@ class Budgets:
         row = (checked_subject(subject), canonical(document), context.tick(), anew)
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
-        limits = self.tokens.set_limits(subject, budget, resets=anew)
+        limits = self.tokens.set_limits(subject, budget, resets=row[-1])
         await context.store.write(Script(statement, *limits, op=Op(SET_BUDGET, payload)))
         return (await self.show(subject))[0]
 

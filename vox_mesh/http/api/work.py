@@ -121,7 +121,7 @@ async def renew_job(mesh: MeshServices, job: JobName, body: RenewTakenRequest) -
 class ProgressRequest(ClaimedRequest):
     """The completed fraction and a message, and a checkpoint from which another attempt may resume.
 
-    Tokens in `usage` are charged at once: those that were used since the last report.
+    `usage` has the tokens that were used since the last report; they are charged at once.
     """
 
     fraction: Annotated[float, Field(ge=0, le=1)] | None = None
