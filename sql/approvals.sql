@@ -58,8 +58,9 @@ UPDATE approvals SET state = ?4 WHERE OF_MESH AND approval_id = ?3 AND state = '
 SELECT APPROVAL FROM approvals WHERE OF_MESH AND approval_id = ?3
 
 -- name: open
--- The oldest first, up to ?3.
-SELECT APPROVAL FROM approvals WHERE OF_MESH AND IS_OPEN ORDER BY approval_id LIMIT ?3
+-- The oldest first, up to ?3, after the one with the id ?4.
+SELECT APPROVAL FROM approvals
+WHERE OF_MESH AND IS_OPEN AND (?4 IS NULL OR approval_id > ?4) ORDER BY approval_id LIMIT ?3
 
 -- name: newest
 -- The newest first, up to ?3, before the one with the id ?4.

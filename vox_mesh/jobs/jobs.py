@@ -196,6 +196,10 @@ class Jobs:
         items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
         return await self._schedule(await in_slices(items), new=new, spool=spool, defer=defer)
 
+    async def schedule_items(self, items: Sequence[Item], *, defer: bool = False) -> list[Scheduled]:
+        """Schedule jobs that are given as an op has them: with their ids and seeds."""
+        return await self._schedule(items, new=True, spool=False, defer=defer)
+
     async def _schedule(
         self, items: Sequence[Item], *, new: bool = False, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:

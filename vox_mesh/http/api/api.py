@@ -20,6 +20,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.agents import AGENTS
+from vox_mesh.http.api.approvals import APPROVALS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
@@ -50,7 +51,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(NODES, ROLES, AGENTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
     *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)

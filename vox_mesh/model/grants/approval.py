@@ -18,13 +18,7 @@ from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
 from vox_mesh.model.grants.needs import acts_of
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import READ_ERRORS
-
-REQUEST: Final = "RequestApproval"
-"""The op by which an agent asks. Its id is that of the approval."""
-
-APPROVE: Final = "Approve"
-DENY: Final = "Deny"
+from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
 
 MAX_ASKED: Final = 64 * 1024
 """The maximum size of what is asked, in bytes: a person reads it."""
@@ -33,6 +27,9 @@ MAX_REASON: Final = 1_024
 
 _STAMP: Final = "at_ms"
 """When an op was made: none of its arguments."""
+
+
+_BLANK: Final = LogEntry(0, "", 0, "", "", "", "[]", "{}", "", "", "", None, 1, None, None)
 
 
 class ApprovalState(StrEnum):
@@ -118,7 +115,8 @@ class ApprovalRequest(NamedTuple):
 
     def acts(self) -> list[Act]:
         """Return what the agent would do. Raises one of `READ_ERRORS`."""
-        return acts_of(*self.operation)
+        kind, arguments = self.operation
+        return acts_of(_BLANK._replace(kind=kind, payload=arguments))
 
 
 class Decision(NamedTuple):
@@ -142,12 +140,10 @@ class Decision(NamedTuple):
 
 def request_fault(entry: LogEntry, request: ApprovalRequest, grants: GrantHistory) -> str | None:
     """Return why an op does not ask for anything that its agent's grant lets it ask for; or `None`."""
-    return grants.fault_of(entry, request.acts(), request.asked_ms, is_approved=True)
+    return grants.fault_of(entry, request.acts(), request.asked_ms, may_ask=True)
 
 
-def approving_grant(
-    grants: GrantHistory, request: ApprovalRequest, agent: str, time_ms: int
-) -> str | None:
+def approving_grant(grants: GrantHistory, request: ApprovalRequest, agent: str, time_ms: int) -> str | None:
     """Return a grant by which an agent may approve a request, or `None`.
 
     It allows the agent to do itself what is asked, and was not delegated by the agent that asks.

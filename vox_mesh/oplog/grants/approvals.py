@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import (
@@ -29,11 +29,8 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.grants.approval import (
-    APPROVE,
-    DENY,
     MAX_ASKED,
     MAX_REASON,
-    REQUEST,
     ApprovalRequest,
     ApprovalState,
     AskedOperation,
@@ -42,17 +39,18 @@ from vox_mesh.model.grants.approval import (
     approving_grant,
     request_fault,
 )
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.permits import ApprovedPermit, Permit, Permits, applying
+from vox_mesh.oplog.grants.permits import Permit, Permits, applying
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import acting_as
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.script import Op, Script, Statement, guard, new_key
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -69,13 +67,16 @@ _SQL: Final = named("approvals")
 _OPLOG: Final = named("oplog")
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 _PRUNED_AT_ONCE: Final = 100
-_MAX_LISTED: Final = 100
+MAX_LISTED: Final = 100
 _MAX_APPLIED: Final = 20
 _GRACE_MS: Final = 2_000
 """How long the process that approved something has to apply it, before others do."""
 
+_MIN_WAIT_S: Final = 0.05
+
 _TOO_MANY: Final = "too_many_approvals"
 _NOT_OPEN: Final = "approval_not_open"
+_NOT_AS_ASKED: Final = "not_as_asked"
 _OWN: Final = "own_request"
 _NOT_APPROVER: Final = "not_an_approver"
 _HINTS: Final = {
@@ -125,6 +126,23 @@ class Approval(NamedTuple):
         return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
 
 
+class _ApprovedStep(NamedTuple):
+    """Apply what was approved: exactly as it was asked, under the id that the request names."""
+
+    request: ApprovalRequest
+    decision_op: str
+    guards: tuple[Statement, ...]
+
+    @property
+    def key(self) -> str:
+        return self.request.applied_as
+
+    def bind(self, op: Op) -> Op:
+        if AskedOperation.of(op.kind, op.payload) != self.request.operation:
+            raise Refused(_NOT_AS_ASKED, statement=0)
+        return op._replace(deps=tuple(dict.fromkeys((*op.deps, self.request.approval_id, self.decision_op))))
+
+
 class Approvals:
     """Asks for approvals, decides on them, and applies what was approved."""
 
@@ -162,7 +180,7 @@ class Approvals:
         operation = AskedOperation.of(op.kind, op.payload)
         if len(operation.arguments) > MAX_ASKED:
             raise BadValue(
-                f"what asks for an approval must be at most {MAX_ASKED} bytes, got {len(operation.arguments)}",
+                f"what needs an approval must have at most {MAX_ASKED} bytes, got {len(operation.arguments)}",
                 hint="ask for less at a time",
             )
         values = (*self._mesh, needed.agent, operation.digest)
@@ -227,7 +245,7 @@ class Approvals:
         state = ApprovalState.APPROVED if kind == APPROVE else ApprovalState.DENIED
         decision = Decision(approval_id, request.operation.digest, reason)
         script = permit.script(
-            *([] if refusal is None else [_refusal(refusal)]),
+            *([] if refusal is None else [guard("0", refusal=refusal)]),
             Statement(_SQL["refuse_unless_pending"], values, refusal=_NOT_OPEN),
             Statement(_SQL["decide"], (*values, op_id, state.value)),
             op=Op(kind, decision.payload, (approval_id,), signed=True),
@@ -249,7 +267,7 @@ class Approvals:
         grant_id = approving_grant(await self._grant_log.history(), request, agent, self._clock.now_ms)
         if grant_id is not None:
             return self._permits.by(agent, grant_id), None
-        permit = self._permits.by(agent, None)._replace(guards=())
+        permit = self._permits.by(agent, None)._replace(mesh=None)
         if agent == request.agent:
             return permit, _OWN if kind == APPROVE else None
         is_owner = agent == author.node_id and await self._ownership.may_act(author.chain, author.key.public)
@@ -295,29 +313,21 @@ class Approvals:
         await self._mark(approval)
         return approval
 
-    def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> ApprovedPermit:
+    def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> Permit:
         values = (*self._mesh, request.approval_id)
-        node_id = self._writer.identity.node_id
-        return ApprovedPermit(
-            request.agent,
-            node_id,
-            request.grant_id,
-            (
-                *self._permits.by(request.agent, request.grant_id).guards,
-                Statement(_SQL["refuse_unless_approved"], (*values, decision_op), refusal=_NOT_OPEN),
-                Statement(_SQL["end"], (*values, ApprovalState.APPLIED.value)),
-            ),
-        ).for_operation(request.operation, request.applied_as, (request.approval_id, decision_op))
+        guards = (
+            Statement(_SQL["refuse_unless_approved"], (*values, decision_op), refusal=_NOT_OPEN),
+            Statement(_SQL["end"], (*values, ApprovalState.APPLIED.value)),
+        )
+        step = _ApprovedStep(request, decision_op, guards)
+        return self._permits.by(request.agent, request.grant_id)._replace(approval=step)
 
-    async def _record_refusal(
-        self, request: ApprovalRequest, permit: ApprovedPermit, error: MeshError
-    ) -> None:
+    async def _record_refusal(self, request: ApprovalRequest, permit: Permit, error: MeshError) -> None:
         """Record in the log why an operation is refused, unless the op that applies it is there already."""
         reason = error.reason if isinstance(error, Refused) else str(error)
-        kind, arguments = request.operation
-        op = permit.named_in(Op(kind, arguments))
+        op = permit.named_in(Op(*request.operation))
         with suppress(Refused):
-            await self._store.write(Script(_refusal(reason), key=request.applied_as, op=op))
+            await self._store.write(Script(guard("0", refusal=reason), key=request.applied_as, op=op))
 
     async def _mark(self, approval: Approval) -> None:
         """Let the table say that an operation was refused, as the log does: a row of it may be behind."""
@@ -332,7 +342,8 @@ class Approvals:
         row = await self._row(approval_id)
         if row is None:
             raise NotKnown(
-                f"approval {approval_id!r} not found", hint="run `vox-mesh approvals list` to see the open ones"
+                f"approval {approval_id!r} not found",
+                hint="run `vox-mesh approvals list` to see the open ones",
             )
         found = await self._read(row)
         if found is None:
@@ -342,26 +353,48 @@ class Approvals:
             )
         return found
 
-    async def listed(self, *, every: bool = False, before: str | None = None) -> list[Approval]:
-        """Return the open approvals, the oldest first; or all that are kept, the newest first."""
-        values = (_MAX_LISTED, before) if every else (_MAX_LISTED,)
-        rows = await self._store.read(_SQL["newest" if every else "open"], (*self._mesh, *values))
-        found = [await self._read(_Row._make(row)) for row in rows]
-        return [each for each in found if each is not None]
+    async def listed(
+        self, *, every: bool = False, after: str | None = None, limit: int = MAX_LISTED
+    ) -> list[Approval]:
+        """Return the open approvals, the oldest first; or all that are kept, the newest first.
+
+        Rows that no signed op has led to are left out. `after`: the id of the last one of the page before.
+        """
+        statement, found = _SQL["newest" if every else "open"], list[Approval]()
+        while len(found) < limit:
+            rows = await self._store.read(statement, (*self._mesh, limit - len(found), after))
+            if not rows:
+                break
+            after = rows[-1]["approval_id"]
+            read = [await self._read(_Row._make(row)) for row in rows]
+            found += [each for each in read if each is not None]
+        return found
 
     async def wait(self, approval_id: str, *, timeout: Duration | None = None) -> Approval:
-        """Wait until an approval is denied, applied, refused or expired. Raises `TimeoutError`."""
+        """Wait until an approval is denied, applied, refused or has expired.
+
+        Raises `TimeoutError` after `timeout` seconds.
+        """
+        async with (
+            asyncio.timeout(seconds_or_none("timeout", timeout)),
+            aclosing(self.watch(approval_id)) as states,
+        ):
+            return [state async for state in states][-1]
+
+    async def watch(self, approval_id: str) -> AsyncGenerator[Approval, None]:
+        """Yield an approval now and after each change, until it is denied, applied, refused or expired."""
         last: _Row | None = None
-        async with asyncio.timeout(seconds_or_none("timeout", timeout)):
-            async for turn in self._store.changes():
-                with turn.retry_if_unavailable():
-                    row = await self._row(approval_id, fresh=last is None)
-                    if last is None or row != last:
-                        approval, last = await self.find(approval_id), row
-                        if not approval.is_open:
-                            return approval
-                        turn.wait_at_most(max(0.0, (approval.request.expires_ms - self._clock.now_ms) / 1_000))
-        raise AssertionError("changes end only with the store")
+        async for turn in self._store.changes():
+            with turn.retry_if_unavailable():
+                row = await self._row(approval_id, fresh=last is None)
+                if last is None or row != last:
+                    approval, last = await self.find(approval_id), row
+                    yield approval
+                    if not approval.is_open:
+                        return
+                turn.wait_at_most(
+                    max(_MIN_WAIT_S, (approval.request.expires_ms - self._clock.now_ms) / 1_000)
+                )
 
     async def _row(self, approval_id: str, *, fresh: bool = True) -> _Row | None:
         rows = await self._store.read(_SQL["of_id"], (*self._mesh, approval_id), fresh=fresh)
@@ -381,7 +414,7 @@ class Approvals:
             return None
         found = await self._decided(Approval(request, ApprovalState.PENDING), row.decision_op)
         applied = await self._entry(request.applied_as)
-        if applied is not None and found.state is ApprovalState.APPROVED:
+        if applied is not None:
             if applied.accepted == 1:
                 return found._replace(state=ApprovalState.APPLIED)
             return found._replace(state=ApprovalState.REFUSED, refusal=applied.reason)
@@ -431,10 +464,5 @@ class Approvals:
             raise
 
 
-def _refusal(reason: str) -> Statement:
-    """Return a guard that refuses every script."""
-    return Statement(_SQL["refuse"], refusal=reason)
-
-
 def _pending(request: ApprovalRequest) -> ApprovalPending:
-    return ApprovalPending(request.approval_id, request.agent, request.expires_ms)
+    return ApprovalPending(request.approval_id, request.agent, iso_of(request.expires_ms))
