@@ -26,7 +26,7 @@ INSERT INTO approvals (scope_id, repository_id, approval_id, agent_id, digest, e
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending')
 
 -- name: prune
--- Those that expired ?3 ms ago, at most ?4 of them. The log keeps them.
+-- The ones that expired ?3 ms ago, at most ?4 of them. The log keeps them.
 DELETE FROM approvals WHERE OF_MESH AND approval_id IN (
     SELECT approval_id FROM approvals INDEXED BY approvals_by_expiry
     WHERE OF_MESH AND expires_ms < NOW_MS - ?3 LIMIT ?4)
@@ -67,7 +67,7 @@ WHERE OF_MESH AND IS_OPEN AND (?4 IS NULL OR approval_id > ?4) ORDER BY approval
 SELECT APPROVAL FROM approvals WHERE OF_MESH AND (?4 IS NULL OR approval_id < ?4) ORDER BY approval_id DESC LIMIT ?3
 
 -- name: due
--- Those that were approved ?3 ms ago and are not applied, up to ?4: the process that approved them is gone.
+-- The ones that were approved ?3 ms ago and are not applied, up to ?4: the process that approved them is gone.
 SELECT APPROVAL FROM approvals INDEXED BY approvals_by_expiry
 WHERE OF_MESH AND state = 'approved' AND expires_ms > NOW_MS AND decided_ms <= NOW_MS - ?3 LIMIT ?4
 

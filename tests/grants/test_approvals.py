@@ -178,7 +178,8 @@ async def test_only_the_owner_and_those_who_may_do_it_themselves_approve(
     await owner.grants.delegate(grant.grant_id, "dan", ["job.schedule"], key=ANN)
     await admit(owner, "operator", agent="eve")
     approval_id = await ask(other)
-    for agent in ("ann", "bob", "cid", "dan", "zoe", "other", "owner"):
+    agents = ("ann", "bob", "cid", "dan", "zoe", "other", "owner")
+    for agent in agents:
         reason = "own_request" if agent == "ann" else "not_an_approver"
         with acting_as(agent), pytest.raises(Refused, match=reason):
             await other.approvals.approve(approval_id)
@@ -206,8 +207,9 @@ async def test_a_planted_row_applies_nothing(owner: MeshNode, other: MeshNode) -
     await admit(owner)
     done, waiting = await ask(other), await ask(other)
     approved = await owner.approvals.approve(done)
-    copy = """INSERT INTO approvals SELECT ?1, ?2, '01J9ZD5V4T7K2M3N4P5Q6R7S8T', agent_id, digest, expires_ms,
-        'approved', decision_op, 1 FROM approvals WHERE scope_id = ?1 AND repository_id = ?2 AND state = 'applied'"""
+    copy = """INSERT INTO approvals
+        SELECT ?1, ?2, '01J9ZD5V4T7K2M3N4P5Q6R7S8T', agent_id, digest, expires_ms, 'approved', decision_op, 1
+        FROM approvals WHERE scope_id = ?1 AND repository_id = ?2 AND state = 'applied'"""
     await owner.store.write(Script(Statement(copy, owner.store.mesh_id)))
     # The approval of another request, and no approval.
     for op_id in (approved.decision_op, waiting, done):

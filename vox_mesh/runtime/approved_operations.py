@@ -7,17 +7,38 @@ ask for another one, add a line: its service must write the op by `Permits.write
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.locks.locks import Locks
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.oplog.op_kinds import BREAK, SET_BUDGET
-from vox_mesh.runtime.services import MeshServices
+from vox_mesh.rhythm.rhythm import Rhythm
 
 Arguments = Mapping[str, Any]
 
-OPERATIONS: Final[Mapping[str, Callable[[MeshServices, Arguments], Awaitable[object]]]] = {
-    SCHEDULE: lambda mesh, asked: mesh.jobs.schedule_items(asked["jobs"], defer=asked.get("defers", False)),
+
+class Services(Protocol):
+    """The services that do the operations."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return the jobs."""
+
+    @property
+    def locks(self) -> Locks:
+        """Return the locks."""
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Return the rhythm."""
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Services, Arguments], Awaitable[object]]]] = {
+    SCHEDULE: lambda mesh, asked: mesh.jobs.schedule_items(
+        asked["jobs"], new=True, spool=False, defer=asked.get("defers", False)
+    ),
     ABORT: lambda mesh, asked: mesh.jobs.abort(
         *(job["job_id"] for job in asked["jobs"]), reason=asked["reason"]
     ),

@@ -35,7 +35,7 @@ def approvals() -> None:
 
 
 @approvals.command(name="list")
-@click.option("--all", "every", is_flag=True, help="Also those that are decided or have expired.")
+@click.option("--all", "every", is_flag=True, help="Include decided and expired ones.")
 @json_option
 def list_(every: bool, as_json: bool) -> None:
     """List the approvals that wait for a decision.

@@ -31,7 +31,7 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
@@ -86,12 +86,15 @@ class Permit(NamedTuple):
         key: str | None = None,
         appendable: bool = False,
     ) -> Script:
-        """Return a script that is written by this permit, and whose op names it."""
+        """Return a script that is written by this permit, and whose op names it.
+
+        Its key is that of the permit, if it has one.
+        """
         return Script(
             *self.guards,
             *statements,
             answer=answer,
-            key=key or self.key,
+            key=self.key or key,
             appendable=appendable,
             op=self.named_in(op),
         )
@@ -178,11 +181,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Result]],
+        act: Callable[[Permit], Awaitable[Returned]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Result:
+    ) -> Returned:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: it is an op, and refused attempts are in the log. Others are tried without looking for a
@@ -203,8 +206,8 @@ class Permits:
             raise
 
     async def _attempt(
-        self, acts: FindActs, act: Callable[[Permit], Awaitable[Result]], agent: str, *, is_logged: bool
-    ) -> Result:
+        self, acts: FindActs, act: Callable[[Permit], Awaitable[Returned]], agent: str, *, is_logged: bool
+    ) -> Returned:
         permit = await self._first_permit(agent, acts, is_logged=is_logged)
         try:
             return await act(permit)
