@@ -31,7 +31,7 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
-Returned = TypeVar("Returned")
+Acted = TypeVar("Acted")
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
@@ -181,11 +181,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Returned]],
+        act: Callable[[Permit], Awaitable[Acted]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Returned:
+    ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: it is an op, and refused attempts are in the log. Others are tried without looking for a
@@ -206,8 +206,8 @@ class Permits:
             raise
 
     async def _attempt(
-        self, acts: FindActs, act: Callable[[Permit], Awaitable[Returned]], agent: str, *, is_logged: bool
-    ) -> Returned:
+        self, acts: FindActs, act: Callable[[Permit], Awaitable[Acted]], agent: str, *, is_logged: bool
+    ) -> Acted:
         permit = await self._first_permit(agent, acts, is_logged=is_logged)
         try:
             return await act(permit)
