@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from vox_mesh.errors.base import AlreadyResolved as AlreadyResolved
 from vox_mesh.errors.base import ApprovalNeeded as ApprovalNeeded
+from vox_mesh.errors.base import ApprovalPending as ApprovalPending
 from vox_mesh.errors.base import BadAddress as BadAddress
 from vox_mesh.errors.base import BadBudget as BadBudget
 from vox_mesh.errors.base import BadDocument as BadDocument
@@ -188,6 +189,12 @@ class KeyRefused(MeshError):
     """This node is registered with another key."""
 
     code = "key_refused"
+
+
+class NodeNotAdmitted(KeyRefused):
+    """The mesh is strict, and its owner has not admitted this node."""
+
+    code = "node_not_admitted"
 
 
 class StaleIncarnation(MeshError):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.grants.approvals import ApplyOperation, Approvals
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
     from vox_mesh.oplog.grants.permits import Permits
@@ -75,11 +76,12 @@ class MeshServices(RenamedAttributes):
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
         policy_roots: PolicyRoots | None = None,
+        local_nodes: Callable[[], Sequence[Identity]] = tuple,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home.
         """
         self.store = store
         self.clock = clock
@@ -92,6 +94,7 @@ class MeshServices(RenamedAttributes):
         self._remembered = remembered
         self._step_memory = step_memory
         self._policy_roots = policy_roots
+        self._local_nodes = local_nodes
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -205,16 +208,49 @@ class MeshServices(RenamedAttributes):
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
-        return Permits(
+        permits = Permits(
             self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
         )
+        permits.ask = lambda op, needed: self.approvals.ask(op, needed)
+        return permits
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """Return the approvals: what agents ask for."""
+        from vox_mesh.oplog.grants.approvals import Approvals
+
+        return Approvals(
+            self.store,
+            self._writer,
+            self.clock,
+            self.permits,
+            self._grant_log,
+            self.ownership,
+            self.trusted_keys,
+            self._asked_operation,
+        )
+
+    def _asked_operation(self, name: str) -> ApplyOperation | None:
+        """Return what does an operation that agents can ask for."""
+        from vox_mesh.runtime.approved_operations import OPERATIONS
+
+        apply = OPERATIONS.get(name)
+        return None if apply is None else lambda arguments: apply(self, arguments)
 
     @cached_property
     def grants(self) -> Grants:
         """Return the grants of agents."""
         from vox_mesh.oplog.grants.grants import Grants
 
-        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
+        return Grants(
+            self.store,
+            self._writer,
+            self.clock,
+            self.roles,
+            self._grant_log,
+            self.trusted_keys,
+            self._local_nodes,
+        )
 
     # --- locks and versions ----------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.support.jobs.staging import brought
 from tests.support.oplog.rivals import MEMORIES, at, overtaken
-from vox_mesh import ConflictRecorded, DeferToAgent
+from vox_mesh import ConflictRecorded, DeferToAgent, acting_as
+from vox_mesh.errors import ApprovalPending
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
@@ -24,6 +25,18 @@ async def conflict(node: MeshNode, name: str) -> str:
     return answer.conflict_id
 
 
+async def approval(node: MeshNode) -> str:
+    """Have an agent ask for an approval; its id."""
+    await node.grants.admit("asker")
+    await node.grants.issue("asker", ["ask job.schedule"])
+    try:
+        with acting_as("asker"):
+            await node.jobs.schedule(KIND)
+    except ApprovalPending as pending:
+        return pending.approval_id
+    raise AssertionError("nothing was asked")
+
+
 async def fill(node: MeshNode) -> dict[str, str]:
     """Have all sorts of things happen; what is there, by the names that stand in paths."""
     job = None
@@ -41,13 +54,17 @@ async def fill(node: MeshNode) -> dict[str, str]:
         await node.messages.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
     thread = await node.rhythm.help.ask(AGENT, "how?", sender="coder")
     await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
+    await node.grants.admit("granted")
+    grant = await node.grants.issue("granted", ["reader"])
     run = await node.workflows.run({"name": "nightly", "jobs": {"report": {"kind": "test.report"}}}, {})
     message, *_ = await node.messages.queries.listed()
     return {
         "agent": AGENT,
         "agent_id": AGENT,
+        "approval": await approval(node),
         "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
+        "grant_id": grant.grant_id,
         "job": job.job_id,
         "kind": KIND,
         "message_uuid": message.message_uuid,
