@@ -44,7 +44,7 @@ class ClientLocks:
         """Acquire all of the keys, or none and raise `LockHeld`, after up to `wait` seconds."""
         if session not in (None, "heartbeats"):
             raise BadValue(
-                "a lock can't last as long as a process that the node does not run beside",
+                "a lock of another user can't last as long as a process",
                 hint="use --heartbeats, or run the command as the node's own user",
             )
         ttl_s = seconds_or_none("ttl", ttl)
