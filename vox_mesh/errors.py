@@ -94,8 +94,28 @@ class NotGranted(Refused):
     code = "not_granted"
 
 
+class LimitReached(Refused):
+    """A limit of the agent's grant is reached: nothing was written. `retry_in_s`: when it may be possible."""
+
+    code = "limit_reached"
+    retry_in_s: float | None = None
+
+
+class RateExceeded(LimitReached):
+    """The agent did it as often as its grant allows within a period."""
+
+    code = "rate_exceeded"
+
+
+class TooManyOpen(LimitReached):
+    """As many items of the agent are open as its grant allows."""
+
+    code = "too_many_open"
+
+
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
-    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
+    kind.code: kind
+    for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted, RateExceeded, TooManyOpen)
 }
 
 
