@@ -201,7 +201,7 @@ class MeshServices(RenamedAttributes):
         return GrantLog(self.store, self.ownership)
 
     @cached_property
-    def _permits(self) -> Permits:
+    def permits(self) -> Permits:
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
@@ -229,7 +229,7 @@ class MeshServices(RenamedAttributes):
             lambda: self.identity.node_id,
             self._agent,
             self._dependencies.monotonic,
-            self._permits,
+            self.permits,
             on_granted=self._writer.witness.record_token,
             on_agent=self.sightings.note,
         )
@@ -292,7 +292,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
             self._read_phases,
-            self._permits,
+            self.permits,
         )
         jobs.questions.notify = self._send_question
         return jobs

@@ -60,6 +60,11 @@ class LimitedUse(NamedTuple):
             return None
         return 0 if len(used) <= room else max(0, used[room] + rate.window_ms - now_ms)
 
+    def is_full(self, open_items: int) -> bool:
+        """Return whether its items would be too many, with others that are open."""
+        limit = self.capability.open_items
+        return limit is not None and open_items + len(self.items) > limit
+
     def rate_hint(self, wait_ms: int | None) -> str:
         """Return what to do after its rate was exceeded."""
         limit = f"grant {self.grant_id} allows `{self.capability.act}` {self.capability.rate}"

@@ -1,36 +1,97 @@
-"""Permits: by which grant an agent acts, and the guard that checks it in the transaction of the write.
+"""Permits: by which grant an agent acts, and the guards that check it in the transaction of the write.
 
 What a grant allows never changes, so it is decided here, by the signed ops of the log. Whether the grant is
 in force may change at any time, so the database decides it when the write is committed.
+
+A service writes by `Permits.write`, with what the agent does (`model.grants.needs` knows the acts of each op)
+and a function that builds the script by the permit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from vox_mesh.errors import DatabaseUnavailable, NotGranted
+from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, LimitReached, NotGranted
+from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Statement
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.model.grants.capability import Act
+    from vox_mesh.model.grants.grant import Grant
+    from vox_mesh.model.grants.history import GrantHistory
+    from vox_mesh.model.grants.limits import Use
     from vox_mesh.oplog.grants.grant_log import GrantLog
+    from vox_mesh.oplog.grants.usage import GrantLimits
 
 _SQL: Final = named("grants")
 _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
+Result = TypeVar("Result")
+FindActs = Callable[[], "Sequence[Act]"]
+"""Works out what an agent does. It is called only if grants are in use."""
+
+
 class Permit(NamedTuple):
-    """An agent that acts through a node, by a grant or without one."""
+    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts."""
 
     agent: str
     node_id: str
     grant_id: str | None
+    mesh: tuple[str, str] | None
+    limits: GrantLimits | None = None
+    """The rates and limits of the grant that concern the acts, if there are any."""
+
+    @property
+    def guards(self) -> tuple[Statement, ...]:
+        """Return the first statements of each script that is written by it."""
+        if self.mesh is None:
+            return ()
+        return (grant_guard(self.mesh, *self[:3]), *self.usage)
+
+    @property
+    def usage(self) -> tuple[Statement, ...]:
+        """Return the statements that count what is used of the limits, and refuse what exceeds them."""
+        return () if self.limits is None else self.limits.statements
+
+    def using(self, uses: Callable[[], Iterable[Use]]) -> Permit:
+        """Count these uses, which are worked out only if there are limits. By default, each act is one."""
+        if self.limits is not None:
+            self.limits.count(uses())
+        return self
+
+    def script(
+        self,
+        *statements: Statement,
+        op: Op,
+        answer: Answer | None = None,
+        key: str | None = None,
+        appendable: bool = False,
+    ) -> Script:
+        """Return a script that is written by this permit, and whose op names it."""
+        return Script(
+            *self.guards,
+            *statements,
+            answer=answer,
+            key=key,
+            appendable=appendable,
+            op=self.named_in(op),
+        )
+
+    def named_in(self, op: Op) -> Op:
+        """Return the op with the agent that acts, and its grant."""
+        return op._replace(agent=self.agent, grant=self.grant_id)
+
+
+OF_MESH: Final = Permit(MESH_AGENT, "", None, None)
+"""The permit of the mesh itself, which needs no grant."""
 
 
 class Permits:
@@ -53,42 +114,104 @@ class Permits:
         self._are_in_use = False
         self._looked_at: float | None = None
 
-    def is_known_to_need_grants(self, agent: str) -> bool:
-        """Return whether this process has found that an agent needs a grant; nothing is read."""
-        return agent in self._need_grants
-
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
 
-    async def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None:
-        """Return the grant by which an agent may do all of these acts, or `None` if it needs none.
+    async def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome:
+        """Write, by the permit of the acting agent, the script that `make` returns.
+
+        If the permit was out of date, another one is looked for, and `make` is called again.
 
         Raises:
-            NotGranted: It needs a grant, and has none that allows them without approval.
+            NotGranted: The agent needs a grant, and has none that allows these acts. It is `ApprovalNeeded`
+                if it has one that allows them after an approval.
         """
-        history = await self._log().history()
-        if not history.needs_grant(agent, self._writer.identity.chain):
-            self._need_grants.discard(agent)
-            return None
-        self.expect_grants(agent)
-        found = history.grant_for(agent, acts, self._clock.now_ms)
-        if found is None:
-            wanted = ", ".join(f"`{act}`" for act in acts[:3])
-            error = NotGranted(NotGranted.code, statement=0)
-            error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
-            raise error
-        return found.grant_id
+        return await self.attempt(acts, lambda permit: self._store.write(make(permit)))
 
-    async def permit(self, agent: str, acts: Callable[[], Sequence[Act]]) -> Permit:
+    async def attempt(
+        self,
+        acts: FindActs,
+        act: Callable[[Permit], Awaitable[Result]],
+        *,
+        agent: str | None = None,
+        is_logged: bool = True,
+    ) -> Result:
+        """Act by the permit of an agent, by default the acting one, as `write` does.
+
+        `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
+        """
+        agent = agent or self._writer.acting_agent
+        permit = await self._first_permit(agent, acts, is_logged=is_logged)
+        try:
+            return await act(permit)
+        except NotGranted:
+            self.expect_grants(agent)
+            newer = await self.permit(agent, acts)
+            if newer.grant_id == permit.grant_id:
+                raise
+        except LimitReached as error:
+            await self._explain(permit, error)
+            raise
+        try:
+            return await act(newer)
+        except LimitReached as error:
+            await self._explain(newer, error)
+            raise
+
+    async def _explain(self, permit: Permit, error: LimitReached) -> None:
+        if permit.limits is not None:
+            with suppress(DatabaseUnavailable):
+                await permit.limits.explain(self._store, error)
+
+    async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
+        if is_logged or agent in self._need_grants:
+            return await self.permit(agent, acts)
+        return self._permit(agent, None)
+
+    async def permit(self, agent: str, acts: FindActs) -> Permit:
         """Return the permit of an agent for acts; they are worked out only if grants are in use.
 
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
-        needs_grant = agent in self._need_grants or await self._is_in_use()
-        grant_id = await self.grant_for(agent, acts()) if needs_grant else None
-        return Permit(agent, self._writer.identity.node_id, grant_id)
+        if not (agent in self._need_grants or await self._is_in_use()):
+            return self._permit(agent, None)
+        history = await self._log().history()
+        wanted = acts()
+        grant = self._grant_for(agent, wanted, history)
+        permit = self._permit(agent, None if grant is None else grant.grant_id)
+        return permit if grant is None else permit._replace(limits=self._limits(grant, wanted, history))
+
+    def _permit(self, agent: str, grant_id: str | None) -> Permit:
+        return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
+
+    def _limits(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+        from vox_mesh.oplog.grants.usage import GrantLimits
+
+        limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
+        return limits if limits.uses else None
+
+    def _grant_for(self, agent: str, acts: Sequence[Act], history: GrantHistory) -> Grant | None:
+        """Return the grant by which an agent may do all of these acts, or `None` if it needs none.
+
+        Raises `NotGranted` as `write` does.
+        """
+        if not history.needs_grant(agent, self._writer.identity.chain):
+            self._need_grants.discard(agent)
+            return None
+        self.expect_grants(agent)
+        now_ms = self._clock.now_ms
+        found = history.grant_for(agent, acts, now_ms)
+        if found is not None:
+            return found
+        asking = history.asking_grant_for(agent, acts, now_ms)
+        if asking is not None:
+            raise ApprovalNeeded(agent, acts, asking.grant_id)
+        wanted = ", ".join(f"`{act}`" for act in acts[:3])
+        error = NotGranted(NotGranted.code, statement=0)
+        error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
+        raise error
 
     async def _is_in_use(self) -> bool:
         """Return whether agents were admitted, or the mesh is strict, as known for up to a second."""
@@ -100,10 +223,6 @@ class Permits:
                 return False
             self._are_in_use, self._looked_at = bool(rows.value), now
         return self._are_in_use
-
-    def guard(self, permit: Permit) -> Statement:
-        """Return the guard for a script that is written by a permit."""
-        return grant_guard(self._store.mesh_id, *permit)
 
 
 def grant_guard(mesh: tuple[str, str], agent: str, node_id: str, grant_id: str | None) -> Statement:
