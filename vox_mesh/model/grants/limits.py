@@ -75,8 +75,8 @@ class LimitedUse(NamedTuple):
     def open_hint(self, count: int) -> str:
         """Return what to do after as many items were open as may be."""
         return (
-            f"grant {self.grant_id} allows {self.capability.open_items} open items by `{self.capability.act}`,"
-            f" and {count} are open: try again when one has ended"
+            f"grant {self.grant_id} allows {self.capability.open_items} open items"
+            f" by `{self.capability.act}`, and {count} are open: try again when one has ended"
         )
 
 
@@ -84,13 +84,13 @@ def limited_uses(chain: Iterable[Grant], uses: Sequence[Use]) -> list[LimitedUse
     """Return what these uses count against, in a grant and the ones it was delegated from."""
     found: list[LimitedUse] = []
     for grant in chain:
-        by_place: dict[int, list[Item]] = {}
+        by_place: dict[int, dict[Item, None]] = {}
         for act, item in uses:
             capability = grant.terms.find(act)
             if capability is not None and capability.is_limited:
-                by_place.setdefault(grant.terms.capabilities.index(capability), []).append(item)
+                by_place.setdefault(grant.terms.capabilities.index(capability), {})[item] = None
         found += [
-            LimitedUse(grant.grant_id, place, grant.terms.capabilities[place], items)
+            LimitedUse(grant.grant_id, place, grant.terms.capabilities[place], list(items))
             for place, items in by_place.items()
         ]
     return found

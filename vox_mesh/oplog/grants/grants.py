@@ -17,6 +17,7 @@ from vox_mesh.model.messages.records import EVERYONE, checked_agent
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.usage import end_usage
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
@@ -162,6 +163,7 @@ class Grants:
             canonical({"grant": grant_id}),
             Statement(_SQL["refuse_unless_granted"], values, refusal=_NOT_IN_FORCE),
             Statement(_SQL["revoke"], values),
+            end_usage(self._mesh),
         )
 
     def _terms(
@@ -185,6 +187,7 @@ class Grants:
             signed.payload,
             guard,
             Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
 

@@ -114,6 +114,11 @@ class Permits:
         self._are_in_use = False
         self._looked_at: float | None = None
 
+    @property
+    def are_in_use(self) -> bool:
+        """Return whether agents needed grants when this process last looked; nothing is read."""
+        return self._are_in_use or bool(self._need_grants)
+
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
         if len(self._need_grants) < _MAX_KNOWN:
@@ -145,25 +150,23 @@ class Permits:
         agent = agent or self._writer.acting_agent
         permit = await self._first_permit(agent, acts, is_logged=is_logged)
         try:
-            return await act(permit)
+            return await self.act_by(permit, act)
         except NotGranted:
             self.expect_grants(agent)
             newer = await self.permit(agent, acts)
             if newer.grant_id == permit.grant_id:
                 raise
-        except LimitReached as error:
-            await self._explain(permit, error)
-            raise
-        try:
-            return await act(newer)
-        except LimitReached as error:
-            await self._explain(newer, error)
-            raise
+        return await self.act_by(newer, act)
 
-    async def _explain(self, permit: Permit, error: LimitReached) -> None:
-        if permit.limits is not None:
-            with suppress(DatabaseUnavailable):
-                await permit.limits.explain(self._store, error)
+    async def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Result]]) -> Result:
+        """Act by a permit; if a limit of its grant is reached, the error says when it is possible again."""
+        try:
+            return await act(permit)
+        except LimitReached as error:
+            if permit.limits is not None:
+                with suppress(DatabaseUnavailable):
+                    await permit.limits.explain(self._store, error)
+            raise
 
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
         if is_logged or agent in self._need_grants:

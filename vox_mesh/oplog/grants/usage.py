@@ -52,8 +52,8 @@ class GrantLimits:
         """Complete an error about a limit with a hint that says when it is possible again."""
         figures = list(zip(self.uses, await read_usage(store, self.uses), strict=True))
         if isinstance(error, TooManyOpen):
-            full = (use.open_hint(found.open_items) for use, found in figures if use.is_full(found.open_items))
-            error.hint = next(full, error.hint)
+            counts = ((use, found.open_items) for use, found in figures)
+            error.hint = next((use.open_hint(count) for use, count in counts if use.is_full(count)), "")
             return
         waits = [(use, use.wait_ms(found.used_ms, found.now_ms)) for use, found in figures]
         use, wait_ms = max(waits, key=lambda each: (each[1] is None, each[1] or 0))
