@@ -111,11 +111,11 @@ class MessageSender:
         self, message: Message, extra: Sequence[Statement], timeout: float | None, permit: Permit
     ) -> Outcome:
         permit = permit.using(lambda: sending_uses(message))
-        is_joint = bool(extra or permit.usage)
-        if is_joint or self._writer.identity.is_command:
+        is_command = self._writer.identity.is_command
+        if extra or permit.usage or is_command:
             statements = (*permit.guards, *extra)
-            store = self._store_with if is_joint else self._store_guarded
-            if self._writer.identity.is_command:
+            store = self._store_with if extra else self._store_guarded
+            if is_command:
                 return await self._store_for_command(message, statements, timeout, store)
             return await store(message, statements, timeout)
         grant = OF_MESH_GRANT if permit.mesh is None else permit.grant_id

@@ -34,7 +34,7 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
-Result = TypeVar("Result")
+Acted = TypeVar("Acted")
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
@@ -138,11 +138,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Result]],
+        act: Callable[[Permit], Awaitable[Acted]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Result:
+    ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
@@ -158,7 +158,7 @@ class Permits:
                 raise
         return await self.act_by(newer, act)
 
-    async def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Result]]) -> Result:
+    async def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Acted]]) -> Acted:
         """Act by a permit; if a limit of its grant is reached, the error says when it is possible again."""
         try:
             return await act(permit)
