@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from vox_mesh.base_errors import BadValue
-
 _agent: Final = ContextVar[str | None]("vox_mesh_acting_agent", default=None)
 
 
@@ -21,6 +19,7 @@ def current_agent() -> str | None:
 def acting_as(agent: str) -> Iterator[None]:
     """Name the agent that acts within the block, and in tasks started there."""
     # Imported late: short commands do without.
+    from vox_mesh.errors import BadValue
     from vox_mesh.model.messages.records import MESH_AGENT, checked_agent
 
     if agent == MESH_AGENT:
