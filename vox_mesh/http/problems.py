@@ -42,6 +42,7 @@ from vox_mesh.errors import (
     NotHolder,
     NotItsAgent,
     NotKnown,
+    NotStrict,
     OutcomeUnknown,
     OverBudget,
     Overloaded,
@@ -95,7 +96,7 @@ _STATUS: Final = (
     (
         (
             *(ChainBroken, ClockOff, DatabaseFault, DatabaseUnavailable, KeyRefused, OutcomeUnknown),
-            *(Overloaded, SpoolFull, StoreClosed, Unauthorized),
+            *(NotStrict, Overloaded, SpoolFull, StoreClosed, Unauthorized),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
