@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -11,10 +12,14 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from vox_mesh.http.connections import is_own_user
+from vox_mesh.http.principals.authenticator import AgentAuthenticator
+from vox_mesh.http.principals.refusals import operation_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
+from vox_mesh.model.principals.request_signature import RequestSignature
 from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
 from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.grants.known_agents import KnownAgents
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +48,15 @@ class Credential(NamedTuple):
     refusal: tuple[str, str] = ("", "")
     """The code and the detail of the problem if it does not allow a request."""
 
+    agent: str | None = None
+    """The agent that has proved who it is; `None` for the owner's side."""
+
+    signature: RequestSignature | None = None
+    """With which the agent has signed the request."""
+
+    may_name_agents: bool = True
+    """Whether it may say for which agent it acts."""
+
     @property
     def is_redacted(self) -> bool:
         """Whether answers omit what only holders and receivers may see."""
@@ -51,12 +65,23 @@ class Credential(NamedTuple):
 
 _LOCAL: Final = Credential("local user", frozenset(Scope))
 _TOKEN: Final = Credential("token", frozenset(Scope))
+_STRICT_TOKEN: Final = Credential(
+    "token",
+    frozenset(Scope) - {Scope.WRITE},
+    ("strict_mode", "the shared token writes nothing while the mesh is strict"),
+    may_name_agents=False,
+)
 _READ_TOKEN: Final = Credential(
     "read token", frozenset({Scope.READ, Scope.METRICS}), ("read_only", "token is read-only")
 )
 _METRICS_TOKEN: Final = Credential(
     "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
 )
+_AGENT_SCOPES: Final = frozenset({Scope.READ, Scope.WRITE, Scope.RELAY})
+_OF_AGENTS: Final = ("agent_only", "agents can't do this")
+_SURFACES: Final = ("/mcp", "/v1/hooks")
+"""Where tokens of agents are accepted: these paths, and all below them."""
+
 _RELAY_KEY: Final = Credential(
     "relay key",
     frozenset({Scope.RELAY}),
@@ -73,29 +98,62 @@ class Access:
         read_token: str | None = None,
         relay_keys: RelayKeys | None = None,
         metrics_token: str | None = None,
+        agents: AgentAuthenticator | None = None,
     ) -> None:
+        """`agents`: without it, no agent can prove who it is."""
         known = ((token, _TOKEN), (read_token, _READ_TOKEN), (metrics_token, _METRICS_TOKEN))
         self._tokens = [(text.encode(), credential) for text, credential in known if text is not None]
         self._relay_keys = relay_keys
+        self.agents = agents
         self._log_throttled = ThrottledLogger(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
-        """Return the credential of a request, or raise 401 or 403 unless it has this permission."""
-        credential = self._authenticate(request)
-        if scope not in credential.scopes:
-            code, detail = credential.refusal
-            raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
-        return credential
+        """Return the credential of a request, or raise 401 or 403 unless it has this permission.
+
+        Those of agents are not accepted.
+        """
+        return _permitted(self._authenticate(request), scope)
+
+    async def identify(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
+        """Return the credential of a request, also one of an agent, as `check` does."""
+        if self.agents is None:
+            return self.check(request, scope)
+        proof = await self.agents.authenticate(request, _bearer(request) or "")
+        if proof is None:
+            credential = self._authenticate(request)
+            if credential is _TOKEN and await self.agents.is_strict():
+                credential = _STRICT_TOKEN
+            return _permitted(credential, scope)
+        if proof.is_of_surface and not _is_surface(request):
+            self.agents.refusals.note(proof.agent, operation_of(request), "token_of_surface")
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "token_of_surface",
+                "token of an agent is accepted under /mcp and /v1/hooks only",
+                "sign the request, or use a bearer",
+            )
+        name = f"agent {proof.agent}"
+        credential = Credential(name, _AGENT_SCOPES, _OF_AGENTS, proof.agent, proof.signature)
+        return _permitted(credential, scope)
+
+    def check_grant(self, credential: Credential, check: Callable[[KnownAgents, str], None]) -> None:
+        """Call `check` with what is known about agents, and the agent, if the credential is of one."""
+        if credential.agent is not None and self.agents is not None:
+            check(self.agents.known, credential.agent)
+
+    def note_refusal(self, credential: Credential, request: web.Request, reason: str) -> None:
+        """Record that an agent was refused; refusals of the owner's side are not recorded."""
+        if credential.agent is not None and self.agents is not None:
+            self.agents.refusals.note(credential.agent, operation_of(request), reason)
 
     def _authenticate(self, request: web.Request) -> Credential:
         """Return the credential of a request. Tokens are compared in constant time."""
-        header = request.headers.get("Authorization")
-        if header is None and is_own_user(request):
+        if "Authorization" not in request.headers and is_own_user(request):
             _refuse_forwarded(request)
             return _LOCAL
-        header = header or ""
-        is_bearer = header[: len(_BEARER)].lower() == _BEARER
-        given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
+        text = _bearer(request)
+        is_bearer = text is not None
+        given = (text or "").encode(errors="surrogateescape")
         found = [credential for token, credential in self._tokens if hmac.compare_digest(given, token)]
         if found:
             return found[0]
@@ -113,6 +171,25 @@ class Access:
         return Problem(
             HTTPStatus.UNAUTHORIZED, code, detail, "set VOX_MESH_TOKEN to the same value on all nodes"
         )
+
+
+def _bearer(request: web.Request) -> str | None:
+    """Return the token in the header, or `None` if there is none."""
+    header = request.headers.get("Authorization", "")
+    return header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else None
+
+
+def _permitted(credential: Credential, scope: Scope) -> Credential:
+    if scope not in credential.scopes:
+        code, detail = credential.refusal
+        raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
+    return credential
+
+
+def _is_surface(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical
+    return any(path == each or path.startswith(f"{each}/") for each in _SURFACES)
 
 
 _KEY_PROBLEMS: Final = {

@@ -38,6 +38,7 @@ DECLARE_INCIDENT: Final = "DeclareIncident"
 CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
+ACCESS_REFUSED: Final = "AccessRefused"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -125,7 +126,10 @@ _MESH_KINDS: Final = (
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
+_ENDING_KINDS: Final = (
+    *(SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT),
+    ACCESS_REFUSED,
+)
 
 _BUILT_IN: Final = (
     *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.versions import Versions
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
+    from vox_mesh.oplog.grants.known_agents import KnownAgents
     from vox_mesh.oplog.grants.permits import Permits
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
+    from vox_mesh.rhythm.agent_bearers import AgentBearers
     from vox_mesh.rhythm.rhythm import Rhythm
 
 _log = logging.getLogger(__name__)
@@ -215,6 +217,20 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.grants.grants import Grants
 
         return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
+
+    @cached_property
+    def known_agents(self) -> KnownAgents:
+        """Return the admitted agents and their grants, as this process remembers them for a second."""
+        from vox_mesh.oplog.grants.known_agents import KnownAgents
+
+        return KnownAgents(self._grant_log, self.clock, self._dependencies.monotonic)
+
+    @cached_property
+    def agent_bearers(self) -> AgentBearers:
+        """Return the bearers of agents that this process issues."""
+        from vox_mesh.rhythm.agent_bearers import AgentBearers
+
+        return AgentBearers(self.rhythm.context, self.known_agents, self.identity.node_id)
 
     # --- locks and versions ----------------------------------------------------------------------
 
