@@ -31,7 +31,7 @@ from vox_mesh.rhythm.agent_bearers import AgentBearers
 _log = logging.getLogger(__name__)
 
 
-class Proof(NamedTuple):
+class ProvenAgent(NamedTuple):
     """The agent that a request is from, and how it was proved."""
 
     agent: str
@@ -61,7 +61,7 @@ class AgentAuthenticator:
         self._nonces = Nonces(now_ms())
         self._log_throttled = ThrottledLogger(_log)
 
-    async def authenticate(self, request: web.Request, bearer: str) -> Proof | None:
+    async def authenticate(self, request: web.Request, bearer: str) -> ProvenAgent | None:
         """Return the agent of a request, or `None` if it presents no credential of an agent.
 
         `bearer`: the text after `Bearer` in its header, or empty. Raises 401 if the credential is not valid.
@@ -82,7 +82,7 @@ class AgentAuthenticator:
 
     # --- signatures ------------------------------------------------------------------------------
 
-    def _by_signature(self, request: web.Request, *, has_more: bool) -> Proof:
+    def _by_signature(self, request: web.Request, *, has_more: bool) -> ProvenAgent:
         headers = request.headers
         is_single = all(len(headers.getall(name, ())) == 1 for name in HEADERS)
         signature = RequestSignature.read(headers) if is_single and not has_more else None
@@ -94,7 +94,7 @@ class AgentAuthenticator:
         if (problem := self._problem_with(signature)) is not None:
             self.refusals.note(signature.agent, operation_of(request), problem.code)
             raise problem
-        return Proof(signature.agent, signature)
+        return ProvenAgent(signature.agent, signature)
 
     def _problem_with(self, signature: RequestSignature) -> Problem | None:
         """Return why a genuine signature is refused; else remember its nonce and return `None`."""
@@ -119,7 +119,7 @@ class AgentAuthenticator:
 
     # --- bearers ---------------------------------------------------------------------------------
 
-    def _by_bearer(self, request: web.Request, text: str) -> Proof:
+    def _by_bearer(self, request: web.Request, text: str) -> ProvenAgent:
         holder, fault = self._bearers.read(text)
         if holder is None:
             raise self._rejected(request, "token_wrong", "wrong token")
@@ -127,7 +127,7 @@ class AgentAuthenticator:
             self.refusals.note(holder.agent, operation_of(request), "token_stale")
             detail = "bearer expired: its bar is over, or its agent has another key or no grant"
             raise Problem(HTTPStatus.UNAUTHORIZED, "token_stale", detail, "ask for another with a signature")
-        return Proof(holder.agent)
+        return ProvenAgent(holder.agent)
 
     def _rejected(self, request: web.Request, code: str, detail: str) -> Problem:
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
