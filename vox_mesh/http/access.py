@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from vox_mesh.http.connections import is_own_user
-from vox_mesh.http.principals.authenticator import AgentAuthenticator
+from vox_mesh.http.connections import AgentPeer, agent_peer, is_own_user
+from vox_mesh.http.principals.authenticator import AgentAuthenticator, ProvenAgent
 from vox_mesh.http.principals.refusals import operation_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
@@ -49,7 +49,7 @@ class Credential(NamedTuple):
     """The code and the detail of the problem if it does not allow a request."""
 
     agent: str | None = None
-    """The agent that has proved who it is; `None` for the owner's side."""
+    """The agent that has proved who it is; `None` for the owner's side: the node's user and the tokens."""
 
     signature: RequestSignature | None = None
     """With which the agent has signed the request."""
@@ -77,8 +77,6 @@ _READ_TOKEN: Final = Credential(
 _METRICS_TOKEN: Final = Credential(
     "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
 )
-_AGENT_SCOPES: Final = frozenset({Scope.READ, Scope.WRITE, Scope.RELAY})
-_OF_AGENTS: Final = ("agent_only", "agents can't do this")
 _SURFACES: Final = ("/mcp", "/v1/hooks")
 """Where tokens of agents are accepted: these paths, and all below them."""
 
@@ -87,6 +85,12 @@ _RELAY_KEY: Final = Credential(
     frozenset({Scope.RELAY}),
     ("relay_only", "relay key can deliver messages and read artifacts only"),
 )
+
+
+def credential_of(agent: str, signature: RequestSignature | None = None) -> Credential:
+    """Return the credential of an agent, which acts in its own name only."""
+    refusal = ("agent_only", f"agent {agent} can neither relay messages nor read metrics")
+    return Credential(f"agent {agent}", frozenset({Scope.READ, Scope.WRITE}), refusal, agent, signature)
 
 
 class Access:
@@ -115,26 +119,32 @@ class Access:
         return _permitted(self._authenticate(request), scope)
 
     async def identify(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
-        """Return the credential of a request, also one of an agent, as `check` does."""
+        """Return the credential of a request, also one that an agent proves, as `check` does."""
         if self.agents is None:
             return self.check(request, scope)
-        proof = await self.agents.authenticate(request, _bearer(request) or "")
-        if proof is None:
+        proven = await self.agents.authenticate(request, _bearer(request) or "")
+        if proven is None or agent_peer(request) is not None:
             credential = self._authenticate(request)
             if credential is _TOKEN and await self.agents.is_strict():
                 credential = _STRICT_TOKEN
-            return _permitted(credential, scope)
-        if proof.is_of_surface and not _is_surface(request):
-            self.agents.refusals.note(proof.agent, operation_of(request), "token_of_surface")
-            raise Problem(
-                HTTPStatus.FORBIDDEN,
-                "token_of_surface",
-                "token of an agent is accepted under /mcp and /v1/hooks only",
-                "sign the request, or use a bearer",
-            )
-        name = f"agent {proof.agent}"
-        credential = Credential(name, _AGENT_SCOPES, _OF_AGENTS, proof.agent, proof.signature)
+        else:
+            credential = credential_of(proven.agent, proven.signature)
+        if proven is not None:
+            self._check_proven(request, proven, credential)
+        if credential.agent is not None:
+            await self.agents.known.refresh()
         return _permitted(credential, scope)
+
+    def _check_proven(self, request: web.Request, proven: ProvenAgent, credential: Credential) -> None:
+        """Raise 403 if a user connects who is another agent, or a token is used where none is accepted."""
+        if credential.agent != proven.agent:
+            code, detail = "not_your_name", f"the user who connects is {credential.agent}"
+        elif proven.is_of_surface and not _is_surface(request):
+            code, detail = "token_of_surface", "token of an agent is accepted under /mcp and /v1/hooks only"
+        else:
+            return
+        self.note_refusal(credential, request, code)
+        raise Problem(HTTPStatus.FORBIDDEN, code, detail, "sign the request, or use a bearer")
 
     def check_grant(self, credential: Credential, check: Callable[[KnownAgents, str], None]) -> None:
         """Call `check` with what is known about agents, and the agent, if the credential is of one."""
@@ -148,6 +158,9 @@ class Access:
 
     def _authenticate(self, request: web.Request) -> Credential:
         """Return the credential of a request. Tokens are compared in constant time."""
+        peer = agent_peer(request)
+        if peer is not None:  # whatever else the request says
+            return self._credential_of_peer(peer, request)
         if "Authorization" not in request.headers and is_own_user(request):
             _refuse_forwarded(request)
             return _LOCAL
@@ -164,6 +177,18 @@ class Access:
             if fault in _KEY_PROBLEMS:
                 raise Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
         raise self._rejected_token(request, is_bearer=is_bearer)
+
+    def _credential_of_peer(self, peer: AgentPeer, request: web.Request) -> Credential:
+        _refuse_forwarded(request)
+        if peer.agent is not None:
+            return credential_of(peer.agent)
+        self._log_throttled(logging.WARNING, "request of a user without an agent refused: uid=%d", peer.user)
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            "user_without_agent",
+            f"user {peer.user} is no agent of this node",
+            f"add {peer.user}=AGENT to VOX_MESH_AGENT_UIDS of the node and restart it",
+        )
 
     def _rejected_token(self, request: web.Request, *, is_bearer: bool) -> Problem:
         code, detail = ("token_wrong", "wrong token") if is_bearer else ("token_missing", "no token given")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from vox_mesh.errors import BadSettings
+from vox_mesh.errors import BadSettings, MeshError
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.admission import Admission
+from vox_mesh.http.agent_socket import agent_socket_of
 from vox_mesh.http.api.api import Api
 from vox_mesh.http.artifact_client import HttpArtifactSource
 from vox_mesh.http.events import EventStream
@@ -82,6 +84,7 @@ class NodeServer:
             ],
             faults=store.faults,
             local=_local_socket(settings, store.slot_name),
+            agents=agent_socket_of(settings),
         )
         messages.directory.token_id = self.token_id
         self._outbox = Outbox(
@@ -99,6 +102,8 @@ class NodeServer:
 
     async def start(self) -> str:
         """Start to listen; return the announced address."""
+        with suppress(MeshError):  # then the first request of an agent reads it
+            await self._agents.known.refresh()
         return await self.service.start()
 
     def end_waiting(self) -> None:

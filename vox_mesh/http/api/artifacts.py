@@ -14,7 +14,7 @@ from pydantic import Field
 from vox_mesh.errors import ArtifactMissing
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.needs import WORKS
+from vox_mesh.http.api.needs import OWNER, WORKS
 from vox_mesh.http.api.operations import Content, Operations, Text
 from vox_mesh.jobs.proof.blob_files import PIECE
 from vox_mesh.jobs.results import find_output, read_result
@@ -54,7 +54,7 @@ async def read_job_artifact(mesh: MeshServices, job: JobName, name: Text) -> Con
     return await _content(await mesh.artifacts.path(output.hash))
 
 
-@ARTIFACTS.get("/v1/artifacts/{content_hash}", needs=WORKS, scope=Scope.RELAY)
+@ARTIFACTS.get("/v1/artifacts/{content_hash}", needs=OWNER, scope=Scope.RELAY)
 async def read_artifact(mesh: MeshServices, content_hash: ContentHash) -> Content:
     """Return a file of this node by its hash, for other nodes; the reader verifies it."""
     path = mesh.artifacts.local_path(content_hash)

@@ -42,6 +42,8 @@ class Need(NamedTuple):
         """Raise 403 if no grant of the agent can allow a request with these inputs."""
         if self.is_for_owner:
             raise Problem(HTTPStatus.FORBIDDEN, "owner_only", "this is for the owner's side, not for agents")
+        if not known.needs_grant(agent):
+            return
         if self.acts is None:
             is_allowed = not self.actions or known.may_try(agent, self.actions)
             wanted: Sequence[object] = self.actions

@@ -17,6 +17,8 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
 
 _REUSE_S: Final = 1.0
+_PATIENCE_S: Final = 0.5
+"""How long a request waits for news, if something is known already."""
 
 
 class KnownAgents:
@@ -42,8 +44,9 @@ class KnownAgents:
             if self._is_fresh():
                 return
             try:
-                self._history = await self._log.history()
-            except MeshError:
+                async with asyncio.timeout(None if self._history is None else _PATIENCE_S):
+                    self._history = await self._log.history()
+            except (MeshError, TimeoutError):
                 if self._history is None:
                     raise
             self._read_at = self._monotonic()
@@ -66,9 +69,9 @@ class KnownAgents:
         admitted = self._known.admission(agent)
         return None if admitted is None else admitted.public_key
 
-    def is_admitted(self, agent: str) -> bool:
-        """Return whether an agent was admitted, with a key or without one."""
-        return self._known.admission(agent) is not None
+    def needs_grant(self, agent: str) -> bool:
+        """Return whether an agent acts by its grants only: it was admitted, or the mesh is strict."""
+        return self.is_strict or self._known.admission(agent) is not None
 
     def has_grant(self, agent: str) -> bool:
         """Return whether an agent has any grant in force."""

@@ -29,7 +29,7 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
-Result = TypeVar("Result")
+Acted = TypeVar("Acted")
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
@@ -113,11 +113,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Result]],
+        act: Callable[[Permit], Awaitable[Acted]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Result:
+    ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
