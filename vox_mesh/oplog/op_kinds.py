@@ -16,12 +16,15 @@ from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.model.oplog.verification import (
     ADMIT_NODE,
+    APPROVE,
     DELEGATE,
+    DENY,
     DESIGNATE,
     INITIALISE,
     OWNER_GRANTS,
     OWNER_ONLY,
     REKEY,
+    REQUEST,
     ROUTE,
     TRANSFER,
 )
@@ -123,6 +126,7 @@ _MESH_KINDS: Final = (
     *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
+    *(REQUEST, APPROVE, DENY),
     *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
