@@ -22,8 +22,8 @@ from aiohttp import web
 from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.admission import Admission, Load
-from vox_mesh.http.api.needs import READS
 from vox_mesh.http.connections import mark_active, wait_until_lost
+from vox_mesh.http.principals.needs import READS
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.redaction import redacted_json
 from vox_mesh.model.nodes.agent_state import AgentState

@@ -307,7 +307,7 @@ async def test_the_front_refuses_what_no_grant_allows(served: ServedNode) -> Non
 _NEEDS_NOTHING: Final = {
     *("send_heartbeat", "release_lock", "release_held_locks", "ack_message", "nack_message"),
     *("report_job_progress", "log_job", "keep_artifact", "report_job", "claim_status"),
-    "delegate_grant",
+    *("delegate_grant", "approve", "deny"),
 }
 """What acts on an agent's own things, which it proves by a token or by its name."""
 

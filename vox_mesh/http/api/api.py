@@ -16,10 +16,10 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import ApprovalPending, MeshError
 from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
-from vox_mesh.http.api.agents import AGENTS
+from vox_mesh.http.api.agents.agents import AGENTS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
@@ -35,7 +35,6 @@ from vox_mesh.http.api.nodes import NODES, OWNER_COMMANDS, ROLES
 from vox_mesh.http.api.openapi import BYTES, JSON_LINES, document_of
 from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestModel
 from vox_mesh.http.api.oplog import OPLOG
-from vox_mesh.http.api.own_names import check_headers, with_own_name
 from vox_mesh.http.api.pages import Page
 from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
 from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
@@ -45,6 +44,7 @@ from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
 from vox_mesh.http.principals.digests import check_digest
+from vox_mesh.http.principals.own_names import check_headers, with_own_name
 from vox_mesh.http.problems import Handler, Problem, problem_of
 from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
@@ -135,7 +135,7 @@ class Api:
             yield
         except (Problem, MeshError) as error:
             problem = problem_of(error) if isinstance(error, MeshError) else error
-            if problem.status == HTTPStatus.FORBIDDEN:
+            if problem.status == HTTPStatus.FORBIDDEN and not isinstance(error, ApprovalPending):
                 self._access.note_refusal(credential, request, problem.code)
             raise
 

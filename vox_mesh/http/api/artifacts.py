@@ -14,8 +14,8 @@ from pydantic import Field
 from vox_mesh.errors import ArtifactMissing
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.needs import OWNER, WORKS
 from vox_mesh.http.api.operations import Content, Operations, Text
+from vox_mesh.http.principals.needs import OWNER, WORKS
 from vox_mesh.jobs.proof.blob_files import PIECE
 from vox_mesh.jobs.results import find_output, read_result
 from vox_mesh.runtime.services import MeshServices

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Text
-from vox_mesh.http.api.own_names import OwnAgent
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.model.grants.capability import SEND
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.promises import MAX_HELP_BEATS, MAX_ON_FAIL, MAX_REASON, HelpThread

@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.needs import ENDS_JOBS, SCHEDULES
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageQuery, bad_cursor
+from vox_mesh.http.principals.needs import ENDS_JOBS, SCHEDULES
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState

@@ -14,9 +14,9 @@ from pydantic import Field, WithJsonSchema
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
-from vox_mesh.http.api.needs import OWNER, SCHEDULES, WORKS
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
+from vox_mesh.http.principals.needs import OWNER, SCHEDULES, WORKS
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices

@@ -14,7 +14,6 @@ from pydantic import Field
 from vox_mesh.errors import MeshError
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
-from vox_mesh.http.api.needs import NOTHING, OWNER, READS, Need, reads_of_others
 from vox_mesh.http.api.operations import (
     CALL_S,
     MAX_WAIT_S,
@@ -25,8 +24,9 @@ from vox_mesh.http.api.operations import (
     Text,
     Wait,
 )
-from vox_mesh.http.api.own_names import OwnAgent
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, OWNER, READS, Need, reads_of_others
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
 from vox_mesh.model.grants.capability import ACQUIRE, BREAK, Act
 from vox_mesh.model.locks.pattern_index import PatternIndex

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from vox_mesh.errors import BadValue, MeshError
-from vox_mesh.http.api.needs import NOTHING, OWNER, Need, receives
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.own_names import OwnAgent
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
+from vox_mesh.http.principals.needs import NOTHING, OWNER, Need, receives
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.queries import MessageThread

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from vox_mesh.errors import NotKnown
-from vox_mesh.http.api.needs import OWNER
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import OWNER
 from vox_mesh.model.nodes.liveness import STALE_MS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_standings

@@ -18,8 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
-from vox_mesh.http.api.needs import READS, Need, need_of
-from vox_mesh.http.api.own_names import own_fields, own_names
+from vox_mesh.http.principals.needs import READS, Need, need_of
+from vox_mesh.http.principals.own_names import own_fields, own_names
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.runtime.services import MeshServices
 

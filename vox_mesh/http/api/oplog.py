@@ -10,9 +10,9 @@ from pydantic import Field
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
-from vox_mesh.http.api.needs import OWNER
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_page
+from vox_mesh.http.principals.needs import OWNER
 from vox_mesh.oplog.export import Export
 from vox_mesh.oplog.pages import MAX_POSITION
 from vox_mesh.runtime.services import MeshServices

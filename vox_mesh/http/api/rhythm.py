@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from vox_mesh.errors import BadValue
-from vox_mesh.http.api.needs import NOTHING
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.own_names import OwnAgent
 from vox_mesh.http.api.pages import Page, PageQuery, bad_cursor
+from vox_mesh.http.principals.needs import NOTHING
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.model.documents.documents import MAX_BYTES
 from vox_mesh.model.grants.capability import SET_BUDGET, SET_TEMPO
 from vox_mesh.model.rhythm.budgets import Budget

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vox_mesh.http.api.needs import NOTHING
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views import schemas
 from vox_mesh.views.schemas import SchemaView

@@ -13,9 +13,9 @@ from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
-from vox_mesh.http.api.needs import NOTHING, WORKS, receives
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
-from vox_mesh.http.api.own_names import OwnAgent
+from vox_mesh.http.principals.needs import NOTHING, WORKS, receives
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.grants.capability import TAKE

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from vox_mesh.http.api.needs import SCHEDULES
 from vox_mesh.http.api.operations import Operations, RequestModel
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import SCHEDULES
 from vox_mesh.model.jobs.workflow import MAX_JOBS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.workflows import RunView, WholeRunView

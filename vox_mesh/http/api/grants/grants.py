@@ -9,9 +9,9 @@ from pydantic import Field
 
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
-from vox_mesh.http.api.needs import NOTHING, reads_of_others
 from vox_mesh.http.api.operations import AgentName, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, reads_of_others
 from vox_mesh.model.grants.grant import MAX_BYTES, SignedGrant
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.grants import GrantCheckView, GrantView, grants_of

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from vox_mesh.http.api.needs import NOTHING, SIGNATURE, reads_of_others
 from vox_mesh.http.api.operations import Operations, Text
-from vox_mesh.http.api.own_names import OwnAgent
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, SIGNATURE, reads_of_others
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import ListedAgentView, with_grants
