@@ -41,6 +41,7 @@ TEMPO_DECISION: Final = "TempoDecision"
 DECLARE_INCIDENT: Final = "DeclareIncident"
 CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
+CHARGE: Final = "ChargeTokens"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 ACCESS_REFUSED: Final = "AccessRefused"
 
@@ -119,7 +120,7 @@ UNDRAIN_NODE: Final = "UndrainNode"
 SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
-WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHOR))
+WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, CHARGE, SEAL, ANCHOR))
 """The kinds of ops to which running a job leads, whatever it does."""
 
 _MESH_KINDS: Final = (
@@ -132,8 +133,7 @@ _MESH_KINDS: Final = (
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
 _ENDING_KINDS: Final = (
-    *(SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT),
-    ACCESS_REFUSED,
+    *(SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT, ACCESS_REFUSED),
 )
 
 _BUILT_IN: Final = (
