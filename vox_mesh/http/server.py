@@ -126,9 +126,9 @@ def agents_of(mesh: MeshServices) -> AgentAuthenticator:
     scope_id, repository_id, _ = mesh.store.writer_id
     return AgentAuthenticator(
         Audience(scope_id, repository_id, mesh.identity.node_id),
-        mesh.known_agents,
+        mesh.principals.known,
         RefusalLog(partial(record_refusals, mesh.store)),
-        mesh.agent_bearers,
+        mesh.principals.bearers,
         now_ms=lambda: mesh.clock.now_ms,
     )
 

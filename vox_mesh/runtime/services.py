@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.grants.approvals import ApplyOperation, Approvals
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
-    from vox_mesh.oplog.grants.known_agents import KnownAgents
     from vox_mesh.oplog.grants.permits import Permits
     from vox_mesh.oplog.op_kinds import OpKinds
     from vox_mesh.oplog.oplog import OpLog
@@ -51,8 +50,8 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
-    from vox_mesh.rhythm.agent_bearers import AgentBearers
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.runtime.principals import Principals
 
 _log = logging.getLogger(__name__)
 
@@ -263,18 +262,12 @@ class MeshServices(RenamedAttributes):
         )
 
     @cached_property
-    def known_agents(self) -> KnownAgents:
-        """Return the admitted agents and their grants, as this process remembers them for a second."""
-        from vox_mesh.oplog.grants.known_agents import KnownAgents
+    def principals(self) -> Principals:
+        """Return the agents that can prove who they are, and their bearers."""
+        from vox_mesh.runtime.principals import Principals
 
-        return KnownAgents(self._grant_log, self.clock, self._dependencies.monotonic)
-
-    @cached_property
-    def agent_bearers(self) -> AgentBearers:
-        """Return the bearers of agents that this process issues."""
-        from vox_mesh.rhythm.agent_bearers import AgentBearers
-
-        return AgentBearers(self.rhythm.context, self.known_agents, self.identity.node_id)
+        monotonic = self._dependencies.monotonic
+        return Principals(self._grant_log, self._writer, self.clock, lambda: self.rhythm, monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 

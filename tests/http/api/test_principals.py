@@ -134,7 +134,7 @@ async def test_another_key_or_node_or_agent_is_refused(served: ServedNode, coder
 
 
 async def test_a_bearer_of_another_bar_or_key_is_refused(served: ServedNode, coder: SigningAgent) -> None:
-    bearers, context = served.node.agent_bearers, served.node.rhythm.context
+    bearers, context = served.node.principals.bearers, served.node.rhythm.context
     now_ms = served.node.clock.now_ms
     for window in (Window(now_ms - 4_000, now_ms - 1), Window(now_ms + 5_000, now_ms + 9_000)):
         holder = BearerHolder(served.node.identity.node_id, coder.key.public, "coder")
@@ -168,8 +168,8 @@ async def test_a_bearer_ends_with_the_last_grant_of_its_agent(served: ServedNode
 
 async def _forget(served: ServedNode) -> None:
     """Have the node read what is known about agents again: it remembers it for a second."""
-    served.node.known_agents._read_at = None
-    await served.node.known_agents.refresh()
+    served.node.principals.known._read_at = None
+    await served.node.principals.known.refresh()
 
 
 # --- in its own name only ------------------------------------------------------------------------------

@@ -58,4 +58,4 @@ async def send_heartbeat(mesh: MeshServices, agent_id: OwnAgent) -> HeartbeatVie
 @AGENTS.post("/v1/agents/{agent_id}/bearer", needs=SIGNATURE)
 async def issue_bearer(mesh: MeshServices, agent_id: OwnAgent) -> BearerView:
     """Issue a bearer to an agent, which stands for its signature at this node until the bar ends."""
-    return BearerView(*await mesh.agent_bearers.issue(agent_id))
+    return BearerView(*await mesh.principals.bearers.issue(agent_id))
