@@ -258,7 +258,7 @@ class TakenElsewhere(MeshError):
 
 
 class NotItsAgent(MeshError):
-    """A job was taken by another agent than the acting one."""
+    """A job, lock, message or question is of another agent than the acting one."""
 
     code = "not_its_agent"
 
