@@ -34,7 +34,7 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permits import Done, Permits
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -138,14 +138,22 @@ class Locks:
     async def _acquire_as_granted(self, request: LockRequest, wait: float) -> Lock:
         """Acquire a lock without a grant or, if that is refused, by a grant of its agent."""
 
-        def acquire(permit: Permit) -> Awaitable[Lock]:
-            by_permit = request
-            if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
-                by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
-            return self._acquirer.acquire(by_permit, wait=wait)
+        def acquire(grant: str | None) -> Awaitable[Lock]:
+            by_grant = request
+            if grant is not None:  # the other request, if it was made, is withdrawn
+                by_grant = replace(request, request_id=new_key(), grant=grant)
+            return self._acquirer.acquire(by_grant, wait=wait)
 
+        return await self._by_permit(request.keys, request.holder_agent, acquire)
+
+    async def _by_permit(
+        self, keys: Sequence[str], agent: str, act: Callable[[str | None], Awaitable[Done]]
+    ) -> Done:
+        """Acquire keys, or go on holding them, by a grant of the agent; the mesh itself needs none."""
+        if keys[0].startswith(MESH_PREFIX):
+            return await act(OF_MESH)
         return await self._permits.attempt(
-            lambda: _acts(request), acquire, agent=request.holder_agent, is_logged=False
+            lambda: _acts(keys), lambda permit: act(permit.grant_id), agent=agent, is_logged=False
         )
 
     async def acquire_or_renew(
@@ -239,10 +247,17 @@ class Locks:
         )
 
     async def renew(self, lock: Lock, *, ttl: Duration | None = None) -> Lock:
-        """Renew the lock for its TTL from now on; raise `StaleFence` if it is no longer held."""
+        """Renew the lock for its TTL from now on; raise `StaleFence` if it is no longer held.
+
+        Raises `NotGranted` if its agent has no grant for it any more: then it ends with its lease.
+        """
         ttl = lock.ttl if ttl is None else checked_ttl(ttl)
         sent_at = self._monotonic()
-        outcome = await self._store.write(renew_script(self._mesh, lock, ttl=ttl))
+        outcome = await self._by_permit(
+            lock.keys,
+            lock.holder_agent,
+            lambda grant: self._store.write(renew_script(self._mesh, lock, ttl=ttl, grant=grant)),
+        )
         lock.ttl, lock.deadline, lock.expires_at = ttl, sent_at + ttl, outcome.rows[0]["expires_at"]
         return lock
 
@@ -266,11 +281,18 @@ class Locks:
 
     async def upgrade(self, lock: Lock) -> Lock:
         """Turn a shared lock into an exclusive one with a new token; raise `LockHeld` if others share it."""
-        return await self._acquirer.convert(lock, is_shared=False)
+        return await self._convert(lock, is_shared=False)
 
     async def downgrade(self, lock: Lock) -> Lock:
         """Turn an exclusive lock into a shared one with a new token, without releasing it in between."""
-        return await self._acquirer.convert(lock, is_shared=True)
+        return await self._convert(lock, is_shared=True)
+
+    async def _convert(self, lock: Lock, *, is_shared: bool) -> Lock:
+        return await self._by_permit(
+            lock.keys,
+            lock.holder_agent,
+            lambda grant: self._acquirer.convert(lock, is_shared=is_shared, grant=grant),
+        )
 
     def guard(self, lock: Lock) -> Statement:
         """Return a guard that raises `StaleFence` unless the lock is held.
@@ -445,12 +467,14 @@ class Locks:
         statements += [
             Statement(_SQL[name], (*self._mesh, requests)) for name in ("break_exclusive", "break_shared")
         ]
-        from vox_mesh.oplog.op_kinds import BREAK  # imported late: no other command on locks writes an op
+        from vox_mesh.model.oplog.op_names import (
+            BREAK,  # imported late: no other command on locks writes an op
+        )
 
         broken_locks = [[h.holder_node, h.holder_agent, h.fence_token] for h in holders]
         payload = canonical({"key": key, "holders": broken_locks, "reason": reason})
         try:
-            broken = await self._store.write(Script(*statements, op=Op(BREAK, payload)))
+            broken = await self._permits.write_op(Op(BREAK, payload), *statements)
         except Refused as refused:
             if refused.reason != _NO_LONGER_HELD:
                 raise
@@ -462,8 +486,8 @@ def _not_held(key: str, fence_token: int) -> NotKnown:
     return NotKnown(f"{key} is not held under token {fence_token}", hint=_LIST_HINT)
 
 
-def _acts(request: LockRequest) -> list[Act]:
-    """Return the acts for which a request needs a grant."""
+def _acts(keys: Sequence[str]) -> list[Act]:
+    """Return the acts for which holding keys needs a grant."""
     from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
 
-    return [Act(ACQUIRE, key) for key in request.keys]
+    return [Act(ACQUIRE, key) for key in keys]

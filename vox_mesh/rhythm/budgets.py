@@ -13,6 +13,7 @@ import orjson
 from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored
+from vox_mesh.model.oplog.op_names import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.model.rhythm.budgets import (
     Budget,
     Verdict,
@@ -25,7 +26,6 @@ from vox_mesh.model.rhythm.budgets import (
 )
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
-from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
@@ -127,7 +127,7 @@ class Budgets:
         row = (checked_subject(subject), canonical(document), context.tick(), anew)
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
-        await context.store.write(Script(statement, op=Op(SET_BUDGET, payload)))
+        await context.permits.write_op(Op(SET_BUDGET, payload), statement)
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
@@ -135,7 +135,7 @@ class Budgets:
         await self.show(subject)
         statement = Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject)))
         op = Op(REMOVE_BUDGET, canonical({"subject": subject}))
-        await self._context.store.write(Script(statement, op=op))
+        await self._context.permits.write_op(op, statement)
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
         """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""

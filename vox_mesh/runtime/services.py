@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.store.script import Op, Outcome, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,10 @@ class MeshServices(RenamedAttributes):
         """Return the nodes of the mesh."""
         from vox_mesh.nodes.nodes import Nodes
 
-        return Nodes(self.store, self.clock)
+        return Nodes(self.store, self.clock, self._write_op)
+
+    async def _write_op(self, op: Op, *statements: Statement) -> Outcome:
+        return await self.permits.write_op(op, *statements)
 
     @cached_property
     def agents(self) -> Agents:
@@ -153,7 +157,7 @@ class MeshServices(RenamedAttributes):
         """Return the roles of nodes, and the routes."""
         from vox_mesh.oplog.roles import Roles
 
-        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership, self.permits)
 
     @cached_property
     def recovery(self) -> Recovery:
@@ -191,6 +195,7 @@ class MeshServices(RenamedAttributes):
             self.trusted_keys,
             LogPast(self.store, self.ownership, self.trusted_keys),
             self._grant_log,
+            self.permits,
             self._remembered,
         )
 
@@ -214,7 +219,7 @@ class MeshServices(RenamedAttributes):
         """Return the grants of agents."""
         from vox_mesh.oplog.grants.grants import Grants
 
-        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
+        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log, self.permits)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -245,7 +250,7 @@ class MeshServices(RenamedAttributes):
         """Return the conflicts of optimistic writes."""
         from vox_mesh.occ.conflicts import Conflicts
 
-        return Conflicts(self.store, self._versions)
+        return Conflicts(self.store, self._versions, self.permits)
 
     @cached_property
     def occ(self) -> Occ:
@@ -347,7 +352,7 @@ class MeshServices(RenamedAttributes):
         """Return the kinds of job."""
         from vox_mesh.jobs.kinds import JobKinds
 
-        return JobKinds(self.store, self.jobs.queries)
+        return JobKinds(self.store, self.jobs.queries, self.permits)
 
     @cached_property
     def artifacts(self) -> Artifacts:
@@ -400,6 +405,7 @@ class MeshServices(RenamedAttributes):
             writer=self._writer,
             clock=self.clock,
             dependencies=self._dependencies,
+            permits=self.permits,
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,

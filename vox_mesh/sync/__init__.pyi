@@ -28,12 +28,12 @@ from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
 from vox_mesh.jobs.jobs import Reference, Scheduled
 from vox_mesh.jobs.kinds import Limit
+from vox_mesh.jobs.permitted import Ended, Write
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
 from vox_mesh.jobs.questions import AskedQuestion, Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
-from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
@@ -99,7 +99,7 @@ from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.grants.grants import GrantDecision
-from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.oplog.grants.permits import Done, FindActs, Permit, Send
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
@@ -123,7 +123,7 @@ from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
@@ -245,6 +245,8 @@ class MeshServices:
     def pending_ops(self) -> PendingOps: ...
     @property
     def oplog(self) -> OpLog: ...
+    @property
+    def permits(self) -> Permits: ...
     @property
     def grants(self) -> Grants: ...
     @property
@@ -497,6 +499,29 @@ class RouteAudit:
     def findings(self, read: ReadEntries, node_id: str | None, last_id: int | None) -> list[ChainFinding]: ...
     def barred_from(self, kind: str, completion: LogEntry, job_id: str, claim_token: Any) -> str | None: ...
     def history(self) -> RouteHistory: ...
+
+class Permits:
+    def expect_grants(self, agent: str) -> None: ...
+    def write_op(
+        self,
+        op: Op,
+        *statements: Statement,
+        key: str | None = ...,
+        agent: str | None = ...,
+        send: Send | None = ...,
+    ) -> Outcome: ...
+    def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome: ...
+    def attempt(
+        self,
+        acts: FindActs,
+        act: Callable[[Permit], Awaitable[Done]],
+        *,
+        agent: str | None = ...,
+        is_logged: bool = ...,
+    ) -> Done: ...
+    def permit(self, agent: str, acts: FindActs) -> Permit: ...
+    def without_grant(self, agent: str) -> Permit: ...
+    def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None: ...
 
 class Grants:
     def admit(self, agent: str, public_key: str | None = ...) -> Outcome: ...
@@ -761,7 +786,8 @@ class Jobs:
     authorship: JobAuthorship
     predecessor_results: PredecessorResults
     transitions: JobTransitions
-    permitted: PermittedScheduling
+    permits: Permits
+    permitted: PermittedJobs
     notes: Notes
     checkpoints: JobCheckpoints
     questions: JobQuestions
@@ -797,6 +823,7 @@ class Jobs:
     def retry(self, reference: Reference) -> Scheduled: ...
     def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]: ...
     def abort(self, *references: Reference, reason: str = ...) -> list[str]: ...
+    def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]: ...
     def yield_job(self, reference: Reference, *, delay: Duration = ..., reason: str = ...) -> Job: ...
     def expire(self, jobs: Sequence[Job]) -> list[str]: ...
     def quarantine(self, ids: Sequence[int]) -> None: ...
@@ -884,11 +911,12 @@ class PredecessorResults:
     def bind(self, job: Job) -> Mapping[str, Any]: ...
     def conditions_named_by(self, job: Job) -> dict[str, str]: ...
 
-class PermittedScheduling:
-    def write(
+class PermittedJobs:
+    def schedule(
         self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
     ) -> tuple[Script, bool]: ...
-    def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def scheduling_permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def end(self, jobs: Sequence[Job], act: Callable[[Permit], Awaitable[Ended]]) -> Ended: ...
 
 class Notes:
     def of(self, job_id: str, *, fresh: bool = ...) -> Note: ...

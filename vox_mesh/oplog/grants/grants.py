@@ -17,11 +17,12 @@ from vox_mesh.model.messages.records import EVERYONE, checked_agent
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
+from vox_mesh.store.script import Op, Outcome, Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_AGENTS: Final = 10_000
@@ -57,8 +58,15 @@ class Grants:
     """Read and write the grants of a mesh."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, clock: MeshClock, roles: Roles, log: GrantLog
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        clock: MeshClock,
+        roles: Roles,
+        log: GrantLog,
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -192,9 +200,8 @@ class Grants:
         self._clock.refuse_if_off()
         guards = await self._roles.guards(OpKind(kind))
         try:
-            return await self._store.write(
-                Script(*guards, *statements, key=op_id, op=Op(kind, payload, signed=True))
-            )
+            op = Op(kind, payload, signed=True)
+            return await self._permits.write_op(op, *guards, *statements, key=op_id)
         except Refused as refused:
             refused.hint = _HINTS.get(refused.reason, refused.hint)
             raise

@@ -3,8 +3,8 @@
 What a grant allows never changes, so it is decided here, by the signed ops of the log. Whether the grant is
 in force may change at any time, so the database decides it when the write is committed.
 
-A service writes by `Permits.write`, with what the agent does (`model.grants.needs` knows the acts of each op)
-and a function that builds the script by the permit.
+A service writes an op by `Permits.write_op`: `model.grants.needs` knows the acts of each op. If the script
+depends on the permit, it writes by `Permits.write`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
-Result = TypeVar("Result")
+Done = TypeVar("Done")
+Send = Callable[[Script], Awaitable[Outcome]]
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
 
 class Permit(NamedTuple):
-    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts."""
+    """An agent that acts through a node, by a grant or without one; without a `mesh`, nothing is checked."""
 
     agent: str
     node_id: str
@@ -99,6 +100,29 @@ class Permits:
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
 
+    async def write_op(
+        self,
+        op: Op,
+        *statements: Statement,
+        key: str | None = None,
+        agent: str | None = None,
+        send: Send | None = None,
+    ) -> Outcome:
+        """Write an op and its effects by the permit of an agent, by default the acting one, as `write` does.
+
+        `send` writes the script in place of the store.
+        """
+        write = send or self._store.write
+
+        def acts() -> Sequence[Act]:
+            from vox_mesh.model.grants.needs import acts_of_op  # imported late: few agents need grants
+
+            return acts_of_op(op.kind, op.payload)
+
+        return await self.attempt(
+            acts, lambda permit: write(permit.script(*statements, op=op, key=key)), agent=agent
+        )
+
     async def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome:
         """Write, by the permit of the acting agent, the script that `make` returns.
 
@@ -113,11 +137,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Result]],
+        act: Callable[[Permit], Awaitable[Done]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Result:
+    ) -> Done:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
@@ -145,6 +169,10 @@ class Permits:
         """
         needs_grant = agent in self._need_grants or await self._is_in_use()
         return self._permit(agent, await self.grant_for(agent, acts()) if needs_grant else None)
+
+    def without_grant(self, agent: str) -> Permit:
+        """Return the permit of an agent for what it may do without a grant, whether it is admitted or not."""
+        return Permit(agent, self._writer.identity.node_id, None, None)
 
     def _permit(self, agent: str, grant_id: str | None) -> Permit:
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
