@@ -112,7 +112,7 @@ class Api:
             values |= await _parse_request(operation, request)
             await self._count(credential, operation, values.get("body"))
             async with self._admission.place(operation.load_of(values.values()), credential):
-                with _acting(request):
+                with _acting(request, credential):
                     return await self._answer(request, operation, credential, values)
 
         return handle
@@ -162,10 +162,19 @@ class Api:
         return _respond(request, self._document, HTTPStatus.OK)
 
 
-def _acting(request: web.Request) -> AbstractContextManager[None]:
-    """Have the log name the agent that a client says it acts for."""
-    agent = request.headers.get(AGENT_HEADER)
-    return nullcontext() if agent is None else acting_as(agent)
+def _acting(request: web.Request, credential: Credential) -> AbstractContextManager[None]:
+    """Have the log name the agent of the credential, or else the one that a client says it acts for."""
+    agent, named = credential.agent, request.headers.get(AGENT_HEADER)
+    if agent is None:
+        return nullcontext() if named is None else acting_as(named)
+    if named not in (None, agent):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            "not_your_name",
+            f"{AGENT_HEADER} must be {agent}, the agent of this connection, got {named[:128]!r}",
+            f"omit the header {AGENT_HEADER}",
+        )
+    return acting_as(agent)
 
 
 def _refuse_other_methods(methods: Iterable[str]) -> Handler:
