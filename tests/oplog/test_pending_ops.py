@@ -363,7 +363,7 @@ async def test_an_op_that_waits_is_stored_though_no_one_can_look_then_what_it_wa
     async with scene() as there, there.node() as node:
         await know(node)
         dep = new_key()
-        there.gate.asking.extend([None, CircuitOpen("away")])  # when it looks once more
+        there.gate.asking.extend([None, None, CircuitOpen("away")])  # for grants, for `dep`, and once more
         op_id = await add(node, dep)
         assert not there.gate.asking
         await add(node, key=dep)

@@ -210,9 +210,7 @@ class MeshServices(RenamedAttributes):
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
-        return Permits(
-            self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
-        )
+        return Permits(self.store, lambda: self._grant_log, self.clock, self._writer)
 
     @cached_property
     def grants(self) -> Grants:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.oplog.grants.grant_log import GrantLog
 
 _SQL: Final = named("grants")
-_REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
@@ -84,19 +83,17 @@ class Permits:
         log: Callable[[], GrantLog],
         clock: MeshClock,
         writer: OpLogWriter,
-        monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._log = log
         self._clock = clock
         self._writer = writer
-        self._monotonic = monotonic
         self._need_grants: set[str] = set()
-        self._are_in_use = False
-        self._looked_at: float | None = None
+        self._are_in_use: bool | None = None
 
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
+        self._are_in_use = True
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
 
@@ -200,14 +197,13 @@ class Permits:
         raise error
 
     async def _is_in_use(self) -> bool:
-        """Return whether agents were admitted, or the mesh is strict, as known for up to a second."""
-        now = self._monotonic()
-        if self._looked_at is None or now >= self._looked_at + _REUSE_S:
+        """Return whether agents were admitted, or the mesh is strict; asked until one is refused."""
+        if self._are_in_use is None:
             try:
                 rows = await self._store.read(_SQL["is_in_use"], self._store.mesh_id)
             except DatabaseUnavailable:
                 return False
-            self._are_in_use, self._looked_at = bool(rows.value), now
+            self._are_in_use = bool(rows.value)
         return self._are_in_use
 
 
