@@ -38,6 +38,28 @@ ON CONFLICT DO UPDATE SET public_key = excluded.public_key, op_id = excluded.op_
 -- The row of all agents is what makes a mesh strict.
 DELETE FROM admitted_agents WHERE OF_MESH AND agent_id = '*'
 
+-- name: admit_node
+INSERT INTO admitted_nodes (scope_id, repository_id, node_id, public_key) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO UPDATE SET public_key = excluded.public_key
+
+-- name: refuse_if_known_otherwise
+-- The node ?3 is known with another key than ?4.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
+    SELECT public_key FROM node_keys WHERE OF_MESH AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1)
+
+-- name: refuse_if_many_nodes
+-- Besides ?3, as many nodes are admitted as may be (?4).
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
+    SELECT count(*) FROM admitted_nodes WHERE OF_MESH AND node_id <> ?3)
+
+-- name: fence_unadmitted
+-- The running processes of nodes that are not admitted can write no more.
+UPDATE node_incarnations SET
+    incarnation = min(incarnation, 9007199254740991) + 1, beats = min(beats, 9007199254740991) + 1
+WHERE OF_MESH AND node_id NOT IN (
+    SELECT node_id FROM admitted_nodes WHERE OF_MESH UNION ALL SELECT node_id FROM mesh_owner WHERE OF_MESH)
+
+
 -- name: grant
 INSERT INTO grants (scope_id, repository_id, grant_id, agent_id, parent_id, from_ms, until_ms)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)

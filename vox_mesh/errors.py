@@ -189,6 +189,12 @@ class KeyRefused(MeshError):
     code = "key_refused"
 
 
+class NodeNotAdmitted(KeyRefused):
+    """The mesh is strict, and its owner has not admitted this node."""
+
+    code = "node_not_admitted"
+
+
 class StaleIncarnation(MeshError):
     """This incarnation was superseded: its writes are rejected."""
 

@@ -126,6 +126,7 @@ async def test_an_admitted_agent_acquires_what_its_grant_names_until_it_is_revok
 async def test_in_strict_mode_only_the_owner_s_node_acts_without_a_grant(
     owner: MeshNode, other: MeshNode
 ) -> None:
+    await owner.grants.admit_node("other", other.identity.key.public)
     await owner.grants.set_strict(strict=True)
     for agent in ("eve", "owner", None):
         with pytest.raises(NotGranted):

@@ -34,7 +34,7 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Done, Permits
+from vox_mesh.oplog.grants.permits import Acted, Permits
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -147,8 +147,8 @@ class Locks:
         return await self._by_permit(request.keys, request.holder_agent, acquire)
 
     async def _by_permit(
-        self, keys: Sequence[str], agent: str, act: Callable[[str | None], Awaitable[Done]]
-    ) -> Done:
+        self, keys: Sequence[str], agent: str, act: Callable[[str | None], Awaitable[Acted]]
+    ) -> Acted:
         """Acquire keys, or go on holding them, by a grant of the agent; the mesh itself needs none."""
         if keys[0].startswith(MESH_PREFIX):
             return await act(OF_MESH)

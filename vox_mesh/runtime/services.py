@@ -76,11 +76,12 @@ class MeshServices(RenamedAttributes):
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
         policy_roots: PolicyRoots | None = None,
+        local_nodes: Callable[[], Sequence[Identity]] = tuple,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home.
         """
         self.store = store
         self.clock = clock
@@ -93,6 +94,7 @@ class MeshServices(RenamedAttributes):
         self._remembered = remembered
         self._step_memory = step_memory
         self._policy_roots = policy_roots
+        self._local_nodes = local_nodes
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -217,7 +219,16 @@ class MeshServices(RenamedAttributes):
         """Return the grants of agents."""
         from vox_mesh.oplog.grants.grants import Grants
 
-        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log, self.permits)
+        return Grants(
+            self.store,
+            self._writer,
+            self.clock,
+            self.roles,
+            self._grant_log,
+            self.trusted_keys,
+            self._local_nodes,
+            self.permits,
+        )
 
     # --- locks and versions ----------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.grants import GRANTS
 from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
@@ -50,7 +51,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(NODES, ROLES, AGENTS, GRANTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
     *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
@@ -89,10 +90,10 @@ class Api:
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
+        for method, path, command in OWNER_COMMANDS:  # first: a name in another path may fit theirs
+            handlers.setdefault(path, {})[method] = self._refusing(command)
         for operation in OPERATIONS:
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
-        for method, path, command in OWNER_COMMANDS:
-            handlers.setdefault(path, {})[method] = self._refusing(command)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
             for method, handler in by_method.items():

@@ -112,7 +112,7 @@ NEEDS: Final[Mapping[str, FindNeeds]] = {
     verification.ROUTE: partial(_always, ROUTE),
     verification.REKEY: partial(_always, REKEY),
     # Who may do everything may also say, with the owner's key, what others may do.
-    **dict.fromkeys(verification.OWNER_GRANTS, partial(_always, EVERYTHING)),
+    **dict.fromkeys((verification.ADMIT_NODE, *verification.OWNER_GRANTS), partial(_always, EVERYTHING)),
 }
 """What each kind of op needs, by its payload."""
 

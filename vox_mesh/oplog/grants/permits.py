@@ -28,7 +28,7 @@ _SQL: Final = named("grants")
 _MAX_KNOWN: Final = 10_000
 
 
-Done = TypeVar("Done")
+Acted = TypeVar("Acted")
 Send = Callable[[Script], Awaitable[Outcome]]
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
@@ -134,11 +134,11 @@ class Permits:
     async def attempt(
         self,
         acts: FindActs,
-        act: Callable[[Permit], Awaitable[Done]],
+        act: Callable[[Permit], Awaitable[Acted]],
         *,
         agent: str | None = None,
         is_logged: bool = True,
-    ) -> Done:
+    ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
