@@ -19,7 +19,7 @@ GRANT_OPS: Final = frozenset((DELEGATE, *OWNER_GRANTS))
 """The ops that a history of grants is read from."""
 
 
-class _Doubt(NamedTuple):
+class _DoubtedEntry(NamedTuple):
     """An entry without a grant that ended jobs, which is right if its agent has scheduled all of them."""
 
     entry: LogEntry
@@ -33,7 +33,7 @@ class GrantAudit:
     def __init__(self, history: GrantHistory) -> None:
         self._history = history
         self._findings: list[ChainFinding] = []
-        self._doubts: list[_Doubt] = []
+        self._doubts: list[_DoubtedEntry] = []
         self._scheduled: dict[str, list[LogEntry]] = defaultdict(list)
 
     @property
@@ -55,7 +55,7 @@ class GrantAudit:
             return
         finding = ChainFinding(entry.node_id, entry.seq, entry.op_id, fault)
         if jobs and entry.grant is None:
-            self._doubts.append(_Doubt(entry, jobs, finding))
+            self._doubts.append(_DoubtedEntry(entry, jobs, finding))
         else:
             self._findings.append(finding)
 
@@ -75,7 +75,7 @@ class GrantAudit:
         """Return all entries that were done without a grant."""
         return self._findings + [each.finding for each in self._doubts if not self._is_own(each)]
 
-    def _is_own(self, doubt: _Doubt) -> bool:
+    def _is_own(self, doubt: _DoubtedEntry) -> bool:
         """Return whether the agent of an entry has scheduled all jobs that it ended."""
         entry = doubt.entry
         return all(

@@ -34,10 +34,11 @@ from vox_mesh.model.grants.capability import (
     Act,
 )
 from vox_mesh.model.jobs import question, records
-from vox_mesh.model.jobs.rule import RuleDefinition
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
+
+_MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or rule
 
 FindNeeds = Callable[[Any], "list[Act]"]
 """Returns the acts of an op by its payload."""
@@ -74,9 +75,9 @@ def _of_yield(payload: Any) -> list[Act]:
     return _of_ends(payload) if payload.get("by_hand") is True else []
 
 
-def _of_definitions(action: str, name: str, manifest_at: int, payload: Any) -> list[Act]:
+def _of_definitions(action: str, name: str, payload: Any) -> list[Act]:
     """Return what a cron or rule needs: to be added, and to schedule the jobs that it will schedule."""
-    cores = [parse(each[manifest_at]) for each in payload[name].values()]
+    cores = [parse(each[_MANIFEST]) for each in payload[name].values()]
     jobs = scheduling_acts((core.get("kind") or records.EXEC, core) for core in cores)
     return [Act(action), *jobs]
 
@@ -85,9 +86,6 @@ def _always(action: str, _: Any) -> list[Act]:
     return [Act(action)]
 
 
-_MANIFEST_OF_CRON: Final = 2
-_MANIFEST_OF_RULE: Final = RuleDefinition._fields.index("manifest")
-
 NEEDS: Final[Mapping[str, FindNeeds]] = {
     records.SCHEDULE: _of_jobs,
     records.ABORT: _of_ends,
@@ -95,9 +93,9 @@ NEEDS: Final[Mapping[str, FindNeeds]] = {
     question.ANSWER: lambda payload: [Act(ANSWER, payload.get("kind"))],
     op_names.BREAK: lambda payload: [Act(BREAK, payload["key"])],
     op_names.RESOLVE: partial(_always, RESOLVE),
-    op_names.ADD_CRON: partial(_of_definitions, ADD_CRON, "crons", _MANIFEST_OF_CRON),
+    op_names.ADD_CRON: partial(_of_definitions, ADD_CRON, "crons"),
     op_names.REMOVE_CRON: partial(_always, REMOVE_CRON),
-    op_names.ADD_RULE: partial(_of_definitions, ADD_RULE, "rules", _MANIFEST_OF_RULE),
+    op_names.ADD_RULE: partial(_of_definitions, ADD_RULE, "rules"),
     op_names.REMOVE_RULE: partial(_always, REMOVE_RULE),
     op_names.SET_KIND: partial(_always, SET_KIND),
     op_names.DRAIN_NODE: partial(_always, DRAIN),
