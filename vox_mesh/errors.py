@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from vox_mesh.base_errors import AlreadyResolved as AlreadyResolved
 from vox_mesh.base_errors import ApprovalNeeded as ApprovalNeeded
+from vox_mesh.base_errors import ApprovalPending as ApprovalPending
 from vox_mesh.base_errors import BadAddress as BadAddress
 from vox_mesh.base_errors import BadBudget as BadBudget
 from vox_mesh.base_errors import BadDocument as BadDocument

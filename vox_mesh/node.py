@@ -256,6 +256,7 @@ class MeshNode(Mesh):
             ("sweeper", self._sweep),
             ("message-maintenance", self._keep_messages),
             ("job-maintenance", self._keep_jobs),
+            ("approvals", self._apply_approved),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -325,6 +326,7 @@ class MeshNode(Mesh):
         await self.locks.sweep_expired_distributed_locks()
         await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()
+        await self.approvals.apply_due()
 
     @property
     def rollbacks(self) -> int:
@@ -384,6 +386,11 @@ class MeshNode(Mesh):
             ticks += 1
             if ticks % _ANNOUNCE_INTERVAL_TICKS == 0:
                 await self.messages.announce()
+
+    async def _apply_approved(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s * (0.5 + self._chance()))  # at another time than other nodes
+            await _log_failure(self.approvals.apply_due, "approved operations not applied")
 
     async def _keep_jobs(self) -> None:
         await asyncio.sleep(self._tick_s * self._chance())  # spreads nodes that start together

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -64,17 +64,22 @@ class PermittedJobs:
 
         An agent needs no grant for jobs that it has scheduled itself.
         """
+        agent = self._writer.acting_agent
         try:
-            return await self._permits.attempt(lambda: _ending_acts(jobs), act)
+            await self._permits.permit(agent, lambda: _ending_acts(jobs))
         except NotGranted:
-            agent = self._writer.acting_agent
-            for job in jobs:
-                if not await self._has_scheduled(agent, job):
-                    raise
-        return await act(self._permits.without_grant(agent))
+            if await self._has_scheduled(agent, jobs):
+                return await act(self._permits.without_grant(agent))
+        return await self._permits.attempt(lambda: _ending_acts(jobs), act)
 
-    async def _has_scheduled(self, agent: str, job: Job) -> bool:
-        """Return whether a signed op of the log says that an agent has scheduled a job."""
+    async def _has_scheduled(self, agent: str, jobs: Iterable[Job]) -> bool:
+        """Return whether signed ops of the log say that an agent has scheduled all of these jobs."""
+        for job in jobs:
+            if not await self._has_scheduled_one(agent, job):
+                return False
+        return True
+
+    async def _has_scheduled_one(self, agent: str, job: Job) -> bool:
         wanted = EntryFilter(kind=SCHEDULE, agent=agent, job_id=job.job_id)
         for entry in await self._pages.after(0, wanted=wanted, limit=_MAX_OPS):
             if entry.accepted == 1 and await self._trusted_keys.is_authentic(entry):

@@ -299,7 +299,7 @@ class JobTransitions:
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
-        key = new_key() if key is None else key
+        key = key or (None if permit is None else permit.key) or new_key()
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
         op = Op(kind, logged_text, deps)
         if permit is not None:

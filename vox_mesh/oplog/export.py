@@ -18,7 +18,8 @@ import orjson
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.base.json_text import is_deeper
-from vox_mesh.model.grants.audit import GRANT_OPS, GrantAudit
+from vox_mesh.model.grants.approval import ApprovalHistory
+from vox_mesh.model.grants.audit import APPROVAL_OPS, GRANT_OPS, GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.jobs.records import SCHEDULE
 from vox_mesh.model.oplog.authorship import Owner
@@ -257,7 +258,10 @@ def _grant_findings(
         history.hear(entry)
     if not history.is_in_use:
         return []
-    audit = GrantAudit(history)
+    approvals = ApprovalHistory(history, owners.signer)
+    for entry in sorted(_entries_from_start(APPROVAL_OPS, path, file, header), key=_place):
+        approvals.hear(entry)
+    audit = GrantAudit(history, approvals)
     for entry in _entries_from_start(None, path, file, header):
         if node_id in (None, entry.node_id):
             audit.check(entry)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.grants.approvals import ApplyOperation, Approvals
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
     from vox_mesh.oplog.grants.permits import Permits
@@ -212,7 +213,32 @@ class MeshServices(RenamedAttributes):
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
-        return Permits(self.store, lambda: self._grant_log, self.clock, self._writer)
+        permits = Permits(self.store, lambda: self._grant_log, self.clock, self._writer)
+        permits.ask = lambda op, needed: self.approvals.ask(op, needed)
+        return permits
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """Return the approvals: what agents ask for."""
+        from vox_mesh.oplog.grants.approvals import Approvals
+
+        return Approvals(
+            self.store,
+            self._writer,
+            self.clock,
+            self.permits,
+            self._grant_log,
+            self.ownership,
+            self.trusted_keys,
+            self._asked_operation,
+        )
+
+    def _asked_operation(self, name: str) -> ApplyOperation | None:
+        """Return what does an operation that agents can ask for."""
+        from vox_mesh.runtime.approved_operations import OPERATIONS
+
+        apply = OPERATIONS.get(name)
+        return None if apply is None else lambda arguments: apply(self, arguments)
 
     @cached_property
     def grants(self) -> Grants:

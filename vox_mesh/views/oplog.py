@@ -17,7 +17,17 @@ from vox_mesh.model.oplog.op_names import (
     SET_TEMPO,
     TEMPO_DECISION,
 )
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, TRANSFER, ChainReport
+from vox_mesh.model.oplog.verification import (
+    APPROVE,
+    DENY,
+    DESIGNATE,
+    INITIALISE,
+    REKEY,
+    REQUEST,
+    ROUTE,
+    TRANSFER,
+    ChainReport,
+)
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
@@ -28,6 +38,7 @@ _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
     **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
+    **dict.fromkeys((REQUEST, APPROVE, DENY), "approval"),
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION, DECLARE_INCIDENT, CLEAR_INCIDENT), "tempo"),
     END_PHRASE: "phrase",
 }

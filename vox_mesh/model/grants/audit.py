@@ -7,16 +7,20 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.grants.needs import acts_of, is_checked
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding
-from vox_mesh.model.oplog.verification import DELEGATE, OWNER_GRANTS, READ_ERRORS
+from vox_mesh.model.oplog.verification import APPROVE, DELEGATE, DENY, OWNER_GRANTS, READ_ERRORS, REQUEST
 
 GRANT_OPS: Final = frozenset((DELEGATE, *OWNER_GRANTS))
 """The ops that a history of grants is read from."""
+
+APPROVAL_OPS: Final = frozenset((REQUEST, APPROVE, DENY))
+"""The ops that a history of approvals is read from."""
 
 
 class _DoubtedEntry(NamedTuple):
@@ -30,8 +34,9 @@ class _DoubtedEntry(NamedTuple):
 class GrantAudit:
     """Check entries, in any order, against a history. Then hear of all that scheduled the jobs in doubt."""
 
-    def __init__(self, history: GrantHistory) -> None:
+    def __init__(self, history: GrantHistory, approvals: ApprovalHistory) -> None:
         self._history = history
+        self._approvals = approvals
         self._findings: list[ChainFinding] = []
         self._doubts: list[_DoubtedEntry] = []
         self._scheduled: dict[str, list[LogEntry]] = defaultdict(list)
@@ -46,8 +51,7 @@ class GrantAudit:
         if entry.accepted != 1 or entry.agent == MESH_AGENT or not is_checked(entry.kind):
             return
         try:
-            acts = acts_of(entry)
-            fault = self._history.fault_of(entry, acts, Hlc.parse(entry.hlc).wall_ms) if acts else None
+            fault = self._fault_of(entry)
             jobs = _jobs_in(entry) if fault is not None and entry.kind == ABORT else frozenset()
         except READ_ERRORS:
             return  # the check of its chain reports it
@@ -58,6 +62,13 @@ class GrantAudit:
             self._doubts.append(_DoubtedEntry(entry, jobs, finding))
         else:
             self._findings.append(finding)
+
+    def _fault_of(self, entry: LogEntry) -> str | None:
+        acts, time_ms = acts_of(entry), Hlc.parse(entry.hlc).wall_ms
+        fault = self._history.fault_of(entry, acts, time_ms) if acts else None
+        if fault is None or self._history.fault_of(entry, acts, time_ms, may_ask=True) is not None:
+            return fault
+        return self._approvals.fault_of(entry)
 
     def hear_schedule(self, entry: LogEntry) -> None:
         """Take in an entry that may have scheduled the jobs in doubt."""

@@ -10,7 +10,16 @@ from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
-from vox_mesh.model.oplog.verification import ADMIT_NODE, DELEGATE, INITIALISE, OWNER_GRANTS, TRANSFER
+from vox_mesh.model.oplog.verification import (
+    ADMIT_NODE,
+    APPROVE,
+    DELEGATE,
+    DENY,
+    INITIALISE,
+    OWNER_GRANTS,
+    REQUEST,
+    TRANSFER,
+)
 
 RESTORE: Final = "RestoreBackup"
 BREAK: Final = "BreakLock"
@@ -39,6 +48,7 @@ MESH_KINDS: Final = (
     *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
+    *(REQUEST, APPROVE, DENY),
     *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )

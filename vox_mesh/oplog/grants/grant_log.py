@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.audit import GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.oplog.chain import LogEntry
@@ -47,7 +48,8 @@ class GrantLog:
         history = await self.history()
         if not history.is_in_use:
             return []
-        audit, pace = GrantAudit(history), Pace()
+        pace = Pace()
+        audit = GrantAudit(history, await self._approvals(history, pace))
         async for page in read(node_id, last_id):
             for entry in page:
                 audit.check(entry)
@@ -58,6 +60,14 @@ class GrantLog:
                     audit.hear_schedule(entry)
                     await pace.keep(entry.payload)
         return audit.findings
+
+    async def _approvals(self, history: GrantHistory, pace: Pace) -> ApprovalHistory:
+        owners = self._owners
+        approvals = ApprovalHistory(history, _signed_by_none if owners is None else owners.signer)
+        async for entry in self._pages.about_approvals():
+            approvals.hear(entry)
+            await pace.keep(entry.payload)
+        return approvals
 
 
 def _signed_by_none(_: LogEntry) -> None:
