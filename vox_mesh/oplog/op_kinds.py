@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue
 from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
-from vox_mesh.model.oplog.op_names import END_PHRASE, ENDING_KINDS, INTERNAL_KINDS, MESH_KINDS, RESTORE
+from vox_mesh.model.oplog.op_names import (
+    CHARGE,
+    END_PHRASE,
+    ENDING_KINDS,
+    INTERNAL_KINDS,
+    MESH_KINDS,
+    RESTORE,
+)
 from vox_mesh.model.oplog.verification import (
     DESIGNATE,
     OWNER_ONLY,
@@ -83,7 +90,7 @@ class OpKind:
         return not self.does_something if self.appendable is None else self.appendable
 
 
-WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHOR))
+WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, CHARGE, SEAL, ANCHOR))
 """The kinds of ops to which running a job leads, whatever it does."""
 
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)

@@ -32,6 +32,7 @@ TEMPO_DECISION: Final = "TempoDecision"
 DECLARE_INCIDENT: Final = "DeclareIncident"
 CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
+CHARGE: Final = "ChargeTokens"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 ADD_CRON: Final = "AddCron"
 REMOVE_CRON: Final = "RemoveCron"
@@ -54,7 +55,7 @@ MESH_KINDS: Final = (
 )
 """Kinds of op that only the services of the mesh write."""
 
-ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
+ENDING_KINDS: Final = (SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 """Such kinds that a node whose clock is off may write, too."""
 
 INTERNAL_KINDS: Final = frozenset((*MESH_KINDS, *ENDING_KINDS, *JOB_OPS))

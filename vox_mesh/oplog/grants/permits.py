@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted
+from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted, NotStrict
 from vox_mesh.model.messages.records import MESH_AGENT
+from vox_mesh.model.oplog.verification import OWNER_ONLY
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
@@ -149,13 +150,18 @@ class Permits:
         log: Callable[[], GrantLog],
         clock: MeshClock,
         writer: OpLogWriter,
+        *,
+        must_be_strict: bool = False,
     ) -> None:
+        """`must_be_strict`: refuse everything to agents unless the owner has made the mesh strict."""
         self._store = store
         self._log = log
         self._clock = clock
         self._writer = writer
         self._need_grants: set[str] = set()
         self._are_in_use: bool | None = None
+        self._must_be_strict = must_be_strict
+        self._was_strict = False
         self.ask: Ask | None = None
         """How an agent asks for what its grant allows after an approval only."""
 
@@ -185,7 +191,10 @@ class Permits:
             return acts_of_op(op.kind, op.payload)
 
         return await self.attempt(
-            acts, lambda permit: write(permit.script(*statements, op=op, key=key)), agent=agent
+            acts,
+            lambda permit: write(permit.script(*statements, op=op, key=key)),
+            agent=agent,
+            in_any_mode=op.kind in OWNER_ONLY,  # the owner has to make the mesh strict first
         )
 
     async def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome:
@@ -206,14 +215,17 @@ class Permits:
         *,
         agent: str | None = None,
         is_logged: bool = True,
+        in_any_mode: bool = False,
     ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: it is an op, and refused attempts are in the log. Others are tried without looking for a
-        grant first, and can't be asked for.
+        grant first, and can't be asked for. `in_any_mode`: also in a mesh that must be strict, and is not.
         """
         if (approved := _approved.get()) is not None:
             return await act(approved)
+        if not in_any_mode:
+            await self.refuse_unless_strict()
         try:
             return await self._attempt(acts, act, agent or self._writer.acting_agent, is_logged=is_logged)
         except ApprovalNeeded as needed:
@@ -234,14 +246,29 @@ class Permits:
             return await act(permit)
         except NotGranted:
             self.expect_grants(agent)
-            newer = await self.permit(agent, acts)
+            newer = await self._find(agent, acts)
             if newer.grant_id == permit.grant_id:
                 raise
         return await act(newer)
 
+    async def refuse_unless_strict(self) -> None:
+        """Raise `NotStrict` if this process requires a strict mesh, and the owner has not made it so.
+
+        While the database is unreachable, the last answer counts.
+        """
+        if not self._must_be_strict:
+            return
+        try:
+            self._was_strict = (await self._log().history()).is_strict()
+        except DatabaseUnavailable:
+            if not self._was_strict:
+                raise
+        if not self._was_strict:
+            raise NotStrict
+
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
         if is_logged or agent in self._need_grants:
-            return await self.permit(agent, acts)
+            return await self._find(agent, acts)
         return self.by(agent, None)
 
     async def permit(self, agent: str, acts: FindActs) -> Permit:
@@ -249,6 +276,10 @@ class Permits:
 
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
+        await self.refuse_unless_strict()
+        return await self._find(agent, acts)
+
+    async def _find(self, agent: str, acts: FindActs) -> Permit:
         needs_grant = agent in self._need_grants or await self._is_in_use()
         return self.by(agent, await self.grant_for(agent, acts()) if needs_grant else None)
 
