@@ -7,13 +7,14 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
+from vox_mesh.locks.lock_uses import holding_acts, lock_uses
 from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     MESH_PREFIX,
@@ -34,17 +35,16 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Acted, Permits
+from vox_mesh.oplog.grants.permits import OF_MESH as OF_MESH_ITSELF
+from vox_mesh.oplog.grants.permits import Acted, Permit, Permits
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
-if TYPE_CHECKING:
-    from vox_mesh.model.grants.capability import Act
-
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
+_MESH_PERMIT: Final = OF_MESH_ITSELF._replace(grant_id=OF_MESH)
 _NO_LONGER_HELD: Final = "no_longer_held"
 _MAX_REACQUISITIONS: Final = 3
 _LIST_HINT: Final = "run `vox-mesh lock list` to see the locks that are held"
@@ -138,23 +138,22 @@ class Locks:
     async def _acquire_as_granted(self, request: LockRequest, wait: float) -> Lock:
         """Acquire a lock without a grant or, if that is refused, by a grant of its agent."""
 
-        def acquire(grant: str | None) -> Awaitable[Lock]:
-            by_grant = request
-            if grant is not None:  # the other request, if it was made, is withdrawn
-                by_grant = replace(request, request_id=new_key(), grant=grant)
-            return self._acquirer.acquire(by_grant, wait=wait)
+        def acquire(permit: Permit) -> Awaitable[Lock]:
+            by_permit = request
+            if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
+                by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
+                by_permit.usage = permit.using(lambda: lock_uses(by_permit)).usage
+            return self._acquirer.acquire(by_permit, wait=wait)
 
         return await self._by_permit(request.keys, request.holder_agent, acquire)
 
     async def _by_permit(
-        self, keys: Sequence[str], agent: str, act: Callable[[str | None], Awaitable[Acted]]
+        self, keys: Sequence[str], agent: str, act: Callable[[Permit], Awaitable[Acted]]
     ) -> Acted:
         """Acquire keys, or go on holding them, by a grant of the agent; the mesh itself needs none."""
         if keys[0].startswith(MESH_PREFIX):
-            return await act(OF_MESH)
-        return await self._permits.attempt(
-            lambda: _acts(keys), lambda permit: act(permit.grant_id), agent=agent, is_logged=False
-        )
+            return await act(_MESH_PERMIT)
+        return await self._permits.attempt(lambda: holding_acts(keys), act, agent=agent, is_logged=False)
 
     async def acquire_or_renew(
         self,
@@ -256,7 +255,7 @@ class Locks:
         outcome = await self._by_permit(
             lock.keys,
             lock.holder_agent,
-            lambda grant: self._store.write(renew_script(self._mesh, lock, ttl=ttl, grant=grant)),
+            lambda permit: self._store.write(renew_script(self._mesh, lock, ttl=ttl, grant=permit.grant_id)),
         )
         lock.ttl, lock.deadline, lock.expires_at = ttl, sent_at + ttl, outcome.rows[0]["expires_at"]
         return lock
@@ -291,7 +290,7 @@ class Locks:
         return await self._by_permit(
             lock.keys,
             lock.holder_agent,
-            lambda grant: self._acquirer.convert(lock, is_shared=is_shared, grant=grant),
+            lambda permit: self._acquirer.convert(lock, is_shared=is_shared, grant=permit.grant_id),
         )
 
     def guard(self, lock: Lock) -> Statement:
@@ -484,10 +483,3 @@ class Locks:
 
 def _not_held(key: str, fence_token: int) -> NotKnown:
     return NotKnown(f"{key} is not held under token {fence_token}", hint=_LIST_HINT)
-
-
-def _acts(keys: Sequence[str]) -> list[Act]:
-    """Return the acts for which holding keys needs a grant."""
-    from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
-
-    return [Act(ACQUIRE, key) for key in keys]
