@@ -24,6 +24,9 @@ READ: Final = "mesh.read"
 ACQUIRE: Final = "lock.acquire"
 BREAK: Final = "lock.break"
 SEND: Final = "message.send"
+RECEIVE: Final = "message.receive"
+"""To receive messages to a role. Its own messages each agent receives."""
+
 SCHEDULE: Final = "job.schedule"
 TAKE: Final = "job.take"
 ABORT: Final = "job.abort"
@@ -44,7 +47,7 @@ ROUTE: Final = "roles.route"
 REKEY: Final = "roles.rekey"
 
 ACTIONS: Final = (
-    *(READ, ACQUIRE, BREAK, SEND),
+    *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
     *(SCHEDULE, TAKE, ABORT, ANSWER, EXECUTE),
     *(ADD_CRON, REMOVE_CRON, ADD_RULE, REMOVE_RULE, SET_KIND, RESOLVE),
     *(SET_BUDGET, SET_TEMPO, DRAIN, APPEND, DESIGNATE, ROUTE, REKEY),

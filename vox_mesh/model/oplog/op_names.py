@@ -34,6 +34,7 @@ CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
 CHARGE: Final = "ChargeTokens"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
+ACCESS_REFUSED: Final = "AccessRefused"
 ADD_CRON: Final = "AddCron"
 REMOVE_CRON: Final = "RemoveCron"
 ADOPT_CRONS: Final = "AdoptCrons"
@@ -55,7 +56,9 @@ MESH_KINDS: Final = (
 )
 """Kinds of op that only the services of the mesh write."""
 
-ENDING_KINDS: Final = (SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
+ENDING_KINDS: Final = (
+    *(SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT, ACCESS_REFUSED),
+)
 """Such kinds that a node whose clock is off may write, too."""
 
 INTERNAL_KINDS: Final = frozenset((*MESH_KINDS, *ENDING_KINDS, *JOB_OPS))
