@@ -41,6 +41,7 @@ TEMPO_DECISION: Final = "TempoDecision"
 DECLARE_INCIDENT: Final = "DeclareIncident"
 CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
+CHARGE: Final = "ChargeTokens"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -118,7 +119,7 @@ UNDRAIN_NODE: Final = "UndrainNode"
 SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
-WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHOR))
+WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, CHARGE, SEAL, ANCHOR))
 """The kinds of ops to which running a job leads, whatever it does."""
 
 _MESH_KINDS: Final = (
@@ -130,7 +131,7 @@ _MESH_KINDS: Final = (
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 
 _BUILT_IN: Final = (
     *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),

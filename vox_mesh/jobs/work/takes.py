@@ -73,8 +73,12 @@ class JobTakes:
         signature = self._identity().key.sign(self._signed_text(take.job, output))
         document = orjson.dumps({**output, _SIGNATURE: signature}).decode()
         values = (*self._store.mesh_id, take.job.job_id, take.job.claim_token, document, MAX_ARTIFACTS)
-        guard = Statement(_SQL["refuse_if_over"], values[:4], refusal=StaleClaim.code)
-        await self._store.write(Script(guard, record, Statement(_SQL["keep"], values)))
+        await self._store.write(Script(self.guard(take.job), record, Statement(_SQL["keep"], values)))
+
+    def guard(self, job: Job) -> Statement:
+        """Return the guard of a script that is written only while the claim of a job is held."""
+        values = (*self._store.mesh_id, job.job_id, job.claim_token)
+        return Statement(_SQL["refuse_if_over"], values, refusal=StaleClaim.code)
 
     def _kept(self, job: Job, text: str) -> list[Artifact]:
         """Return the artifacts that were kept through this node under the present claim of a job."""

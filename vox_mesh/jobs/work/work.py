@@ -25,7 +25,7 @@ from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
-from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
@@ -43,11 +43,14 @@ from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
 from vox_mesh.model.messages.records import checked_agent
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.costs import NOTHING
+from vox_mesh.model.rhythm.tokens import TokenUsage
+from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
+from vox_mesh.rhythm.token_ledger import AttemptCharge
 from vox_mesh.store.acting import acting_as, current_agent
 from vox_mesh.store.store import Store
 
@@ -139,6 +142,7 @@ class AgentWork:
             node_id,
             monotonic,
             jobs.authorship.causes_of,
+            lambda: rhythm.budgets.own_agent,
         )
         self._taker = Taker(
             store,
@@ -224,7 +228,7 @@ class AgentWork:
         take = await self._held(reference, claim_token)
         lease_ms = take.lease_ms if lease is None else _lease_ms(lease)
         limits = await self._resumed_limits(take)
-        if (exceeded := await self._exceeded(take, limits, Resources())) is not None:
+        if (exceeded := await self._exceeded(take, limits, NO_USAGE)) is not None:
             result = AttemptResult(take.job, JobState.FAILED, exceeded.line, finished_ms=self._clock.now_ms)
             await self._write(take, result, limits)
             raise exceeded
@@ -246,13 +250,29 @@ class AgentWork:
         claim_token: int,
         fraction: float | None = None,
         message: str | None = None,
+        *,
+        usage: ReportedUsage | None = None,
     ) -> None:
-        """Report the completed fraction, from 0 to 1, and a message."""
+        """Report the completed fraction, from 0 to 1, a message, and tokens that were used since last time.
+
+        The tokens are charged at once, also if the attempt is lost later.
+        """
         if fraction is not None and not 0 <= fraction <= 1:
             raise BadValue(f"progress must be between 0 and 1, got {fraction}")
-        notebook = self._notebook((await self._held(reference, claim_token)).job)
+        used = usage_of(usage)
+        if used.resources is not NOTHING:
+            raise BadValue("progress must report tokens only", hint="report other usage at the end")
+        take = await self._held(reference, claim_token)
+        if used.tokens:
+            await self._charge(take, used.tokens)
+        notebook = self._notebook(take.job)
         notebook.progress(fraction, message)
         await notebook.close()
+
+    async def _charge(self, take: HeldTake, tokens: TokenUsage) -> None:
+        charge = AttemptCharge.of(take.job, take.attested.agent, tokens, self._clock.now_ms)
+        script = self._rhythm.tokens.charge_script(charge, self._takes.guard(take.job), is_held=True)
+        await self._store.write(script)
 
     async def checkpoint(self, reference: Reference, claim_token: int, value: Any) -> None:
         """Save a JSON value from which another attempt may resume."""
@@ -319,6 +339,8 @@ class AgentWork:
             may_retry=report.may_retry,
             delay_ms=_delay_of(take.job, report),
             question=report.question,
+            usage=report.usage.resources,
+            tokens=report.usage.tokens,
         )
         limits = await self._resumed_limits(take)
         exceeded = await self._exceeded(take, limits, report.usage)
@@ -382,9 +404,7 @@ class AgentWork:
             return None
         return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun=begun)
 
-    async def _exceeded(
-        self, take: HeldTake, limits: AttemptLimits | None, used: Resources
-    ) -> MeshError | None:
+    async def _exceeded(self, take: HeldTake, limits: AttemptLimits | None, used: Usage) -> MeshError | None:
         """Return the limit that the attempt has exceeded, or `None`."""
         timeout_s, now_ms = take.job.core.get("timeout"), self._clock.now_ms
         if timeout_s and now_ms - (take.job.started_ms or now_ms) > timeout_s * 1_000:
