@@ -38,7 +38,8 @@ async def test_what_is_asked_is_shown_exactly_and_applied_when_it_is_approved(se
     assert (asked["operation"], asked["asks_for"]) == ("ScheduleJob", ["job.schedule kind notes.add"])
     assert asked["arguments"]["jobs"][0]["manifest"]["payload"] == {"text": HIDDEN}
     shown = (await asyncio.to_thread(commands_of(served), "approvals", "show", name)).out
-    assert shown.isascii() and "\x1b" not in shown
+    assert shown.isascii()
+    assert "\x1b" not in shown
     assert r"safe\u202e\u001b[2Kevil" in shown
     assert (await served.get(f"/v1/approvals/{name}/wait", timeout=0))["state"] == "pending"
     waiting = asyncio.create_task(served.get(f"/v1/approvals/{name}/wait", timeout="50s"))
