@@ -46,7 +46,7 @@ def applied_once(history: History) -> Iterator[str | int]:
 
 def _is_as_asked(op: Row, request: Row) -> bool:
     wanted, given = _payload(request)["arguments"], _payload(op)
-    return {name: value for name, value in given.items() if name != "at_ms"} == wanted
+    return bool({name: value for name, value in given.items() if name != "at_ms"} == wanted)
 
 
 def _payload(row: Row) -> Row:

@@ -41,6 +41,7 @@ from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
     from vox_mesh.model.grants.capability import Act
+    from vox_mesh.model.grants.limits import Use
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ class Locks:
             by_permit = request
             if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
                 by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
+                by_permit.usage = permit.using(lambda: _uses(by_permit)).usage
             return self._acquirer.acquire(by_permit, wait=wait)
 
         return await self._permits.attempt(
@@ -467,3 +469,11 @@ def _acts(request: LockRequest) -> list[Act]:
     from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
 
     return [Act(ACQUIRE, key) for key in request.keys]
+
+
+def _uses(request: LockRequest) -> list[Use]:
+    """Return how a request is counted: once, with all of its keys."""
+    from vox_mesh.model.grants.limits import Item, ItemKind, Use
+
+    item = Item(ItemKind.LOCK, request.item_id)
+    return [Use(act, item) for act in _acts(request)]

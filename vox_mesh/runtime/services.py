@@ -317,6 +317,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies,
             self._agent,
             self.trusted_keys,
+            self.permits,
             on_agent=self.sightings.note,
         )
 
@@ -468,10 +469,15 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        await self.messages.send(agent, dict(question), sender=self.identity.node_id, msg_type="question")
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
+        sender = self.identity.node_id
+        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
         if conflict.deferred_to is None:
             return
         body = {
@@ -480,6 +486,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict")
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

@@ -18,8 +18,12 @@ def current_agent() -> str | None:
 @contextmanager
 def acting_as(agent: str) -> Iterator[None]:
     """Name the agent that acts within the block, and in tasks started there."""
-    from vox_mesh.model.messages.records import checked_agent  # imported late: short commands do without
+    # Imported late: short commands do without.
+    from vox_mesh.errors import BadValue
+    from vox_mesh.model.messages.records import MESH_AGENT, checked_agent
 
+    if agent == MESH_AGENT:
+        raise BadValue(f"agent must not be {MESH_AGENT!r}: only the mesh itself acts in this name")
     token = _agent.set(checked_agent(agent))
     try:
         yield

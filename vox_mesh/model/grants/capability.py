@@ -43,7 +43,8 @@ _PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind"}
 
 _ALL: Final = "*"
 _ANY_ARGS: Final = "**"
-_MAX_COUNT: Final = 2**31
+_MAX_COUNT: Final = 10_000
+"""The maximum of a rate and of open items: each use that counts is a row of the database."""
 _MAX_WINDOW_MS: Final = 366 * 86_400_000
 _LIMITS: Final = ("rate", "open")
 _HINT: Final = "for example `lock.acquire on file:src/**` or `job.schedule kind notes.* rate 30/1m`"
@@ -120,6 +121,11 @@ class Capability(NamedTuple):
                 or (other.open_items is not None and other.open_items <= self.open_items)
             )
         )
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether it has a rate, or a limit on open items."""
+        return self.rate is not None or self.open_items is not None
 
     @property
     def terms(self) -> str:
