@@ -17,16 +17,19 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from vox_mesh.base_errors import ApprovalNeeded, ApprovalPending, MeshError
+from vox_mesh.client.jobs import JobName
+from vox_mesh.client.locks import PathObstacle
+from vox_mesh.client.messages import MessageStamp
+from vox_mesh.errors.base import ApprovalNeeded, ApprovalPending, MeshError
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
 from vox_mesh.jobs.git.repository import GitRepository
 from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
-from vox_mesh.jobs.jobs import Reference, Scheduled
+from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
@@ -39,14 +42,13 @@ from vox_mesh.jobs.queries import (
     Situation,
     SpendLeft,
 )
-from vox_mesh.jobs.questions import AskedQuestion, Notify
+from vox_mesh.jobs.questions import Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.work.reports import Report, ReportedUsage
-from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
@@ -71,9 +73,11 @@ from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
-from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.question import AskedQuestion, Question
+from vox_mesh.model.jobs.records import Job, JobState, Scheduled
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob
+from vox_mesh.model.jobs.taken_job import TakenJob
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.nodes.liveness import Vitals
@@ -131,6 +135,7 @@ from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.rhythm.token_ledger import AttemptCharge, LimitStanding, ModelSpend, SpendRow
 from vox_mesh.runtime.health import Health
+from vox_mesh.runtime.principals import Principals
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
@@ -264,6 +269,8 @@ class MeshServices:
     def approvals(self) -> Approvals: ...
     @property
     def grants(self) -> Grants: ...
+    @property
+    def principals(self) -> Principals: ...
     @property
     def locks(self) -> Locks: ...
     @property
@@ -1369,6 +1376,121 @@ class Phase:
     overran: bool
     @property
     def beats_left(self) -> float: ...
+
+class AgentClient:
+    agent: str
+    locks: ClientLocks
+    messages: ClientMessages
+    jobs: ClientJobs
+    work: ClientWork
+    def brief(self) -> dict[str, Any]: ...
+    @staticmethod
+    def open(
+        address: str, agent: str, *, key_file: Path | None = ..., token: str | None = ...
+    ) -> AbstractContextManager[AgentClient]: ...
+
+class ClientLocks:
+    def acquire(
+        self,
+        keys: str | Sequence[str],
+        *,
+        agent: str | None = ...,
+        ttl: Duration | None = ...,
+        wait: Duration = ...,
+        shared: bool = ...,
+        until: Literal["phase", "bar"] | None = ...,
+        or_renew: bool = ...,
+        session: Literal["heartbeats"] | None = ...,
+    ) -> Lock: ...
+    def renew_by_token(self, key: str, fence_token: int, *, ttl: Duration | None = ...) -> Lock: ...
+    def release_by_token(self, key: str, fence_token: int) -> Lock: ...
+    def release_held(
+        self, keys: str | Sequence[str] | None = ..., *, agent: str | None = ...
+    ) -> list[Lock]: ...
+    def holders(self) -> list[Holder]: ...
+    def check(
+        self, paths: Sequence[str], *, agent: str | None = ..., require_lock: bool = ...
+    ) -> list[PathObstacle]: ...
+
+class ClientMessages:
+    def send(
+        self, to: str, body: Any, *, sender: str | None = ..., key: str | None = ..., **options: Any
+    ) -> Message: ...
+    def broadcast(self, body: Any, *, sender: str | None = ..., **options: Any) -> list[Message]: ...
+    def find(self, message_uuid: str) -> Message | None: ...
+    def wait_for_ack(self, message: Message, timeout: Duration) -> bool: ...
+    def peek(
+        self, agent: str | None = ..., *, roles: Sequence[str] = ..., after: int = ..., limit: int = ...
+    ) -> list[Message]: ...
+    def wait(self, timeout: Duration = ..., *, roles: Sequence[str] = ...) -> list[Message]: ...
+    def claim(
+        self, agent: str | None = ..., *, roles: Sequence[str] = ..., limit: int = ..., lease: Duration = ...
+    ) -> list[Message]: ...
+    def receive(
+        self, agent: str | None = ..., *, roles: Sequence[str] = ..., lease: Duration = ...
+    ) -> Generator[Message]: ...
+    def get_claimed(self, beginning: str, claim_owner: str) -> Message: ...
+    def ack(self, *messages: Message) -> None: ...
+    def nack(
+        self, message: Message, *, retry_in: Duration | None = ..., reason: str | None = ...
+    ) -> None: ...
+    def stamp_of(self, message: Message) -> MessageStamp: ...
+
+class ClientJobs:
+    def schedule(
+        self, kind: str, payload: Any = ..., *, new: bool = ..., defer: bool = ..., **fields: Any
+    ) -> Scheduled: ...
+    def schedule_all(
+        self, manifests: Sequence[Mapping[str, Any]], *, new: bool = ..., defer: bool = ...
+    ) -> list[Scheduled]: ...
+    def show(self, job: JobName) -> dict[str, Any]: ...
+    def find(self, job: JobName) -> Job: ...
+    def wait(self, job: JobName, timeout: Duration | None = ...) -> Job: ...
+    def questions(self, to: str | None = ...) -> list[AskedQuestion]: ...
+    def answer(self, job: JobName, answer: Any) -> AskedQuestion: ...
+
+class ClientWork:
+    def take(
+        self,
+        agent: str | None = ...,
+        kinds: Sequence[str] = ...,
+        *,
+        count: int = ...,
+        wait: Duration = ...,
+        lease: Duration | None = ...,
+    ) -> list[TakenJob]: ...
+    def renew(self, job: JobName, claim_token: int, *, lease: Duration | None = ...) -> TakenJob: ...
+    def progress(
+        self, job: JobName, claim_token: int, fraction: float | None = ..., message: str | None = ...
+    ) -> None: ...
+    def checkpoint(self, job: JobName, claim_token: int, value: Any) -> None: ...
+    def log(self, job: JobName, claim_token: int, text: str) -> None: ...
+    def keep(self, job: JobName, claim_token: int, name: str, body: bytes, type: str = ...) -> None: ...
+    def keep_file(self, job: JobName, claim_token: int, name: str, path: Path, type: str = ...) -> None: ...
+    def report(self, job: JobName, claim_token: int, report: Report) -> Job: ...
+    def succeed(
+        self,
+        job: JobName,
+        claim_token: int,
+        result: Any = ...,
+        *,
+        exit_code: int | None = ...,
+        usage: Mapping[str, Any] | None = ...,
+    ) -> Job: ...
+    def fail(
+        self,
+        job: JobName,
+        claim_token: int,
+        reason: str,
+        *,
+        retry: bool = ...,
+        exit_code: int | None = ...,
+        usage: Mapping[str, Any] | None = ...,
+    ) -> Job: ...
+    def yield_back(
+        self, job: JobName, claim_token: int, reason: str | None = ..., *, delay: Duration | None = ...
+    ) -> Job: ...
+    def ask(self, job: JobName, claim_token: int, question: Question | str) -> Job: ...
 
 Town = MeshHarness
 TownClock = ManualClock
