@@ -20,16 +20,19 @@ from vox_mesh.base_errors import BadValue as BadValue
 from vox_mesh.base_errors import BadWorkflow as BadWorkflow
 from vox_mesh.base_errors import ConstraintFailed as ConstraintFailed
 from vox_mesh.base_errors import IllegalTransition as IllegalTransition
+from vox_mesh.base_errors import LimitReached as LimitReached
 from vox_mesh.base_errors import MeshError as MeshError
 from vox_mesh.base_errors import NotGranted as NotGranted
 from vox_mesh.base_errors import NotJson as NotJson
 from vox_mesh.base_errors import NotKnown as NotKnown
+from vox_mesh.base_errors import RateExceeded as RateExceeded
 from vox_mesh.base_errors import Refused as Refused
 from vox_mesh.base_errors import RowMoved as RowMoved
 from vox_mesh.base_errors import ScriptFailed as ScriptFailed
 from vox_mesh.base_errors import StaleClaim as StaleClaim
 from vox_mesh.base_errors import StaleFence as StaleFence
 from vox_mesh.base_errors import TooLarge as TooLarge
+from vox_mesh.base_errors import TooManyOpen as TooManyOpen
 from vox_mesh.base_errors import UnreadableText as UnreadableText
 from vox_mesh.base_errors import UpgradeRefused as UpgradeRefused
 from vox_mesh.base_errors import refused as refused
@@ -254,7 +257,7 @@ class TakenElsewhere(MeshError):
 
 
 class NotItsAgent(MeshError):
-    """A job was taken by another agent than the acting one."""
+    """A job, lock, message or question is of another agent than the acting one."""
 
     code = "not_its_agent"
 

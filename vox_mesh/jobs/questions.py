@@ -16,12 +16,13 @@ from vox_mesh.model.base.json_text import read_json, read_stored
 from vox_mesh.model.jobs.claim_history import moved_jobs
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
 from vox_mesh.model.jobs.records import YIELD, Job
+from vox_mesh.model.messages.records import ROLE
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.pages import EntryFilter, Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys
-from vox_mesh.store.acting import current_agent
+from vox_mesh.store.acting import current_agent, refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -100,6 +101,8 @@ class JobQuestions:
         asked = await self.of(job.job_id)
         if asked is None:
             raise NotKnown(f"job {job.job_id} has asked nothing", hint="run `vox-mesh job questions`")
+        if asked.asked_of is not None and not asked.asked_of.startswith(ROLE):
+            refuse_unless_own(f"the question of job {job.job_id}", asked.asked_of)
         check_answer(asked.document, answer)
         by = agent or current_agent() or self._node_id()
         if asked.answered_by is None:

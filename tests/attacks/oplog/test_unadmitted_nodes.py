@@ -22,7 +22,6 @@ async def test_nothing_of_a_node_that_joined_past_the_owner_is_believed(
             pass
     hostile.run("DELETE FROM admitted_agents WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = '*'")
     async with Mesh.open(shared_mesh.settings("evil")) as evil:
-        evil.permits.grant_for = _none  # type: ignore[method-assign,assignment]
         job = await evil.jobs.schedule("build", "evil", priority=3)
         await evil.messages.send("critic", "evil", sender="owner")
     hostile.insert("admitted_agents", agent_id="*", public_key=None, op_id="x")
@@ -34,10 +33,6 @@ async def test_nothing_of_a_node_that_joined_past_the_owner_is_believed(
         assert message.body == "genuine"
         break
     assert await faults(owner) == {"evil"}
-
-
-async def _none(*_: object) -> None:
-    """Find no need of a grant."""
 
 
 async def test_a_strict_mesh_stays_strict_if_its_op_is_marked_as_refused(
