@@ -52,7 +52,6 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
     from vox_mesh.runtime.principals import Principals
-    from vox_mesh.store.script import Op, Outcome, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -121,10 +120,7 @@ class MeshServices(RenamedAttributes):
         """Return the nodes of the mesh."""
         from vox_mesh.nodes.nodes import Nodes
 
-        return Nodes(self.store, self.clock, self._write_op)
-
-    async def _write_op(self, op: Op, *statements: Statement) -> Outcome:
-        return await self.permits.write_op(op, *statements)
+        return Nodes(self.store, self.clock, lambda op, *effects: self.permits.write_op(op, *effects))
 
     @cached_property
     def agents(self) -> Agents:
@@ -256,14 +252,8 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.grants.grants import Grants
 
         return Grants(
-            self.store,
-            self._writer,
-            self.clock,
-            self.roles,
-            self._grant_log,
-            self.trusted_keys,
-            self._local_nodes,
-            self.permits,
+            *(self.store, self._writer, self.clock, self.roles, self._grant_log),
+            *(self.trusted_keys, self._local_nodes, self.permits),
         )
 
     @cached_property
