@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -209,12 +210,13 @@ async def test_a_coder_asks_for_breaking_locks_aborting_jobs_and_setting_budgets
     job = await owner.jobs.schedule("notes")
     asked: dict[str, str] = {}
     with acting_as("ann"):
-        for name, work in {
+        works: dict[str, Callable[[], Awaitable[object]]] = {
             "break": lambda: other.locks.break_lock("task:1", "stale"),
             "changed": lambda: other.locks.break_lock("task:2", "stale"),
             "abort": lambda: other.jobs.abort(job, reason="not needed"),
             "budget": lambda: other.rhythm.budgets.set("agent:ann", Budget(max_bu=10)),
-        }.items():
+        }
+        for name, work in works.items():
             with pytest.raises(ApprovalPending) as pending:
                 await work()
             asked[name] = pending.value.approval_id
@@ -242,7 +244,7 @@ async def test_what_is_applied_counts_for_the_rate_of_the_grant(owner: MeshNode,
     first, second = await ask(other), await ask(other)
     assert (await owner.approvals.approve(first)).state is ApprovalState.APPLIED
     done = await owner.approvals.approve(second)
-    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "limit_reached")
+    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "rate_exceeded")
 
 
 # --- hostile writers ----------------------------------------------------------------------------
