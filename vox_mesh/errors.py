@@ -196,6 +196,18 @@ class NodeNotAdmitted(KeyRefused):
     code = "node_not_admitted"
 
 
+class NotStrict(MeshError):
+    """This process requires a strict mesh, and the owner has not made it so."""
+
+    code = "mesh_not_strict"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the mesh is not strict, and VOX_MESH_STRICT requires it",
+            hint="have the owner run `vox-mesh grant strict on`, or start its node with VOX_MESH_STRICT=1",
+        )
+
+
 class StaleIncarnation(MeshError):
     """This incarnation was superseded: its writes are rejected."""
 

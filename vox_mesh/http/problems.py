@@ -40,6 +40,7 @@ from vox_mesh.errors import (
     NotHolder,
     NotItsAgent,
     NotKnown,
+    NotStrict,
     OutcomeUnknown,
     OverBudget,
     Overloaded,
@@ -92,7 +93,7 @@ _STATUS: Final = (
     (
         (
             *(ChainBroken, ClockOff, DatabaseFault, DatabaseUnavailable, KeyRefused, OutcomeUnknown),
-            *(Overloaded, SpoolFull, StoreClosed, Unauthorized),
+            *(NotStrict, Overloaded, SpoolFull, StoreClosed, Unauthorized),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),

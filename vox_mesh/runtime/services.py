@@ -77,11 +77,13 @@ class MeshServices(RenamedAttributes):
         step_memory: Callable[[], StepMemory | None] = lambda: None,
         policy_roots: PolicyRoots | None = None,
         local_nodes: Callable[[], Sequence[Identity]] = tuple,
+        must_be_strict: bool = False,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any; `local_nodes` returns the identities of this home.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home;
+        with `must_be_strict` nothing is done for agents unless the mesh is strict.
         """
         self.store = store
         self.clock = clock
@@ -95,6 +97,7 @@ class MeshServices(RenamedAttributes):
         self._step_memory = step_memory
         self._policy_roots = policy_roots
         self._local_nodes = local_nodes
+        self._must_be_strict = must_be_strict
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -209,7 +212,12 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.grants.permits import Permits
 
         permits = Permits(
-            self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
+            self.store,
+            lambda: self._grant_log,
+            self.clock,
+            self._writer,
+            self._dependencies.monotonic,
+            must_be_strict=self._must_be_strict,
         )
         permits.ask = lambda op, needed: self.approvals.ask(op, needed)
         return permits

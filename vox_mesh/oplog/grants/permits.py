@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted
+from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted, NotStrict
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
@@ -150,7 +150,10 @@ class Permits:
         clock: MeshClock,
         writer: OpLogWriter,
         monotonic: Callable[[], float],
+        *,
+        must_be_strict: bool = False,
     ) -> None:
+        """`must_be_strict`: refuse everything to agents unless the owner has made the mesh strict."""
         self._store = store
         self._log = log
         self._clock = clock
@@ -159,6 +162,8 @@ class Permits:
         self._need_grants: set[str] = set()
         self._are_in_use = False
         self._looked_at: float | None = None
+        self._must_be_strict = must_be_strict
+        self._was_strict = False
         self.ask: Ask | None = None
         """How an agent asks for what its grant allows after an approval only."""
 
@@ -218,9 +223,25 @@ class Permits:
                 raise
         return await act(newer)
 
+    async def refuse_unless_strict(self) -> None:
+        """Raise `NotStrict` if this process requires a strict mesh, and the owner has not made it so.
+
+        While the database is unreachable, the last answer counts.
+        """
+        if not self._must_be_strict:
+            return
+        try:
+            self._was_strict = (await self._log().history()).is_strict()
+        except DatabaseUnavailable:
+            if not self._was_strict:
+                raise
+        if not self._was_strict:
+            raise NotStrict
+
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
         if is_logged or agent in self._need_grants:
             return await self.permit(agent, acts)
+        await self.refuse_unless_strict()
         return self.by(agent, None)
 
     async def permit(self, agent: str, acts: FindActs) -> Permit:
@@ -228,6 +249,7 @@ class Permits:
 
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
+        await self.refuse_unless_strict()
         needs_grant = agent in self._need_grants or await self._is_in_use()
         return self.by(agent, await self.grant_for(agent, acts()) if needs_grant else None)
 
