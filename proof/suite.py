@@ -21,6 +21,7 @@ from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.checkers.rules import RULE_CHECKS
+from proof.checkers.spending import SPENDING_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.beats import BEATS
@@ -34,6 +35,7 @@ from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
 from proof.workloads.phases import PHASES
 from proof.workloads.rules import RULES
+from proof.workloads.spending import SPENDING
 from proof.workloads.writes import WRITES
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -41,7 +43,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
-OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES)
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES, SPENDING)
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -54,6 +56,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *JOB_CHECKS,
     *CRON_CHECKS,
     *RULE_CHECKS,
+    *SPENDING_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,

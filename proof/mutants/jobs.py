@@ -212,6 +212,16 @@ JOB_PLANTS: Final = (
         ("rules",),
     ),
     PlantedBug(
+        "reserved-not-counted",
+        "a job begins although the last tokens of its budget are reserved for others",
+        tuple(
+            Sql("jobs", name, "l.most - l.spent - (SELECT", "l.most - l.spent - 0 * (SELECT")
+            for name in ("reserve", "claim_inputs")
+        ),
+        ("budget-not-exceeded",),
+        ("spending",),
+    ),
+    PlantedBug(
         "ended-twice",
         "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),

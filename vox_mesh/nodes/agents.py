@@ -69,7 +69,7 @@ class Agent(NamedTuple):
     cost: float
 
 
-class HeldLock(NamedTuple):
+class LockOfAgent(NamedTuple):
     """A lock that an agent holds, and until when."""
 
     lock_key: str
@@ -101,7 +101,7 @@ class AgentDetails(NamedTuple):
     sent and that are not acknowledged. Scheduled jobs and actions are those in the last part of the log.
     """
 
-    locks: Sequence[HeldLock] = ()
+    locks: Sequence[LockOfAgent] = ()
     taken: Sequence[JobOfAgent] = ()
     scheduled: Sequence[JobOfAgent] = ()
     unacknowledged: int = 0
@@ -143,7 +143,7 @@ class Agents:
         except orjson.JSONDecodeError:  # a row holds text that no node can have written
             return AgentDetails()
         return AgentDetails(
-            [HeldLock._make(each) for each in locks],
+            [LockOfAgent._make(each) for each in locks],
             [JobOfAgent._make(each) for each in taken],
             [JobOfAgent._make(each) for each in scheduled],
             unacknowledged,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vox_mesh.model.rhythm.budgets import agent_of
-from vox_mesh.nodes.agents import AgentAction, HeldLock, JobOfAgent
+from vox_mesh.nodes.agents import AgentAction, JobOfAgent, LockOfAgent
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import ListedAgentView, with_grants
 from vox_mesh.views.grants import GrantView, grants_of
@@ -18,7 +18,7 @@ _MAX_GRANTS: Final = 20
 
 
 @dataclass(frozen=True)
-class HeldLockView(RecordView, record=HeldLock):
+class LockOfAgentView(RecordView, record=LockOfAgent):
     """A lock that the agent holds, and until when."""
 
 
@@ -42,7 +42,7 @@ class AgentPageView(ListedAgentView):
     granted: list[GrantView]
     budget: list[LimitView]
     spend: list[ModelSpendView]
-    held_locks: list[HeldLockView]
+    held_locks: list[LockOfAgentView]
     taken: list[JobOfAgentView]
     scheduled: list[JobOfAgentView]
     unacknowledged: int
@@ -81,7 +81,7 @@ async def page_of(mesh: MeshServices, agent: str) -> AgentPageView:
         granted=(await grants_of(mesh, agent))[:_MAX_GRANTS],
         budget=[LimitView.of(each) for each in await mesh.rhythm.tokens.limits(agent_of(agent))],
         spend=[ModelSpendView.of(each) for each in spend],
-        held_locks=[HeldLockView.from_record(each) for each in details.locks],
+        held_locks=[LockOfAgentView.from_record(each) for each in details.locks],
         taken=[JobOfAgentView.from_record(each) for each in details.taken],
         scheduled=[JobOfAgentView.from_record(each) for each in details.scheduled],
         unacknowledged=details.unacknowledged,
