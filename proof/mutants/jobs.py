@@ -222,6 +222,20 @@ JOB_PLANTS: Final = (
         ("spending",),
     ),
     PlantedBug(
+        "approval-applied-twice",
+        "what was approved is applied by every node that finds it",
+        (
+            Sql("approvals", "end", "SET state = ?4", "SET state = coalesce(state, ?4)"),
+            Code(
+                "vox_mesh.oplog.grants.approvals:_ApprovedStep.key",
+                "return self.request.applied_as",
+                "return new_key()",
+            ),
+        ),
+        ("approval-applied-once",),
+        ("approvals",),
+    ),
+    PlantedBug(
         "ended-twice",
         "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),

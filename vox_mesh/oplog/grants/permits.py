@@ -295,13 +295,14 @@ class Permits:
         wanted = acts()
         grant = self._grant_for(agent, wanted, history)
         permit = self.by(agent, None if grant is None else grant.grant_id)
-        return permit if grant is None else permit._replace(limits=self._limits(grant, wanted, history))
+        return permit if grant is None else permit._replace(limits=self.limits_of(grant, wanted, history))
 
     def by(self, agent: str, grant_id: str | None) -> Permit:
         """Return the permit of an agent that acts by a grant, or without one."""
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
 
-    def _limits(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+    def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+        """Return the rates and limits of a grant that concern acts, if there are any."""
         from vox_mesh.oplog.grants.usage import GrantLimits
 
         limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
