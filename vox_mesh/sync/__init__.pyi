@@ -31,6 +31,7 @@ from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
 from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.kinds import Limit
+from vox_mesh.jobs.permitted import Ended, Write
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import (
@@ -44,7 +45,6 @@ from vox_mesh.jobs.queries import (
 )
 from vox_mesh.jobs.questions import Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
-from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
@@ -114,7 +114,7 @@ from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.oplog.grants.grants import GrantDecision
-from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit
+from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
 from vox_mesh.oplog.grants.usage import GrantLimits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
@@ -530,6 +530,14 @@ class Permits:
     @property
     def are_in_use(self) -> bool: ...
     def expect_grants(self, agent: str) -> None: ...
+    def write_op(
+        self,
+        op: Op,
+        *statements: Statement,
+        key: str | None = ...,
+        agent: str | None = ...,
+        send: Send | None = ...,
+    ) -> Outcome: ...
     def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome: ...
     def attempt(
         self,
@@ -538,10 +546,12 @@ class Permits:
         *,
         agent: str | None = ...,
         is_logged: bool = ...,
+        in_any_mode: bool = ...,
     ) -> Acted: ...
     def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Acted]]) -> Acted: ...
     def refuse_unless_strict(self) -> None: ...
     def permit(self, agent: str, acts: FindActs) -> Permit: ...
+    def without_grant(self, agent: str) -> Permit: ...
     def by(self, agent: str, grant_id: str | None) -> Permit: ...
     def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None: ...
 
@@ -823,7 +833,8 @@ class Jobs:
     authorship: JobAuthorship
     predecessor_results: PredecessorResults
     transitions: JobTransitions
-    permitted: PermittedScheduling
+    permits: Permits
+    permitted: PermittedJobs
     notes: Notes
     checkpoints: JobCheckpoints
     questions: JobQuestions
@@ -862,6 +873,7 @@ class Jobs:
     def retry(self, reference: Reference) -> Scheduled: ...
     def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]: ...
     def abort(self, *references: Reference, reason: str = ...) -> list[str]: ...
+    def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]: ...
     def yield_job(self, reference: Reference, *, delay: Duration = ..., reason: str = ...) -> Job: ...
     def expire(self, jobs: Sequence[Job]) -> list[str]: ...
     def quarantine(self, ids: Sequence[int]) -> None: ...
@@ -950,11 +962,12 @@ class PredecessorResults:
     def bind(self, job: Job) -> Mapping[str, Any]: ...
     def conditions_named_by(self, job: Job) -> dict[str, str]: ...
 
-class PermittedScheduling:
-    def write(
+class PermittedJobs:
+    def schedule(
         self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
     ) -> tuple[Script, bool]: ...
-    def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def scheduling_permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def end(self, jobs: Sequence[Job], act: Callable[[Permit], Awaitable[Ended]]) -> Ended: ...
 
 class Notes:
     def of(self, job_id: str, *, fresh: bool = ...) -> Note: ...
