@@ -35,6 +35,7 @@ from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -381,9 +382,11 @@ class Locks:
     async def _find_held(self, key: str, fence_token: int) -> Lock:
         refuse_mesh_keys(normal_keys(key))
         try:
-            return await self.find(key, fence_token)
+            lock = await self.find(key, fence_token)
         except StaleFence:
             raise _not_held(key, fence_token) from None
+        refuse_unless_own(f"lock on {key}", lock.holder_agent)
+        return lock
 
     def watch(self) -> AsyncGenerator[list[Holder], None]:
         """Yield all holders now, and again whenever they change."""

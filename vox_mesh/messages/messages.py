@@ -70,6 +70,7 @@ from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
@@ -384,6 +385,8 @@ class Messages:
         Raises `NotHolder` if it was relayed: then only the node that received it knows the claim.
         """
         message = (await self.queries.get(beginning))._replace(claim_owner=claim_owner)
+        if not message.receiver_agent.startswith(ROLE):
+            refuse_unless_own(f"message {message.message_uuid}", message.receiver_agent)
         if is_relayed(message):
             raise self.stats.refuse(message)
         return message

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.runtime.principals import Principals
 
 _log = logging.getLogger(__name__)
 
@@ -259,6 +260,14 @@ class MeshServices(RenamedAttributes):
             self.trusted_keys,
             self._local_nodes,
         )
+
+    @cached_property
+    def principals(self) -> Principals:
+        """Return the agents that can prove who they are, and their bearers."""
+        from vox_mesh.runtime.principals import Principals
+
+        monotonic = self._dependencies.monotonic
+        return Principals(self._grant_log, self._writer, self.clock, lambda: self.rhythm, monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 

@@ -20,18 +20,27 @@ from vox_mesh.model.messages.records import EVERYONE, checked_word
 CAN: Final = "can"
 ASK: Final = "ask"
 
+READ: Final = "mesh.read"
 ACQUIRE: Final = "lock.acquire"
 BREAK: Final = "lock.break"
 SEND: Final = "message.send"
+RECEIVE: Final = "message.receive"
+"""To receive messages to a role. Its own messages each agent receives."""
+
 SCHEDULE: Final = "job.schedule"
 TAKE: Final = "job.take"
 ABORT: Final = "job.abort"
 EXECUTE: Final = "job.exec"
 RESOLVE: Final = "conflict.resolve"
 SET_BUDGET: Final = "budget.set"
+SET_TEMPO: Final = "tempo.set"
+ADD_CRON: Final = "cron.add"
+REMOVE_CRON: Final = "cron.remove"
+SET_KIND: Final = "kind.set"
+DRAIN: Final = "node.drain"
 
 ACTIONS: Final = (
-    *("mesh.read", ACQUIRE, BREAK, SEND),
+    *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
     *(SCHEDULE, TAKE, ABORT, EXECUTE),
     *("cron.add", "cron.remove", "kind.set", RESOLVE),
     *(SET_BUDGET, "tempo.set", "node.drain", "roles.designate", "roles.route", "roles.rekey"),
