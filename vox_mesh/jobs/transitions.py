@@ -137,7 +137,7 @@ class JobTransitions:
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
-        `permit` is that of the agent on whose behalf the node claims them. With `within`, it is refused unless
+        `permit` is that of the agent for which the node claims them. With `within`, it is refused unless
         the opening contains the time of the claim. `agent` is charged for the work; with `reserves`, tokens
         and money are reserved of its budgets and those of accounts.
         """
