@@ -87,7 +87,9 @@ async def test_an_agent_takes_what_its_grant_names_and_renews_until_it_is_revoke
     await owner.grants.revoke(grant.grant_id)
     with pytest.raises(NotGranted):
         await owner.work.renew(first.job, first.claim_token)
-    ended = await owner.work.report(first.job, first.claim_token, DONE)  # it was taken while it was granted
+    # They were taken while it was granted.
+    await owner.work.report(second.job, second.claim_token, DONE)
+    ended = await owner.work.report(first.job, first.claim_token, DONE)
     assert ended.state == JobState.SUCCEEDED
     (entry,) = await owner.oplog.tail(kind="CompleteJob", limit=1)
     assert f'"grant":"{grant.grant_id}"' in entry.payload
