@@ -245,14 +245,21 @@ class JobTransitions:
         claimer: str | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> Script:
-        """Yield jobs, all or none; without a claimer, whichever node holds them."""
+        """Yield jobs, all or none; without a claimer, whichever node holds them.
+
+        `permit`: by which an agent returns jobs by hand that it does not hold.
+        """
         asks = any("question" in item for item in items)
         agent = current_agent() if asks else None
-        payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
-        op = self._op(YIELD, payload, claimer, causes=causes)
+        payload: dict[str, Any] = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
+        if permit is not None and permit.grant_id is not None:
+            payload["by_hand"] = True
+        op = self._op(YIELD, payload, claimer, causes=causes, permit=permit)
         is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
+            *(() if permit is None else permit.guards),
             *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -268,13 +275,16 @@ class JobTransitions:
         op = self._op(EXPIRE, {"jobs": items, "interrupts": True}, causes=causes)
         return self._end(op, "expire")
 
-    def abort(self, items: Sequence[Item], reason: str, causes: Iterable[str] = ()) -> Script:
-        """Abort the jobs that are not terminal."""
-        op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes)
-        return self._end(op, "abort")
+    def abort(
+        self, items: Sequence[Item], reason: str, causes: Iterable[str] = (), permit: Permit = OF_MESH
+    ) -> Script:
+        """Abort the jobs that are not terminal. `permit`: by which an agent does so; by default, the mesh."""
+        op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes, permit=permit)
+        return self._end(op, "abort", permit.guards)
 
-    def _end(self, op: _JobOp, name: str) -> Script:
+    def _end(self, op: _JobOp, name: str, guards: Sequence[Statement] = ()) -> Script:
         return op.script(
+            *guards,
             op.step("take_phrases"),
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),
