@@ -212,6 +212,16 @@ JOB_PLANTS: Final = (
         ("rules",),
     ),
     PlantedBug(
+        "reserved-not-counted",
+        "a job begins although the last tokens of its budget are reserved for others",
+        tuple(
+            Sql("jobs", name, "l.most - l.spent - (SELECT", "l.most - l.spent - 0 * (SELECT")
+            for name in ("reserve", "claim_inputs")
+        ),
+        ("budget-not-exceeded",),
+        ("spending",),
+    ),
+    PlantedBug(
         "approval-applied-twice",
         "what was approved is applied by every node that finds it",
         (

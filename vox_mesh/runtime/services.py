@@ -365,6 +365,7 @@ class MeshServices(RenamedAttributes):
             self.roles,
             Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id),
             self.rhythm,
+            self.permits,
             policy_roots=self._policy_roots,
             monotonic=self._dependencies.monotonic,
             chance=self._dependencies.chance,

@@ -361,10 +361,27 @@ class Permits:
         asking = history.asking_grant_for(agent, acts, now_ms)
         if asking is not None:
             raise ApprovalNeeded(agent, acts, asking.grant_id)
-        wanted = ", ".join(f"`{act}`" for act in acts[:3])
-        error = NotGranted(NotGranted.code, statement=0)
-        error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
-        raise error
+        raise _not_granted(agent, acts)
+
+    async def granted(
+        self, agent: str, resources: Sequence[str], act: Callable[[str], Act]
+    ) -> list[str] | None:
+        """Return on which of these an agent may act by its grants, or `None` if it needs none."""
+        history, now_ms = await self._log().history(), self._clock.now_ms
+        if not history.needs_grant(agent, self._writer.identity.chain):
+            return None
+        return [each for each in resources if history.grant_for(agent, [act(each)], now_ms) is not None]
+
+    async def refuse_without_any(self, agent: str, acts: FindActs) -> None:
+        """Raise `NotGranted` if an agent needs a grant, and has none for any part of these acts."""
+        if not await self._is_in_use():
+            return
+        history, now_ms = await self._log().history(), self._clock.now_ms
+        wanted = acts()
+        if history.needs_grant(agent, self._writer.identity.chain) and not any(
+            history.allows_part_of(agent, each, now_ms) for each in wanted
+        ):
+            raise _not_granted(agent, wanted)
 
     async def _is_in_use(self) -> bool:
         """Return whether agents were admitted, or the mesh is strict; asked until one is refused."""
@@ -375,6 +392,13 @@ class Permits:
                 return False
             self._are_in_use = bool(rows.value)
         return self._are_in_use
+
+
+def _not_granted(agent: str, acts: Sequence[Act]) -> NotGranted:
+    wanted = ", ".join(f"`{act}`" for act in acts[:3])
+    error = NotGranted(NotGranted.code, statement=0)
+    error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
+    return error
 
 
 def grant_guard(mesh: tuple[str, str], agent: str, node_id: str, grant_id: str | None) -> Statement:
