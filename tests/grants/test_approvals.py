@@ -205,7 +205,7 @@ async def test_what_is_applied_counts_for_the_rate_of_the_grant(owner: MeshNode,
     first, second = await ask(other), await ask(other)
     assert (await owner.approvals.approve(first)).state is ApprovalState.APPLIED
     done = await owner.approvals.approve(second)
-    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "limit_reached")
+    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "rate_exceeded")
 
 
 # --- hostile writers ----------------------------------------------------------------------------
