@@ -22,8 +22,8 @@ _LINES: Final = (
     ("lock.acquire on granted:a*", "message.send to granted-b"),
     (f"job.schedule kind {_KIND}", "job.abort"),
 )
-_DECIDES: Final = 0.3
-_REVOKES: Final = 0.4
+_DECIDES: Final = 0.6
+_REVOKES: Final = 0.7
 _DELEGATES: Final = 0.2
 _MAX_IN_FORCE: Final = 12
 
@@ -44,6 +44,7 @@ async def run(context: WorkloadContext) -> None:
             with context.recorder.operation("grant.admit") as record:
                 for agent in _AGENTS:
                     await mesh.grants.admit(agent, _key_of(agent).public)
+                    await mesh.grants.issue(agent, rng.choice(_LINES), delegations=2)
                 is_admitted = True
                 record.ok()
         elif may_decide:
