@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -34,6 +34,7 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
+from vox_mesh.model.jobs.records import Scheduled as Scheduled
 from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, phase_in
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
@@ -69,20 +70,6 @@ _REFUSALS: Final = {
         "retry it and name the new job, or wait for its end with `when: end`",
     ),
 }
-
-
-class Scheduled(NamedTuple):
-    """A job that was scheduled now or, if the manifest is identical, before.
-
-    `spooled`: the database is unreachable, and the job is scheduled when it is back. If an identical one
-    exists there, that one counts: refer to it by its id.
-    """
-
-    job_id: str
-    ulid: str
-    kind: str
-    is_new: bool = True
-    spooled: bool = False
 
 
 Reference = str | Job | Scheduled

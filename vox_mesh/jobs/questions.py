@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import MeshError, NotKnown, Refused
 from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.json_text import read_json, read_stored
+from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.jobs.claim_history import moved_jobs
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
+from vox_mesh.model.jobs.question import AskedQuestion as AskedQuestion
 from vox_mesh.model.jobs.records import YIELD, Job
+from vox_mesh.model.messages.records import ROLE
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.pages import EntryFilter, Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys
-from vox_mesh.store.acting import current_agent
+from vox_mesh.store.acting import current_agent, refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.store import Store
@@ -37,27 +39,6 @@ ALREADY_ANSWERED: Final = "already_answered"
 
 Notify = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Sends an agent a question."""
-
-
-class AskedQuestion(NamedTuple):
-    """The last question of a job."""
-
-    job_id: str
-    question_id: str
-    asked_by: str
-    asked_of: str | None
-    asked_ms: int
-    expires_ms: int | None
-    escalate_to: str | None
-    escalate_ms: int | None
-    question: str
-    answered_by: str | None
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Return the question as its op has it."""
-        document: dict[str, Any] = read_stored(self.question)
-        return document
 
 
 class JobQuestions:
@@ -100,6 +81,8 @@ class JobQuestions:
         asked = await self.of(job.job_id)
         if asked is None:
             raise NotKnown(f"job {job.job_id} has asked nothing", hint="run `vox-mesh job questions`")
+        if asked.asked_of is not None and not asked.asked_of.startswith(ROLE):
+            refuse_unless_own(f"the question of job {job.job_id}", asked.asked_of)
         check_answer(asked.document, answer)
         by = agent or current_agent() or self._node_id()
         if asked.answered_by is None:

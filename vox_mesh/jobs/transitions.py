@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -24,6 +24,9 @@ from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.grants.limits import Use
 
 SQL: Final = named("jobs")
 
@@ -82,7 +85,8 @@ class JobTransitions:
             causes=causes,
             permit=permit,
         )
-        steps = [*permit.guards, op.guarded("schedule", "ulid_taken")]
+        guards = permit.using(lambda: _scheduling_uses(items)).guards
+        steps = [*guards, op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -337,6 +341,15 @@ class _JobOp:
         script = Script(*statements, answer=answer, key=self.key, op=self._op, appendable=appendable)
         script.may_come_again = False  # its key is new
         return script
+
+
+def _scheduling_uses(items: Sequence[Item]) -> Iterator[Use]:
+    from vox_mesh.model.grants import limits, needs  # imported late: few agents have limits
+
+    for item in items:
+        core = orjson.loads(orjson.dumps(item["manifest"]))
+        (act,) = needs.scheduling_acts([(item["kind"], core)])
+        yield limits.Use(act, limits.Item(limits.ItemKind.JOB, item["job_id"]))
 
 
 def _not_early(within: Opening | None) -> Sequence[Statement]:

@@ -36,6 +36,7 @@ from vox_mesh.locks.scripts import (
     fast_release_script,
     held_guard,
     held_values,
+    moved_usage,
     release_script,
     sql_for_mode,
 )
@@ -83,7 +84,7 @@ class LockAcquirer:
 
     async def _acquire_fast(self, request: LockRequest, *, wait: float) -> Lock | None:
         """Take one key that no other request contends for. Return `None` if the request has to queue."""
-        compared_up_to = self._compared_up_to(request)
+        compared_up_to = None if request.usage else self._compared_up_to(request)
         if compared_up_to is None or (wait > 0 and self._queue.first_for(request.keys) is not None):
             return None
         sent_at = self._monotonic()
@@ -125,7 +126,7 @@ class LockAcquirer:
 
     async def _join_behind(self, request: LockRequest) -> int | None:
         """Join the queue behind other waiters of this process, if there are any. Return the ticket."""
-        compared_up_to = self._compared_up_to(request)
+        compared_up_to = None if request.usage else self._compared_up_to(request)
         if compared_up_to is None or self._queue.first_for(request.keys) is None:
             return None
         await asyncio.sleep(0)  # the waiter just served goes first; this one joins the next batch
@@ -160,6 +161,8 @@ class LockAcquirer:
             try:
                 outcome = await self._store.write(script)
             except Refused as refused:
+                if refused.reason == LockHeld.code:
+                    return QueueResult(None, None)
                 if refused.reason != PATTERNS_CHANGED:
                     raise
                 await self._patterns.learn(request.keys)
@@ -177,6 +180,7 @@ class LockAcquirer:
             compared_up_to=self._compared_up_to(request),
             ticket=ticket,
             can_wait=can_wait,
+            must_be_granted=bool(request.usage) and not can_wait,  # what fails is not counted
         )
 
     # --- upgrade ---------------------------------------------------------------------------------
@@ -221,7 +225,7 @@ class LockAcquirer:
         release = Statement(sql_for_mode("release", is_shared=lock.is_shared), held_values(self._mesh, lock))
         take = request.queued_script(
             self._mesh,
-            (held_guard(self._mesh, lock), release),
+            (held_guard(self._mesh, lock), release, moved_usage(self._mesh, lock, request)),
             compared_up_to=None,
             ticket=0,  # before all waiters: a holder need not go to the end of the queue
             can_wait=False,

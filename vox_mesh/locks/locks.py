@@ -35,12 +35,14 @@ from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
     from vox_mesh.model.grants.capability import Act
+    from vox_mesh.model.grants.limits import Use
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +144,7 @@ class Locks:
             by_permit = request
             if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
                 by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
+                by_permit.usage = permit.using(lambda: _uses(by_permit)).usage
             return self._acquirer.acquire(by_permit, wait=wait)
 
         return await self._permits.attempt(
@@ -379,9 +382,11 @@ class Locks:
     async def _find_held(self, key: str, fence_token: int) -> Lock:
         refuse_mesh_keys(normal_keys(key))
         try:
-            return await self.find(key, fence_token)
+            lock = await self.find(key, fence_token)
         except StaleFence:
             raise _not_held(key, fence_token) from None
+        refuse_unless_own(f"lock on {key}", lock.holder_agent)
+        return lock
 
     def watch(self) -> AsyncGenerator[list[Holder], None]:
         """Yield all holders now, and again whenever they change."""
@@ -467,3 +472,11 @@ def _acts(request: LockRequest) -> list[Act]:
     from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
 
     return [Act(ACQUIRE, key) for key in request.keys]
+
+
+def _uses(request: LockRequest) -> list[Use]:
+    """Return how a request is counted: once, with all of its keys."""
+    from vox_mesh.model.grants.limits import Item, ItemKind, Use
+
+    item = Item(ItemKind.LOCK, request.item_id)
+    return [Use(act, item) for act in _acts(request)]

@@ -93,6 +93,8 @@ class LockRequest:
     request_id: str = field(default_factory=new_key)
     grant: str | None = None
     """The grant by which the agent asks; `OF_MESH` if the mesh itself does."""
+    usage: Sequence[Statement] = ()
+    """What counts the request against the limits of its grant: in the script by which it joins the queue."""
 
     @classmethod
     def checked(
@@ -122,6 +124,11 @@ class LockRequest:
     def is_simple(self) -> bool:
         """Return whether it is for one exclusive key: only such a request can be served the fast way."""
         return len(self.keys) == 1 and not self.is_shared
+
+    @property
+    def item_id(self) -> str:
+        """Return by what the request and its lock are counted as open."""
+        return item_id(self.request_id, self.keys)
 
     def to_lock(
         self, *, fence_token: int, expires_at: str, sent_at: float, left_s: float | None = None
@@ -209,6 +216,7 @@ class LockRequest:
         leave = () if can_wait else (Statement(_SQL["leave_queue"], (*mesh, self.request_id)),)
         return Script(
             *self._grant_guards(mesh),
+            *(self.usage if ticket is None else ()),
             *preface,
             Statement(_SQL["raise_generation"], mesh),
             Statement(_SQL["mark_contended"], (*mesh, keys)),
@@ -321,6 +329,18 @@ def renew_script(mesh: Mesh, lock: Lock, *, ttl: float) -> Script:
 def held_guard(mesh: Mesh, lock: Lock) -> Statement:
     """Return a guard that lets a script run only while this lock is held, by token and request."""
     return Statement(_SQL["refuse_unless_held"], held_values(mesh, lock), refusal=StaleFence.code)
+
+
+def moved_usage(mesh: Mesh, lock: Lock, request: LockRequest) -> Statement:
+    """Return the statement that counts a converted lock under its new request, if its grant has limits."""
+    return Statement(
+        named("grant_usage")["move_lock"], (*mesh, item_id(lock.request_id, lock.keys), request.item_id)
+    )
+
+
+def item_id(request_id: str, keys: Sequence[str]) -> str:
+    """Return by what a request and its lock are counted as open."""
+    return f"{request_id} {keys[0]}"
 
 
 def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:

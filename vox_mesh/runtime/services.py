@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.runtime.principals import Principals
 
 _log = logging.getLogger(__name__)
 
@@ -260,6 +261,14 @@ class MeshServices(RenamedAttributes):
             self._local_nodes,
         )
 
+    @cached_property
+    def principals(self) -> Principals:
+        """Return the agents that can prove who they are, and their bearers."""
+        from vox_mesh.runtime.principals import Principals
+
+        monotonic = self._dependencies.monotonic
+        return Principals(self._grant_log, self._writer, self.clock, lambda: self.rhythm, monotonic)
+
     # --- locks and versions ----------------------------------------------------------------------
 
     @cached_property
@@ -317,6 +326,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies,
             self._agent,
             self.trusted_keys,
+            self.permits,
             on_agent=self.sightings.note,
         )
 
@@ -468,10 +478,15 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        await self.messages.send(agent, dict(question), sender=self.identity.node_id, msg_type="question")
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
+        sender = self.identity.node_id
+        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
         if conflict.deferred_to is None:
             return
         body = {
@@ -480,6 +495,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict")
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

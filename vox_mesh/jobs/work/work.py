@@ -8,9 +8,9 @@ changes nothing: the claim token is what counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import (
     BadValue,
@@ -42,6 +42,7 @@ from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
+from vox_mesh.model.jobs.taken_job import TakenJob as TakenJob
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.rhythm.costs import NOTHING
 from vox_mesh.model.rhythm.tokens import TokenUsage
@@ -60,32 +61,6 @@ MAX_AT_ONCE: Final = 100
 MAX_KINDS: Final = 64
 MIN_LEASE_S: Final = 1.0
 MAX_LEASE_S: Final = 86_400.0
-
-
-class TakenJob(NamedTuple):
-    """A job that an agent has taken. It needs the claim token to renew and to report."""
-
-    job: Job
-    agent: str
-    lease_ms: int
-    lease_until_ms: int
-    """When the job goes back to the queue unless it is renewed or reported before."""
-    core: Mapping[str, Any]
-    """The core of the manifest, with the outputs of predecessors where its bindings say."""
-    checkpoint: Any = None
-    """The last checkpoint of an earlier attempt."""
-    answer: Any = None
-    """The answer to the last question of an earlier attempt."""
-
-    @property
-    def claim_token(self) -> int:
-        """Return the token of the claim."""
-        return self.job.claim_token
-
-    @property
-    def payload(self) -> Any:
-        """Return the payload."""
-        return self.core.get("payload")
 
 
 class AgentWork:

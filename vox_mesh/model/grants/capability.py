@@ -20,18 +20,27 @@ from vox_mesh.model.messages.records import EVERYONE, checked_word
 CAN: Final = "can"
 ASK: Final = "ask"
 
+READ: Final = "mesh.read"
 ACQUIRE: Final = "lock.acquire"
 BREAK: Final = "lock.break"
 SEND: Final = "message.send"
+RECEIVE: Final = "message.receive"
+"""To receive messages to a role. Its own messages each agent receives."""
+
 SCHEDULE: Final = "job.schedule"
 TAKE: Final = "job.take"
 ABORT: Final = "job.abort"
 EXECUTE: Final = "job.exec"
 RESOLVE: Final = "conflict.resolve"
 SET_BUDGET: Final = "budget.set"
+SET_TEMPO: Final = "tempo.set"
+ADD_CRON: Final = "cron.add"
+REMOVE_CRON: Final = "cron.remove"
+SET_KIND: Final = "kind.set"
+DRAIN: Final = "node.drain"
 
 ACTIONS: Final = (
-    *("mesh.read", ACQUIRE, BREAK, SEND),
+    *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
     *(SCHEDULE, TAKE, ABORT, EXECUTE),
     *("cron.add", "cron.remove", "kind.set", RESOLVE),
     *(SET_BUDGET, "tempo.set", "node.drain", "roles.designate", "roles.route", "roles.rekey"),
@@ -43,7 +52,8 @@ _PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind"}
 
 _ALL: Final = "*"
 _ANY_ARGS: Final = "**"
-_MAX_COUNT: Final = 2**31
+_MAX_COUNT: Final = 10_000
+"""The maximum of a rate and of open items: each use that counts is a row of the database."""
 _MAX_WINDOW_MS: Final = 366 * 86_400_000
 _LIMITS: Final = ("rate", "open")
 _HINT: Final = "for example `lock.acquire on file:src/**` or `job.schedule kind notes.* rate 30/1m`"
@@ -120,6 +130,11 @@ class Capability(NamedTuple):
                 or (other.open_items is not None and other.open_items <= self.open_items)
             )
         )
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether it has a rate, or a limit on open items."""
+        return self.rate is not None or self.open_items is not None
 
     @property
     def terms(self) -> str:

@@ -9,7 +9,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.grants.capability import Capability
 
 _READER: Final = ("can mesh.read",)
-_WORKER: Final = (*_READER, "can job.take", "can message.send")
+_WORKER: Final = (*_READER, "can job.take", "can message.send", "can message.receive")
 _CODER: Final = (
     *_WORKER,
     *("can lock.acquire", "can job.schedule"),

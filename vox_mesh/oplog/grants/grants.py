@@ -20,6 +20,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.grants.strict_mode import MAX_NODES, OTHER_KEY, STILL_WRITES, TOO_MANY_NODES, StrictMode
+from vox_mesh.oplog.grants.usage import end_usage
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
@@ -192,6 +193,7 @@ class Grants:
             canonical({"grant": grant_id}),
             Statement(_SQL["refuse_unless_granted"], values, refusal=_NOT_IN_FORCE),
             Statement(_SQL["revoke"], values),
+            end_usage(self._mesh),
         )
 
     def _terms(
@@ -214,6 +216,7 @@ class Grants:
             signed.payload,
             guard,
             Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
 

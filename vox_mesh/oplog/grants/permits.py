@@ -9,12 +9,19 @@ and a function that builds the script by the permit.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted, NotStrict
+from vox_mesh.errors import (
+    ApprovalNeeded,
+    DatabaseUnavailable,
+    LimitReached,
+    MeshError,
+    NotGranted,
+    NotStrict,
+)
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
@@ -24,7 +31,11 @@ from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.model.grants.capability import Act
+    from vox_mesh.model.grants.grant import Grant
+    from vox_mesh.model.grants.history import GrantHistory
+    from vox_mesh.model.grants.limits import Use
     from vox_mesh.oplog.grants.grant_log import GrantLog
+    from vox_mesh.oplog.grants.usage import GrantLimits
 
 _SQL: Final = named("grants")
 _REUSE_S: Final = 1.0
@@ -66,12 +77,25 @@ class Permit(NamedTuple):
     grant_id: str | None
     mesh: tuple[str, str] | None
     approval: ApprovalStep | None = None
+    limits: GrantLimits | None = None
+    """The rates and limits of the grant that concern the acts, if there are any."""
 
     @property
     def guards(self) -> tuple[Statement, ...]:
         """Return the first statements of each script that is written by it."""
-        own = () if self.mesh is None else (grant_guard(self.mesh, *self[:3]),)
+        own = () if self.mesh is None else (grant_guard(self.mesh, *self[:3]), *self.usage)
         return own if self.approval is None else (*own, *self.approval.guards)
+
+    @property
+    def usage(self) -> tuple[Statement, ...]:
+        """Return the statements that count what is used of the limits, and refuse what exceeds them."""
+        return () if self.limits is None else self.limits.statements
+
+    def using(self, uses: Callable[[], Iterable[Use]]) -> Permit:
+        """Count these uses, which are worked out only if there are limits. By default, each act is one."""
+        if self.limits is not None:
+            self.limits.count(uses())
+        return self
 
     @property
     def key(self) -> str | None:
@@ -167,6 +191,11 @@ class Permits:
         self.ask: Ask | None = None
         """How an agent asks for what its grant allows after an approval only."""
 
+    @property
+    def are_in_use(self) -> bool:
+        """Return whether agents needed grants when this process last looked; nothing is read."""
+        return self._are_in_use or bool(self._need_grants)
+
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
         if len(self._need_grants) < _MAX_KNOWN:
@@ -215,13 +244,23 @@ class Permits:
     ) -> Acted:
         permit = await self._first_permit(agent, acts, is_logged=is_logged)
         try:
-            return await act(permit)
+            return await self.act_by(permit, act)
         except NotGranted:
             self.expect_grants(agent)
             newer = await self.permit(agent, acts)
             if newer.grant_id == permit.grant_id:
                 raise
-        return await act(newer)
+        return await self.act_by(newer, act)
+
+    async def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Acted]]) -> Acted:
+        """Act by a permit; if a limit of its grant is reached, the error says when it is possible again."""
+        try:
+            return await act(permit)
+        except LimitReached as error:
+            if permit.limits is not None:
+                with suppress(DatabaseUnavailable):
+                    await permit.limits.explain(self._store, error)
+            raise
 
     async def refuse_unless_strict(self) -> None:
         """Raise `NotStrict` if this process requires a strict mesh, and the owner has not made it so.
@@ -250,19 +289,29 @@ class Permits:
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
         await self.refuse_unless_strict()
-        needs_grant = agent in self._need_grants or await self._is_in_use()
-        return self.by(agent, await self.grant_for(agent, acts()) if needs_grant else None)
+        if not (agent in self._need_grants or await self._is_in_use()):
+            return self.by(agent, None)
+        history = await self._log().history()
+        wanted = acts()
+        grant = self._grant_for(agent, wanted, history)
+        permit = self.by(agent, None if grant is None else grant.grant_id)
+        return permit if grant is None else permit._replace(limits=self._limits(grant, wanted, history))
 
     def by(self, agent: str, grant_id: str | None) -> Permit:
         """Return the permit of an agent that acts by a grant, or without one."""
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
 
-    async def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None:
+    def _limits(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+        from vox_mesh.oplog.grants.usage import GrantLimits
+
+        limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
+        return limits if limits.uses else None
+
+    def _grant_for(self, agent: str, acts: Sequence[Act], history: GrantHistory) -> Grant | None:
         """Return the grant by which an agent may do all of these acts, or `None` if it needs none.
 
         Raises `NotGranted` as `write` does.
         """
-        history = await self._log().history()
         if not history.needs_grant(agent, self._writer.identity.chain):
             self._need_grants.discard(agent)
             return None
@@ -270,7 +319,7 @@ class Permits:
         now_ms = self._clock.now_ms
         found = history.grant_for(agent, acts, now_ms)
         if found is not None:
-            return found.grant_id
+            return found
         asking = history.asking_grant_for(agent, acts, now_ms)
         if asking is not None:
             raise ApprovalNeeded(agent, acts, asking.grant_id)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from vox_mesh.http.api.operations import AgentName, Operations, Text
+from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, SIGNATURE, reads_of_others
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import ListedAgentView, with_grants
@@ -23,6 +26,15 @@ class AgentsQuery(PageQuery):
     all: bool = False
 
 
+@dataclass(frozen=True)
+class BearerView:
+    """A bearer, for the header `Authorization: Bearer`, and the time of the mesh at which it is stale."""
+
+    agent_id: str
+    bearer: str
+    expires_ms: int
+
+
 @AGENTS.get("/v1/agents")
 async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[ListedAgentView]:
     """List the agents seen within an hour or active, or all seen within a month."""
@@ -30,14 +42,20 @@ async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[ListedAgen
     return query.page(await with_grants(mesh, found), lambda view: view.agent_id)
 
 
-@AGENTS.get("/v1/agents/{agent_id}")
+@AGENTS.get("/v1/agents/{agent_id}", needs=reads_of_others("agent_id"))
 async def show_agent(mesh: MeshServices, agent_id: Text) -> ListedAgentView:
     """Show one agent."""
     (view,) = await with_grants(mesh, [await mesh.agents.find(agent_id)])
     return view
 
 
-@AGENTS.post("/v1/agents/{agent_id}/heartbeat")
-async def send_heartbeat(mesh: MeshServices, agent_id: AgentName) -> HeartbeatView:
+@AGENTS.post("/v1/agents/{agent_id}/heartbeat", needs=NOTHING)
+async def send_heartbeat(mesh: MeshServices, agent_id: OwnAgent) -> HeartbeatView:
     """Report an agent of this node alive, and renew its locks with the session `heartbeats`."""
     return HeartbeatView.of(agent_id, await mesh.locks.heartbeat(agent=agent_id))
+
+
+@AGENTS.post("/v1/agents/{agent_id}/bearer", needs=SIGNATURE)
+async def issue_bearer(mesh: MeshServices, agent_id: OwnAgent) -> BearerView:
+    """Issue a bearer to an agent, which stands for its signature at this node until the bar ends."""
+    return BearerView(*await mesh.principals.bearers.issue(agent_id))
