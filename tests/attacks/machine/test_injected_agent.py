@@ -19,12 +19,14 @@ import pytest
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from tools.homes import FILE
-from vox_mesh import acting_as
+from vox_mesh import Settings, acting_as
 from vox_mesh.http.local_socket import FILE as PRIVATE_SOCKET
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.op_kinds import ACCESS_REFUSED, OpKind
 from vox_mesh.store import new_key
 from vox_mesh.store.slots import slot_folder
 
@@ -35,7 +37,8 @@ _GRANT: Final = (
     *("lock.acquire on file:src/**", "message.send to lead", "job.take kind notes.*"),
     "job.schedule kind notes.* rate 2/1h",
 )
-_REFUSED: Final = (401, 403, 404, 409, 422)
+_CONTROL: Final = "lock what it may lock"
+_REFUSED: Final = 403
 
 _PROGRAM: Final = """
 import http.client, json, os, socket, sys
@@ -97,6 +100,8 @@ async def _scene(node: MeshNode, folder: Path) -> _Scene:
         (taken,) = await node.work.take("boss", ["deploy"])
         assert taken.job.job_id == job.job_id
         await node.rhythm.budgets.set("agent:coder", Budget(max_bu=10))
+        node.oplog.register(OpKind("pushed"))
+        await node.oplog.append("pushed", {})
         await node.crons.add("nightly", "0 3 * * *", Manifest.of(kind="deploy"))
     await node.grants.admit(_AGENT)
     grant = await node.grants.issue(_AGENT, _GRANT)
@@ -107,10 +112,16 @@ async def _scene(node: MeshNode, folder: Path) -> _Scene:
 
 
 def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
-    lock, claim = {"lock_key": "file:src/a", "fence_token": scene.fence_token}, {"claim_token": scene.claim_token}
+    lock, claim = (
+        {"lock_key": "file:src/a", "fence_token": scene.fence_token},
+        {"claim_token": scene.claim_token},
+    )
     taken, waiting = f"/v1/jobs/{scene.taken}", f"/v1/jobs/{scene.waiting}"
+    message = f"/v1/messages/{scene.message}"
+    notes = {"kind": "notes.a"}
     as_boss = {"Vox-Agent": "boss"}
     return [
+        (_CONTROL, ("POST", "/v1/locks", {"keys": ["file:src/own"], "agent": _AGENT})),
         ("release another's lock", ("POST", "/v1/locks/release", lock)),
         ("renew another's lock", ("POST", "/v1/locks/renew", lock)),
         ("release all that another holds", ("POST", "/v1/locks/release-held", {"agent": "boss"})),
@@ -120,7 +131,7 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
         ("read another's inbox", ("GET", "/v1/inbox/boss")),
         ("wait for another's messages", ("GET", "/v1/inbox/boss/wait")),
         ("claim another's messages", ("POST", "/v1/inbox/boss/claim", {})),
-        ("acknowledge another's message", ("POST", f"/v1/messages/{scene.message}/ack", {"claim_owner": "boss"})),
+        ("acknowledge another's message", ("POST", f"{message}/ack", {"claim_owner": "boss"})),
         ("send in another's name", ("POST", "/v1/messages", {"to": "lead", "sender": "boss", "payload": 1})),
         ("send as the mesh", ("POST", "/v1/messages", {"to": "lead", "sender": "mesh", "payload": 1})),
         ("send to whom it may not", ("POST", "/v1/messages", {"to": "boss", "sender": _AGENT, "payload": 1})),
@@ -133,33 +144,48 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
         ("write to another's log", ("POST", f"{taken}/log", {**claim, "text": "lie"})),
         ("leave an artifact", ("POST", f"{taken}/artifacts", {**claim, "name": "a", "text": "lie"})),
         ("abort another's job", ("POST", f"{waiting}/abort", {"reason": "mine"})),
-        ("run a command", ("POST", "/v1/jobs", {"manifests": [{"command": ["sh", "-c", "id"]}]})),
+        ("run a command", ("POST", "/v1/jobs", {"manifests": [{"command": ["id"], "timeout": 9}]})),
         ("schedule another kind", ("POST", "/v1/jobs", {"manifests": [{"kind": "deploy"}]})),
         ("raise its budget", ("PUT", "/v1/budgets", {"subject": "agent:coder", "budget": {"max_bu": 9999}})),
-        ("add a cron", ("PUT", "/v1/crons/own", {"expression": "* * * * *", "manifest": {"kind": "notes.a"}})),
+        ("add a cron", ("PUT", "/v1/crons/own", {"expression": "* * * * *", "manifest": notes})),
         ("remove a cron", ("DELETE", "/v1/crons/nightly")),
-        ("add a rule", ("PUT", "/v1/rules/own", {"op_kind": "x", "manifest": {"kind": "notes.a"}})),
+        ("add a rule", ("PUT", "/v1/rules/own", {"op_kind": "pushed", "manifest": notes})),
         ("pause a kind", ("POST", "/v1/kinds/deploy/pause", {})),
-        ("change the tempo", ("PUT", "/v1/rhythm/policy", {"policy": "version: 1"})),
+        ("change the tempo", ("PUT", "/v1/rhythm/policy", {"policy": {"initial_bpm": 600}})),
         ("declare an incident", ("PUT", "/v1/rhythm/incident", {"reason": "mine"})),
         ("drain a node", ("PUT", f"/v1/workers/{node}/drain", {})),
         ("remove a node", ("DELETE", f"/v1/nodes/{node}")),
-        ("grant itself more", ("POST", "/v1/grants", {"agent": _AGENT, "capabilities": ["*"]})),
+        ("grant itself more", ("POST", "/v1/grants/issue", {"agent": _AGENT, "capabilities": ["*"]})),
+        ("be admitted with its own key", ("POST", f"/v1/agents/{_AGENT}/admit", {"key": "ed25519:00"})),
+        ("admit a node", ("POST", "/v1/nodes/evil/admit", {})),
+        ("make the mesh trusting", ("PUT", "/v1/strict", {"strict": False})),
+        ("become coordinator", ("PUT", "/v1/roles/coordinator", {"node": "evil"})),
         ("export the log", ("GET", "/v1/oplog/export")),
         ("read metrics", ("GET", "/metrics")),
         ("relay a message", ("POST", "/v1/a2a/deliver", {"messages": []})),
     ]  # fmt: skip
 
 
-async def _run(scene: _Scene, node: MeshNode, home: Path) -> dict[str, tuple[int, str]]:
+def _files(home: Path, database: Path) -> list[tuple[str, str]]:
+    """All files of the node: its key, tokens and database are among them."""
+    return [
+        (f"read {path.name}", str(path)) for path in (database, *sorted(home.rglob("*"))) if path.is_file()
+    ]
+
+
+def _names(scene: _Scene) -> set[str]:
+    return {name for name, _ in _attempts(scene, "any")}
+
+
+async def _run(scene: _Scene, node: MeshNode, settings: Settings) -> dict[str, tuple[int, str]]:
     """Run the program as another user; return the answer to each attempt."""
-    slot = slot_folder(home, node.identity.node_id).absolute()
+    slot = slot_folder(settings.home_dir, node.identity.node_id).absolute()
     given = {
         "user": OTHER_USER,
         "socket": str(scene.folder / "agents.sock"),
         "private": str(slot / PRIVATE_SOCKET),
         "attempts": _attempts(scene, node.identity.node_id),
-        "files": [(f"read {path.name}", str(path)) for path in sorted(home.rglob("*")) if path.is_file()],
+        "files": _files(settings.home_dir, settings.file_path),
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _PROGRAM),
@@ -183,11 +209,20 @@ async def test_whatever_an_injected_agent_tries_is_refused_and_recorded(folder: 
     async with Mesh.open(settings) as node:
         scene = await _scene(node, folder)
         last = await node.oplog.last_id()
-        answers = await _run(scene, node, settings.home_dir)
+        answers = await _run(scene, node, settings)
+        assert answers.pop(_CONTROL)[0] == 201, "it can't do what it may"
         assert len(answers) >= 30
-        allowed = {name: answer for name, answer in answers.items() if answer[0] not in _REFUSED}
-        assert allowed == {}
-        print({name: (status, said[:150]) for name, (status, said) in answers.items()})
+        allowed = {name: answer for name, answer in answers.items() if answer[0] != _REFUSED}
+        print({name: (status, said[-120:]) for name, (status, said) in answers.items()})
+        assert allowed.keys() == set()
         accepted = [each for each in await node.oplog.after(last, 1_000, agent=_AGENT) if each.accepted]
-        assert {each.kind for each in accepted} <= {"AccessRefused"}
+        assert {each.kind for each in accepted} <= {ACCESS_REFUSED}
+    async with Mesh.open(settings) as node:
+        entries = await node.oplog.after(last, 1_000, agent=_AGENT, kind=ACCESS_REFUSED)
+        recorded = [each for entry in entries for each in parse(entry.payload)["refused"]]
+        refused = [
+            name for name, (status, _) in answers.items() if status == _REFUSED and name in _names(scene)
+        ]
+        print(f"refused: {len(refused)}, recorded: {recorded}")
+        assert sum(each["count"] for each in recorded) >= len(refused) >= 30
         await assert_whole(node)
