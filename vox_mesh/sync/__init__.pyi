@@ -31,6 +31,7 @@ from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
 from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.kinds import Limit
+from vox_mesh.jobs.permitted import Ended, Write
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
 from vox_mesh.jobs.queries import (
@@ -44,7 +45,6 @@ from vox_mesh.jobs.queries import (
 )
 from vox_mesh.jobs.questions import Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
-from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
@@ -103,7 +103,7 @@ from vox_mesh.model.rhythm.reports import BarReport, ReportTotals
 from vox_mesh.model.rhythm.score import Start
 from vox_mesh.model.rhythm.tempo import Beat, Timeline, Until
 from vox_mesh.model.rhythm.tokens import TokenBill, TokenTotal, TokenUsage
-from vox_mesh.nodes.agents import Agent
+from vox_mesh.nodes.agents import Agent, AgentDetails
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.nodes.identity import Identity
@@ -114,7 +114,8 @@ from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.oplog.grants.grants import GrantDecision
-from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit
+from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
+from vox_mesh.oplog.grants.usage import GrantLimits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
@@ -134,6 +135,7 @@ from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.rhythm.token_ledger import AttemptCharge, LimitStanding, ModelSpend, SpendRow
 from vox_mesh.runtime.health import Health
+from vox_mesh.runtime.principals import Principals
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
@@ -268,6 +270,8 @@ class MeshServices:
     @property
     def grants(self) -> Grants: ...
     @property
+    def principals(self) -> Principals: ...
+    @property
     def locks(self) -> Locks: ...
     @property
     def conflicts(self) -> Conflicts: ...
@@ -375,6 +379,7 @@ class Agents:
         self, *, after: str = ..., limit: int = ..., with_gone: bool = ..., fresh: bool = ...
     ) -> list[Agent]: ...
     def find(self, agent_id: str) -> Agent: ...
+    def details(self, agent_id: str) -> AgentDetails: ...
     def newest_values(self, limit: int) -> tuple[Value, ...]: ...
     def prune_script(self) -> Script: ...
 
@@ -525,6 +530,14 @@ class Permits:
     @property
     def are_in_use(self) -> bool: ...
     def expect_grants(self, agent: str) -> None: ...
+    def write_op(
+        self,
+        op: Op,
+        *statements: Statement,
+        key: str | None = ...,
+        agent: str | None = ...,
+        send: Send | None = ...,
+    ) -> Outcome: ...
     def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome: ...
     def attempt(
         self,
@@ -533,11 +546,14 @@ class Permits:
         *,
         agent: str | None = ...,
         is_logged: bool = ...,
+        in_any_mode: bool = ...,
     ) -> Acted: ...
     def act_by(self, permit: Permit, act: Callable[[Permit], Awaitable[Acted]]) -> Acted: ...
     def refuse_unless_strict(self) -> None: ...
     def permit(self, agent: str, acts: FindActs) -> Permit: ...
+    def without_grant(self, agent: str) -> Permit: ...
     def by(self, agent: str, grant_id: str | None) -> Permit: ...
+    def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None: ...
 
 class Approvals:
     def ask(self, op: Op, needed: ApprovalNeeded) -> ApprovalPending: ...
@@ -817,7 +833,8 @@ class Jobs:
     authorship: JobAuthorship
     predecessor_results: PredecessorResults
     transitions: JobTransitions
-    permitted: PermittedScheduling
+    permits: Permits
+    permitted: PermittedJobs
     notes: Notes
     checkpoints: JobCheckpoints
     questions: JobQuestions
@@ -856,6 +873,7 @@ class Jobs:
     def retry(self, reference: Reference) -> Scheduled: ...
     def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]: ...
     def abort(self, *references: Reference, reason: str = ...) -> list[str]: ...
+    def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]: ...
     def yield_job(self, reference: Reference, *, delay: Duration = ..., reason: str = ...) -> Job: ...
     def expire(self, jobs: Sequence[Job]) -> list[str]: ...
     def quarantine(self, ids: Sequence[int]) -> None: ...
@@ -944,11 +962,12 @@ class PredecessorResults:
     def bind(self, job: Job) -> Mapping[str, Any]: ...
     def conditions_named_by(self, job: Job) -> dict[str, str]: ...
 
-class PermittedScheduling:
-    def write(
+class PermittedJobs:
+    def schedule(
         self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
     ) -> tuple[Script, bool]: ...
-    def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def scheduling_permit(self, items: Sequence[Mapping[str, Any]]) -> Permit: ...
+    def end(self, jobs: Sequence[Job], act: Callable[[Permit], Awaitable[Ended]]) -> Ended: ...
 
 class Notes:
     def of(self, job_id: str, *, fresh: bool = ...) -> Note: ...
