@@ -24,9 +24,10 @@ from vox_mesh.http.local_socket import FILE as PRIVATE_SOCKET
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.oplog.op_names import ACCESS_REFUSED
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.op_kinds import ACCESS_REFUSED, OpKind
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import new_key
 from vox_mesh.store.slots import slot_folder
 
@@ -38,6 +39,7 @@ _GRANT: Final = (
     "job.schedule kind notes.* rate 2/1h",
 )
 _CONTROL: Final = "lock what it may lock"
+_NARROWED: Final = "take everything"
 _REFUSED: Final = 403
 
 _PROGRAM: Final = """
@@ -119,6 +121,7 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
     taken, waiting = f"/v1/jobs/{scene.taken}", f"/v1/jobs/{scene.waiting}"
     message = f"/v1/messages/{scene.message}"
     notes = {"kind": "notes.a"}
+    policy = {"cluster_id": "mine", "initial_bpm": 10}
     as_boss = {"Vox-Agent": "boss"}
     return [
         (_CONTROL, ("POST", "/v1/locks", {"keys": ["file:src/own"], "agent": _AGENT})),
@@ -138,7 +141,7 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
         ("name another agent", ("POST", "/v1/jobs/take", {"kinds": ["notes.*"]}, as_boss)),
         ("be seen as another", ("POST", "/v1/agents/boss/heartbeat", {})),
         ("take a job it may not take", ("POST", "/v1/jobs/take", {"kinds": ["deploy"]})),
-        ("take everything", ("POST", "/v1/jobs/take", {"kinds": ["*"]})),
+        (_NARROWED, ("POST", "/v1/jobs/take", {"kinds": ["*"]})),
         ("report another's job", ("POST", f"{taken}/report", {**claim, "outcome": "succeeded"})),
         ("renew another's job", ("POST", f"{taken}/renew", claim)),
         ("write to another's log", ("POST", f"{taken}/log", {**claim, "text": "lie"})),
@@ -151,7 +154,7 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
         ("remove a cron", ("DELETE", "/v1/crons/nightly")),
         ("add a rule", ("PUT", "/v1/rules/own", {"op_kind": "pushed", "manifest": notes})),
         ("pause a kind", ("POST", "/v1/kinds/deploy/pause", {})),
-        ("change the tempo", ("PUT", "/v1/rhythm/policy", {"policy": {"initial_bpm": 600}})),
+        ("change the tempo", ("PUT", "/v1/rhythm/policy", {"policy": policy})),
         ("declare an incident", ("PUT", "/v1/rhythm/incident", {"reason": "mine"})),
         ("drain a node", ("PUT", f"/v1/workers/{node}/drain", {})),
         ("remove a node", ("DELETE", f"/v1/nodes/{node}")),
@@ -211,10 +214,10 @@ async def test_whatever_an_injected_agent_tries_is_refused_and_recorded(folder: 
         last = await node.oplog.last_id()
         answers = await _run(scene, node, settings)
         assert answers.pop(_CONTROL)[0] == 201, "it can't do what it may"
+        assert answers.pop(_NARROWED) == (200, "[]"), "it was given a job of another kind"
         assert len(answers) >= 30
         allowed = {name: answer for name, answer in answers.items() if answer[0] != _REFUSED}
-        print({name: (status, said[-120:]) for name, (status, said) in answers.items()})
-        assert allowed.keys() == set()
+        assert allowed == {}
         accepted = [each for each in await node.oplog.after(last, 1_000, agent=_AGENT) if each.accepted]
         assert {each.kind for each in accepted} <= {ACCESS_REFUSED}
     async with Mesh.open(settings) as node:
@@ -223,6 +226,6 @@ async def test_whatever_an_injected_agent_tries_is_refused_and_recorded(folder: 
         refused = [
             name for name, (status, _) in answers.items() if status == _REFUSED and name in _names(scene)
         ]
-        print(f"refused: {len(refused)}, recorded: {recorded}")
+        print(f"{len(refused)} requests were refused; recorded: {recorded}")
         assert sum(each["count"] for each in recorded) >= len(refused) >= 30
         await assert_whole(node)
