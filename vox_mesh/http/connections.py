@@ -67,6 +67,8 @@ class Connection(web.RequestHandler):
         """Whether its request is refused, and the client is not to hear of it yet."""
         self.since = asyncio.get_running_loop().time()
         self.lost = asyncio.Event()
+        self.running: set[asyncio.Task[Any]] = set()
+        """What is done for its requests: it is cancelled when the connection is lost."""
         self.is_own_user = False
         """Whether it comes over the local socket from the user of this process, or from root."""
 
@@ -88,6 +90,8 @@ class Connection(web.RequestHandler):
         """Handle the end of the connection, by either side."""
         super().connection_lost(exc)
         self.lost.set()
+        for task in self.running:
+            task.cancel()
 
     def handle_error(
         self,
@@ -129,6 +133,19 @@ async def wait_until_lost(request: web.Request) -> None:
     """Wait until the client has disconnected."""
     connection: Any = request.protocol
     await connection.lost.wait()
+
+
+@contextmanager
+def tied_to_client(request: web.Request, task: asyncio.Task[Any]) -> Iterator[asyncio.Event]:
+    """Cancel a task when the client disconnects; yields the event of that."""
+    connection: Any = request.protocol
+    if connection.lost.is_set():
+        task.cancel()
+    connection.running.add(task)
+    try:
+        yield connection.lost
+    finally:
+        connection.running.discard(task)
 
 
 def is_own_user(request: web.Request) -> bool:

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from vox_mesh.errors import BadValue, NotJson
-from vox_mesh.http.connections import wait_until_lost
+from vox_mesh.http.connections import tied_to_client
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.base.json_text import MAX_DEPTH, read_json
 
@@ -93,24 +93,22 @@ class RequestScope:
             work.close()
             raise _leaving_problem()
         task = asyncio.create_task(work, name="vox-mesh-call")
-        disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
         if waits:
             self._waiting.add(task)
         try:
-            await asyncio.wait([task, disconnected], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
-            is_disconnected, is_late = disconnected.done(), not task.done()
-            if is_late:
-                task.cancel()
-                await asyncio.wait([task])
+            with tied_to_client(request, task) as disconnected:
+                await asyncio.wait([task], timeout=takes_s)
+                if is_late := not task.done():
+                    task.cancel()
+                    await asyncio.wait([task])
             if task.cancelled():
                 raise _leaving_problem() if self._is_closed and not is_late else _timeout_problem(takes_s)
             answer = task.result()
-            if is_disconnected and undo is not None:
+            if disconnected.is_set() and undo is not None:
                 await undo(answer)
             return answer
         finally:
             self._waiting.discard(task)
-            disconnected.cancel()
             task.cancel()
 
     def end_waiting(self) -> None:

@@ -23,14 +23,20 @@ def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
 
 def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
     separator = b"{"
+    members: dict[str, Any] = {}  # the ones since the last list, which are one piece
     for field in fields(answer):
         value = getattr(answer, field.name)
-        if isinstance(value, list | tuple):
-            yield separator + orjson.dumps(field.name) + b":"
-            yield from _array(value, is_redacted=is_redacted)
-        else:
-            yield separator + b"".join(_json({field.name: value}, is_redacted=is_redacted))[1:-1]
+        if not value or not isinstance(value, list | tuple):
+            members[field.name] = value
+            continue
+        if members:
+            yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
+            separator, members = b",", {}
+        yield separator + orjson.dumps(field.name) + b":"
+        yield from _array(value, is_redacted=is_redacted)
         separator = b","
+    if members:
+        yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
     yield b"}"
 
 

@@ -15,7 +15,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
-from vox_mesh.jobs.worker.claim_round import ClaimRound, NextLook, ReadPlan
+from vox_mesh.jobs.worker.claim_round import NOW, ClaimRound, NextLook, ReadPlan
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
@@ -139,12 +139,13 @@ class Taker:
                 next_look = await self._look(asked)
                 self._error_backoff.reset()
             except Exception as error:
-                next_look = self._fail(asked, error)
+                self._fail(asked, error)
+                next_look = NextLook(self._error_backoff.next_delay(), is_backoff=True)
             if self._waiting and not next_look.is_now:
                 await self._wait(next_look, seen)
 
-    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> NextLook:
-        """Report an error to the agents that can't wait, and to all if waiting is useless."""
+    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> None:
+        """Report an error to the agents that can't wait, and to all of these if waiting is useless."""
         if not isinstance(error, MeshError):
             self._store.faults.note("taker", error)
         is_final = not isinstance(error, AWAY) or isinstance(error, StaleIncarnation | StoreClosed)
@@ -152,7 +153,6 @@ class Taker:
             if (is_final or not request.is_patient) and not request.claimed.done():
                 self._waiting.remove(request)
                 request.claimed.set_exception(error)
-        return NextLook(self._error_backoff.next_delay(), is_backoff=True)
 
     async def _wait(self, next_look: NextLook, seen: int) -> None:
         """Wait until there may be a job: after a commit, when one becomes due, or for another agent."""
@@ -171,9 +171,10 @@ class Taker:
         """Survey the queue once, claim jobs for the agents, and return when to look again."""
         self._clock.refuse_if_off()
         present = await self._round.read_kinds()
-        able = [request for request in asked if not (await request.limits.blocked_claims()).is_all]
+        blocks = [await request.limits.blocked_claims() for request in asked]
+        able = [request for request, block in zip(asked, blocks, strict=True) if not block.is_all]
         kinds = [kind for kind in present if any(request.wants(kind) for request in able)]
-        blocked = (await able[0].limits.blocked_claims()) if able else ClaimBlock()
+        blocked = next((block for block in blocks if not block.is_all), ClaimBlock())
         wanted = sum(request.count for request in able)
         survey = await self._round.survey(kinds, wanted, blocked, ())
         choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
@@ -184,9 +185,8 @@ class Taker:
             self._race_backoff.reset()
         elif shares:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
-        next_look = await self._round.next_look(survey, choice)
         self._dismiss([request for request in asked if request not in shares], choice)
-        return NextLook(0.0) if claimed else next_look
+        return NOW if claimed else await self._round.next_look(survey, choice)
 
     def _dismiss(self, asked: Sequence[WaitingAgent], choice: ClaimChoice) -> None:
         """Answer the agents that do not wait, unless it is this node's turn in a moment."""
@@ -204,24 +204,23 @@ class Taker:
         """Claim for each agent its share, and answer the ones that got something. Return how many jobs."""
         chosen = [job for share in shares.values() for job in share]
         genuine = {job.job_id: job for job in await self._round.still_genuine(chosen)}
-        results = await asyncio.gather(
-            *(
-                self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
-                for request, share in shares.items()
-            ),
-            return_exceptions=True,
-        )
-        errors = [each for each in results if isinstance(each, BaseException)]
-        if errors:
-            raise errors[0]
-        return sum(each for each in results if isinstance(each, int))
+        claims = [
+            self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
+            for request, share in shares.items()
+        ]
+        return sum(await asyncio.gather(*claims)) if len(claims) > 1 else await claims[0]
 
     async def _claim_for(self, request: WaitingAgent, jobs: Sequence[Job]) -> int:
+        """Claim jobs for an agent, and answer it; an error concerns no other agent. Return how many."""
         if not jobs or request not in self._waiting:  # it has gone meanwhile
             return 0
         attested, lease_of = request.attested, partial(self._lease_of, request)
-        with acting_as(attested.agent):
-            claimed = [each async for each in self._round.claim(jobs, lease_of, attested)]
+        try:
+            with acting_as(attested.agent):
+                claimed = [each async for each in self._round.claim(jobs, lease_of, attested)]
+        except Exception as error:
+            self._fail([request], error)
+            return 0
         if claimed and request in self._waiting:
             self._waiting.remove(request)
             request.settle(claimed)

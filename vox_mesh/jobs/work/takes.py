@@ -42,6 +42,13 @@ class HeldTake(NamedTuple):
     artifacts: Sequence[Artifact] = ()
 
 
+class KnownTake(NamedTuple):
+    """A take of this process, without artifacts, and whether a score or a budget limits its attempt."""
+
+    take: HeldTake
+    has_limits: bool
+
+
 class JobTakes:
     """Reads and extends the takes of a mesh."""
 

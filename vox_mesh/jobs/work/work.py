@@ -1,8 +1,8 @@
 """The work of agents: take jobs, renew their leases, report what was done.
 
 The node claims on the agent's behalf, with the worker's own claimer, and signs the proof, which names the
-agent. It renews nothing by itself: only the agent does. Between two calls it remembers nothing, so a restart
-changes nothing: the claim token is what counts.
+agent. It renews nothing by itself: only the agent does. What it remembers between two calls only saves reads,
+so a restart changes nothing: the claim token is what counts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from vox_mesh.errors import (
     BadValue,
@@ -27,7 +29,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
-from vox_mesh.jobs.work.takes import HeldTake, JobTakes
+from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -39,6 +41,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
+from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
@@ -110,6 +113,7 @@ class AgentWork:
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
+        self._known: Recent[str, KnownTake] = Recent(_MAX_KNOWN)
         self._finisher = Finisher(
             store,
             jobs.transitions,
@@ -179,16 +183,27 @@ class AgentWork:
             raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
         patterns = [check_pattern(each) for each in kinds]
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
-        until = self._monotonic() + wait_s
+        until, limits = self._monotonic() + wait_s, self._limits_of(attested)
         while True:
-            request = WaitingAgent(attested, patterns, count, lease_ms, self._limits_of(attested))
+            request = WaitingAgent(attested, patterns, count, lease_ms, limits)
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
-            begun = await asyncio.gather(*(self._begin(attested, each) for each in claimed))
-            taken = [each for each in begun if each is not None]
+            taken = await self._begin_all(attested, limits, claimed)
             if taken or not claimed:
                 return taken
 
-    async def _begin(self, attested: AgentAttestation, claimed: Claimed) -> TakenJob | None:
+    async def _begin_all(
+        self, attested: AgentAttestation, limits: WorkerLimits, claimed: Sequence[Claimed]
+    ) -> list[TakenJob]:
+        """Return the claimed jobs whose attempts can begin."""
+        if len(claimed) == 1:
+            begun = [await self._begin(attested, limits, claimed[0])]
+        else:
+            begun = await asyncio.gather(*(self._begin(attested, limits, each) for each in claimed))
+        return [each for each in begun if each is not None]
+
+    async def _begin(
+        self, attested: AgentAttestation, agent_limits: WorkerLimits, claimed: Claimed
+    ) -> TakenJob | None:
         """Return a claimed job with all that the agent needs, or `None` if its attempt can't begin."""
         job = claimed.job
         try:
@@ -196,7 +211,7 @@ class AgentWork:
             is_repeated = job.attempts > 1
             checkpoint = await self._jobs.checkpoints.resumed(job) if is_repeated else None
             answer = await self._jobs.questions.answer_to(job) if is_repeated else None
-            limits = await self._limits_of(attested).of(job, core, self._notebook(job))
+            limits = await agent_limits.of(job, core, self._notebook(job))
             why = None if limits is None else await limits.begin()
         except Exception as error:
             await self._finisher.finish(result_of_failed_start(job, error, self._jobs.authorship))
@@ -206,6 +221,8 @@ class AgentWork:
             result = AttemptResult(job, JobState.FAILED, why, finished_ms=now_ms, may_retry=False)
             await self._finisher.finish(result._replace(agent=attested))
             return None
+        take = HeldTake(job, attested, claimed.lease_ms)
+        self._known[job.job_id] = KnownTake(take, has_limits=limits is not None)
         until_ms = (job.started_ms or 0) + claimed.lease_ms
         return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint, answer)
 
@@ -290,6 +307,7 @@ class AgentWork:
         return await self._add(take, await self._artifacts.keep_file(path, name=name, type=type))
 
     async def _add(self, take: HeldTake, artifact: Artifact) -> Artifact:
+        self._known.pop(take.job.job_id, None)  # it knows of no artifacts
         record = self._artifacts.rows([artifact])
         assert record is not None
         await self._takes.keep(take, artifact, record)
@@ -302,13 +320,17 @@ class AgentWork:
 
         Raises `StaleClaim` if the claim is over. A report that was written before is not written again.
         """
+        known = self._known_take(reference, claim_token)
         try:
-            take = await self._held(reference, claim_token)
+            take = await self._held(reference, claim_token) if known is None else known.take
+            return await self._report(take, report, has_limits=known is None or known.has_limits)
         except StaleClaim:
             job, _ = await self._takes.find(await self._job_id(reference))
             if _is_reported(job, claim_token, report):
                 return job
             raise
+
+    async def _report(self, take: HeldTake, report: Report, *, has_limits: bool) -> Job:
         result = AttemptResult(
             take.job,
             _ENDS.get(report.outcome, JobState.PENDING),
@@ -320,14 +342,17 @@ class AgentWork:
             delay_ms=_delay_of(take.job, report),
             question=report.question,
         )
-        limits = await self._resumed_limits(take)
+        limits = await self._resumed_limits(take) if has_limits else None
         exceeded = await self._exceeded(take, limits, report.usage)
         if exceeded is not None and report.outcome in _ENDS:
             result = result._replace(state=JobState.FAILED, reason=exceeded.line)
-        await self._write(take, result, limits)
+        written = await self._write(take, result, limits)
+        self._known.pop(take.job.job_id, None)
         if report.question is not None:
             await self._jobs.questions.announce(take.job.job_id)
-        return await self._jobs.find(take.job.job_id)
+        if written.is_requeued or self._store.is_spooling:
+            return await self._jobs.find(take.job.job_id)
+        return _ended(written)
 
     async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
         if report.result is None:
@@ -337,15 +362,19 @@ class AgentWork:
         body = canonical(report.result).encode()
         return [await self._artifacts.keep(body, name=RESULT, type="application/json")]
 
-    async def _write(self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None) -> None:
+    async def _write(
+        self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None
+    ) -> AttemptResult:
         if limits is not None:
             result = await limits.end(result)
         written = await self._finisher.finish(result._replace(agent=take.attested))
         if written is None:
             if limits is not None and result.end is not None:
                 await limits.record_refused(result.end)
+            self._known.pop(take.job.job_id, None)
             await self._held(take.job, take.job.claim_token)  # says why
             raise _stale(take.job, take.job.claim_token)
+        return written
 
     # --- the claim -------------------------------------------------------------------------------
 
@@ -364,10 +393,17 @@ class AgentWork:
                 f"job {job.job_id} was taken through node {job.claimer}, not through {self._node_id}",
                 node_id=str(job.claimer),
             )
-        agent = current_agent()
-        if agent is not None and agent != take.attested.agent:
-            raise NotItsAgent(f"job {job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
+        _refuse_others(take)
         return take
+
+    def _known_take(self, reference: Reference, claim_token: int) -> KnownTake | None:
+        """Return a take of this process, if it is remembered; whether it is over, only the database knows."""
+        job_id = reference if isinstance(reference, str) else reference.job_id
+        known = self._known.get(job_id)
+        if known is None or known.take.job.claim_token != claim_token:
+            return None
+        _refuse_others(known.take)
+        return known
 
     def _notebook(self, job: Job, logged: int = 0) -> Notebook:
         return Notebook(self._store, job, self._jobs.checkpoints, logged)
@@ -393,6 +429,7 @@ class AgentWork:
 
 
 _ID_LENGTH: Final = 64
+_MAX_KNOWN: Final = 4_096
 _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
@@ -417,6 +454,29 @@ def _stale(job: Job, claim_token: int) -> StaleClaim:
         + ": stop working on it, and take another"
     )
     return error
+
+
+def _refuse_others(take: HeldTake) -> None:
+    """Refuse the acting agent if another one has taken the job."""
+    agent = current_agent()
+    if agent is not None and agent != take.attested.agent:
+        raise NotItsAgent(f"job {take.job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
+
+
+def _ended(result: AttemptResult) -> Job:
+    """Return a job as the op that was written has ended it."""
+    assert result.written is not None
+    outputs = [artifact.output.document() for artifact in result.artifacts]
+    return result.job._replace(
+        state=result.state.value,
+        lease_until_ms=None,
+        failures=result.job.failures + (result.state is JobState.FAILED),
+        ended_ms=result.written.at_ms,
+        exit_code=result.exit_code,
+        reason=None if result.reason is None else sanitize_error(result.reason),
+        output_artifacts=orjson.dumps(outputs).decode(),
+        last_op=result.written.op_id,
+    )
 
 
 def _delay_of(job: Job, report: Report) -> int | None:

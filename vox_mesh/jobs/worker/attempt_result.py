@@ -32,6 +32,13 @@ class AttemptEnd(NamedTuple):
         return AttemptEnd(lambda: end, logged, self.began_ms, self.ended_ms)
 
 
+class WrittenEnd(NamedTuple):
+    """The op by which a result was written, and its time."""
+
+    op_id: str
+    at_ms: int
+
+
 class AttemptResult(NamedTuple):
     """The result of an attempt. With `delay_ms` the job returns to the queue without counting as failed.
 
@@ -58,6 +65,8 @@ class AttemptResult(NamedTuple):
     """The end of a metered attempt, which is recorded together with the result."""
     usage: Resources = NOTHING
     """The resources that the attempt has used, as far as they were measured."""
+    written: WrittenEnd | None = None
+    """How it was written; `None` before."""
 
     @property
     def causes(self) -> Sequence[str]:

@@ -170,10 +170,10 @@ class JobClaimer:
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within)
+            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within, started_ms)
         else:
-            claim_script = transitions.claim(items, lease_ms, routing, causes, attested, within)
-            scripts = claim_script, transitions.start(starts, [claim_script.key])
+            claim_script = transitions.claim(items, lease_ms, routing, causes, attested, within, started_ms)
+            scripts = claim_script, transitions.start(starts, [claim_script.key], started_ms)
         self.sent += 1
         try:
             claim, start = await self._store.write_all(scripts)
