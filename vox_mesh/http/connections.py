@@ -68,7 +68,7 @@ class Connection(web.RequestHandler):
         self.since = asyncio.get_running_loop().time()
         self.lost = asyncio.Event()
         self.running: set[asyncio.Task[Any]] = set()
-        """What is done for its requests: it is cancelled when the connection is lost."""
+        """The tasks that handle its requests: they are cancelled when the connection is lost."""
         self.is_own_user = False
         """Whether it comes over the local socket from the user of this process, or from root."""
 
@@ -136,11 +136,9 @@ async def wait_until_lost(request: web.Request) -> None:
 
 
 @contextmanager
-def tied_to_client(request: web.Request, task: asyncio.Task[Any]) -> Iterator[asyncio.Event]:
-    """Cancel a task when the client disconnects; yields the event of that."""
+def cancelled_with_client(request: web.Request, task: asyncio.Task[Any]) -> Iterator[asyncio.Event]:
+    """Cancel the task that handles a request when the client disconnects; yield the event of that."""
     connection: Any = request.protocol
-    if connection.lost.is_set():
-        task.cancel()
     connection.running.add(task)
     try:
         yield connection.lost

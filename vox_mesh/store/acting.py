@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final
 
 _agent: Final = ContextVar[str | None]("vox_mesh_acting_agent", default=None)
@@ -15,13 +13,23 @@ def current_agent() -> str | None:
     return _agent.get()
 
 
-@contextmanager
-def acting_as(agent: str) -> Iterator[None]:
+class _Acting:
+    __slots__ = ("_name", "_token")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._token: Token[str | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _agent.set(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _agent.reset(self._token)
+
+
+def acting_as(agent: str) -> _Acting:
     """Name the agent that acts within the block, and in tasks started there."""
     from vox_mesh.model.messages.records import checked_agent  # imported late: short commands do without
 
-    token = _agent.set(checked_agent(agent))
-    try:
-        yield
-    finally:
-        _agent.reset(token)
+    return _Acting(checked_agent(agent))

@@ -23,7 +23,7 @@ from vox_mesh.http.api.agents import AGENTS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
-from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.encoding import encoded, encoded_at_once
 from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
@@ -126,7 +126,9 @@ class Api:
         answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
         if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
-        body = b"".join(await in_slices(encoded(answer, is_redacted=credential.is_redacted)))
+        body = None if credential.is_redacted else encoded_at_once(answer)
+        if body is None:
+            body = b"".join(await in_slices(encoded(answer, is_redacted=credential.is_redacted)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
 
     async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:
@@ -193,6 +195,8 @@ async def _parse_request(operation: Operation, request: web.Request) -> dict[str
 
 
 def _parse_query(request: web.Request) -> dict[str, str]:
+    if not request.query_string:
+        return {}
     query = dict(request.query)
     if len(query) < len(request.query):
         raise _bad_request("query", "parameters must be unique")

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from vox_mesh.http.redaction import is_redacted_as_one, redacted_json
+
+_FEW: Final = 16
+
+
+def encoded_at_once(answer: Any) -> bytes | None:
+    """Return the JSON of an answer that takes little time; `None` if it has many items."""
+    lists = [answer] if isinstance(answer, list) else _lists_of(answer)
+    return orjson.dumps(answer) if all(len(each) <= _FEW for each in lists) else None
+
+
+def _lists_of(answer: Any) -> Iterator[Sequence[Any]]:
+    values = (getattr(answer, name) for name in getattr(answer, "__dataclass_fields__", ()))
+    return (each for each in values if isinstance(each, list | tuple))
 
 
 def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:

@@ -106,8 +106,10 @@ class Taker:
                 self._run(), name="vox-mesh-taker", context=detached_context()
             )
         try:
-            await asyncio.wait([request.claimed], timeout=wait_s if wait_s > 0 else None)
-            return request.claimed.result() if request.claimed.done() else []
+            async with asyncio.timeout(wait_s if wait_s > 0 else None):
+                return await request.claimed
+        except TimeoutError:  # jobs may have been claimed at the same moment
+            return [] if request.claimed.cancelled() else request.claimed.result()
         except asyncio.CancelledError:
             await to_the_end(asyncio.create_task(self._abandon(request), name="vox-mesh-take-back"))
             raise
@@ -221,7 +223,7 @@ class Taker:
         except Exception as error:
             self._fail([request], error)
             return 0
-        if claimed and request in self._waiting:
+        if claimed and request in self._waiting and not request.claimed.done():
             self._waiting.remove(request)
             request.settle(claimed)
         elif claimed:
