@@ -398,6 +398,10 @@ WHERE kind IN ('AddRule', 'RemoveRule');
 CREATE INDEX IF NOT EXISTS agent_oplog_of_grants ON agent_oplog (scope_id, repository_id, id)
 WHERE kind IN ('AdmitAgent', 'Grant', 'Delegate', 'Revoke', 'SetStrict');
 
+-- The ops that decide which keys of nodes count, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_keys ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership');
+
 -- Agents that act by grants only, and the grants that are in force: one that is revoked is deleted, with all that was
 -- delegated from it. The signed ops in the log say what each allows. Older nodes do not check them.
 CREATE TABLE IF NOT EXISTS admitted_agents (
@@ -423,6 +427,15 @@ CREATE TABLE IF NOT EXISTS grants (
 CREATE INDEX IF NOT EXISTS grants_of_parent ON grants (scope_id, repository_id, parent_id);
 
 CREATE INDEX IF NOT EXISTS grants_by_end ON grants (scope_id, repository_id, until_ms) WHERE until_ms IS NOT NULL;
+
+-- Nodes that the owner has admitted: in a strict mesh, only these join. Older nodes do not check it.
+CREATE TABLE IF NOT EXISTS admitted_nodes (
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    node_id       TEXT NOT NULL,
+    public_key    TEXT NOT NULL,         -- the key in force
+    PRIMARY KEY (scope_id, repository_id, node_id)
+) WITHOUT ROWID;
 
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (

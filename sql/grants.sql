@@ -8,6 +8,23 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: GRANTED
+-- The agent `agent` may act through the node `node` by the grant `by_grant` or, if that is null, without one; if it is
+-- empty, the mesh itself acts. To use it, bind these names, and `scope` and `repository`, to any expressions:
+-- `(SELECT GRANTED FROM (SELECT ?1 AS scope, …))`.
+CASE WHEN by_grant IS NULL THEN
+    (NOT EXISTS (
+        SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository AND agent_id = agent)
+     AND NOT EXISTS (
+        SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository AND agent_id = '*'))
+    OR (agent = node AND node = (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository))
+WHEN by_grant = '' THEN 1
+ELSE EXISTS (
+    SELECT 1 FROM grants
+    WHERE scope_id = scope AND repository_id = repository AND grant_id = by_grant AND agent_id = agent
+      AND from_ms <= NOW_MS AND (until_ms IS NULL OR until_ms > NOW_MS))
+END
+
 -- name: refuse_if_many_agents
 -- Besides ?3, as many agents are admitted as may be (?4).
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
@@ -20,6 +37,28 @@ ON CONFLICT DO UPDATE SET public_key = excluded.public_key, op_id = excluded.op_
 -- name: set_trusting
 -- The row of all agents is what makes a mesh strict.
 DELETE FROM admitted_agents WHERE OF_MESH AND agent_id = '*'
+
+-- name: admit_node
+INSERT INTO admitted_nodes (scope_id, repository_id, node_id, public_key) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO UPDATE SET public_key = excluded.public_key
+
+-- name: refuse_if_known_otherwise
+-- The node ?3 is known with another key than ?4.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
+    SELECT public_key FROM node_keys WHERE OF_MESH AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1)
+
+-- name: refuse_if_many_nodes
+-- Besides ?3, as many nodes are admitted as may be (?4).
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
+    SELECT count(*) FROM admitted_nodes WHERE OF_MESH AND node_id <> ?3)
+
+-- name: fence_unadmitted
+-- The running processes of nodes that are not admitted can write no more.
+UPDATE node_incarnations SET
+    incarnation = min(incarnation, 9007199254740991) + 1, beats = min(beats, 9007199254740991) + 1
+WHERE OF_MESH AND node_id NOT IN (
+    SELECT node_id FROM admitted_nodes WHERE OF_MESH UNION ALL SELECT node_id FROM mesh_owner WHERE OF_MESH)
+
 
 -- name: grant
 INSERT INTO grants (scope_id, repository_id, grant_id, agent_id, parent_id, from_ms, until_ms)
@@ -58,14 +97,8 @@ DELETE FROM grants WHERE OF_MESH AND grant_id IN (
 
 -- name: refuse_without_grant
 -- The agent ?3 acts through the node ?4, by the grant ?5 or, if that is null, without one.
-INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT CASE WHEN ?5 IS NULL THEN
-    NOT EXISTS (SELECT 1 FROM admitted_agents WHERE OF_MESH AND agent_id IN (?3, '*'))
-    OR (?3 = ?4 AND ?4 = (SELECT node_id FROM mesh_owner WHERE OF_MESH))
-ELSE EXISTS (
-    SELECT 1 FROM grants
-    WHERE OF_MESH AND grant_id = ?5 AND agent_id = ?3
-      AND from_ms <= NOW_MS AND (until_ms IS NULL OR until_ms > NOW_MS))
-END
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (SELECT GRANTED FROM (
+    SELECT ?1 AS scope, ?2 AS repository, ?3 AS agent, ?4 AS node, ?5 AS by_grant))
 
 -- name: is_in_use
 SELECT EXISTS (SELECT 1 FROM admitted_agents WHERE OF_MESH)

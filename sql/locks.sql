@@ -6,6 +6,8 @@
 -- never taken for one. A new token is above all earlier ones of its key, and not below `NOW_TOKEN`, the
 -- database's time: so tokens keep rising even if the database has lost the last ones it granted.
 
+-- from grants: GRANTED
+
 -- part: NOW_TOKEN
 (NOW_MS << 10)
 
@@ -25,9 +27,6 @@ max(NOW_TOKEN, (SELECT AFTER_LAST FROM (
 -- --- fast: one exclusive key without contention -----------------------------------------------------
 -- For many requests in one statement (?1; ?2 is the scope and ?3 the repository), and for one by itself.
 
--- The agent may take a lock by its grant or, if that is null, without one; if it is empty, the mesh itself takes it. The
--- condition is that of `refuse_without_grant` in `grants.sql`.
-
 -- name: take_fast_many
 -- Keys without holders or waiters that were compared with the newest pattern. All other requests have to queue.
 INSERT INTO distributed_locks (
@@ -37,15 +36,9 @@ SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'holder_node', i.value ->> 'h
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
 FROM json_each(?1) AS i, lock_generations
 WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'compared_up_to'
-  AND CASE WHEN (i.value ->> 'grant') IS NULL THEN
-      NOT EXISTS (SELECT 1 FROM admitted_agents WHERE scope_id = ?2 AND repository_id = ?3 AND agent_id IN ((i.value ->> 'holder_agent'), '*'))
-      OR ((i.value ->> 'holder_agent') = (i.value ->> 'holder_node') AND (i.value ->> 'holder_node') = (SELECT node_id FROM mesh_owner WHERE scope_id = ?2 AND repository_id = ?3))
-    WHEN (i.value ->> 'grant') = '' THEN 1
-    ELSE EXISTS (
-      SELECT 1 FROM grants AS g
-      WHERE g.scope_id = ?2 AND g.repository_id = ?3 AND g.grant_id = (i.value ->> 'grant') AND g.agent_id = (i.value ->> 'holder_agent')
-        AND g.from_ms <= NOW_MS AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
-    END
+  AND (SELECT GRANTED FROM (
+    SELECT ?2 AS scope, ?3 AS repository, i.value ->> 'holder_agent' AS agent, i.value ->> 'holder_node' AS node,
+        i.value ->> 'grant' AS by_grant))
 ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
@@ -56,15 +49,8 @@ INSERT INTO distributed_locks (
 SELECT ?1, ?2, ?7, ?8, ?9, NEXT_TOKEN, ?10, NOW_ISO, ISO_IN(?11)
 FROM lock_generations
 WHERE scope_id = ?1 AND repository_id = ?2 AND newest_pattern <= ?12 AND IS_CURRENT
-  AND CASE WHEN ?13 IS NULL THEN
-      NOT EXISTS (SELECT 1 FROM admitted_agents WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IN (?9, '*'))
-      OR (?9 = ?8 AND ?8 = (SELECT node_id FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2))
-    WHEN ?13 = '' THEN 1
-    ELSE EXISTS (
-      SELECT 1 FROM grants AS g
-      WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = ?13 AND g.agent_id = ?9
-        AND g.from_ms <= NOW_MS AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
-    END
+  AND (SELECT GRANTED FROM (
+    SELECT ?1 AS scope, ?2 AS repository, ?9 AS agent, ?8 AS node, ?13 AS by_grant))
 ON CONFLICT DO NOTHING
 RETURNING lock_key, fence_token, expires_at
 
@@ -236,15 +222,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND lock_key = ?4 AND fence_token = ?
     SELECT e.request_id FROM lock_waiters AS e
     WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.lock_key = ?4 AND e.alive_until > NOW_ISO
     ORDER BY e.ticket, e.request_id LIMIT 1)
-  AND CASE WHEN ?11 IS NULL THEN
-      NOT EXISTS (SELECT 1 FROM admitted_agents WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IN (?6, '*'))
-      OR (?6 = ?5 AND ?5 = (SELECT node_id FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2))
-    WHEN ?11 = '' THEN 1
-    ELSE EXISTS (
-      SELECT 1 FROM grants AS g
-      WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = ?11 AND g.agent_id = ?6
-        AND g.from_ms <= NOW_MS AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
-    END
+  AND (SELECT GRANTED FROM (
+    SELECT ?1 AS scope, ?2 AS repository, ?6 AS agent, ?5 AS node, ?11 AS by_grant))
 RETURNING fence_token, expires_at, NULL, NOW_ISO
 
 -- name: leave_queue_if_handed_off

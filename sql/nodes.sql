@@ -15,6 +15,20 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <> (
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 ORDER BY from_seq DESC LIMIT 1
 )
 
+-- part: IS_UNADMITTED
+-- The mesh is strict, and the owner has not admitted the node ?3 with the key ?4, which is not the owner's either.
+EXISTS (SELECT 1 FROM admitted_agents WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id = '*')
+AND NOT EXISTS (
+    SELECT 1 FROM admitted_nodes WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND public_key = ?4
+    UNION ALL
+    SELECT 1 FROM mesh_owner WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND public_key = ?4)
+
+-- name: refuse_if_unadmitted
+INSERT INTO refusals (reason) SELECT 'refused' WHERE IS_UNADMITTED
+
+-- name: is_unadmitted
+SELECT IS_UNADMITTED
+
 -- name: refuse_unless_incarnation
 -- Fails if a newer incarnation of this node has begun.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (

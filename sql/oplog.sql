@@ -228,12 +228,11 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND (node_id, seq) > (
 ORDER BY node_id, seq LIMIT ?7
 
 -- part: REKEYED
--- A mark of the ops by which keys were accepted, or which were refused; NULL: there are none. Ids of planted entries may
+-- A mark of the ops that decide which keys count, also of refused ones; NULL: there are none. Ids of planted entries may
 -- have no sum, their lower digits do.
 SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(id & 4294967295) || ' ' || max(hlc))
-FROM agent_oplog INDEXED BY agent_oplog_of_owner
-WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'RekeyNode'
-  AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')
+FROM agent_oplog INDEXED BY agent_oplog_of_keys
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership')
 
 -- name: page_of_chain
 -- The same of one chain.
@@ -256,6 +255,14 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
   AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor') AND (accepted = 1 OR kind = 'RekeyNode')
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
 ORDER BY hlc LIMIT ?6
+
+-- name: about_keys
+-- The ops that decide which keys of nodes count, after the one with the id ?3, or after a given time, whatever their
+-- verdicts: those are not signed.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_keys
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership')
+  AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?3), ?4)
+ORDER BY hlc LIMIT ?5
 
 -- name: transfers
 -- The ops by which the ownership passed on, after the one with the id ?3, or after a given time, whatever their

@@ -152,7 +152,9 @@ SELECT NOW_MS AS now_ms,
         (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),
         (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_owner
          WHERE OF_MESH AND kind = 'DesignateCoordinator'
-           AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor'))) AS roles,
+           AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')),
+        (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_keys
+         WHERE OF_MESH AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership'))) AS roles,
     (KINDS) AS kinds,
     (PAUSED) AS paused,
     (LONGEST) AS longest,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class MeshError(Exception):
@@ -101,3 +101,120 @@ class UpgradeRefused(MeshError):
     """The server answers, but not over WebSocket."""
 
     code = "upgrade_refused"
+
+
+# --- results of a script -------------------------------------------------------------------------
+
+
+class ScriptFailed(MeshError):
+    """The script was rolled back and has no effect. `statement` is the index of the one that failed."""
+
+    code = "script_failed"
+
+    def __init__(self, message: str, *, statement: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.statement = statement
+
+
+class ConstraintFailed(ScriptFailed):
+    """A constraint of the schema failed."""
+
+    code = "constraint_failed"
+
+
+class BadStatement(ScriptFailed):
+    """The database could not run a statement: a fault in the program, not in the data."""
+
+    code = "bad_statement"
+
+
+class TooLarge(ScriptFailed):
+    """A request, or the answer to it, is larger than the server allows."""
+
+    code = "too_large"
+
+
+class UnreadableText(ScriptFailed):
+    """The answer would hold text that is not UTF-8, which only a hostile or faulty writer stores."""
+
+    code = "unreadable_text"
+
+
+class Refused(ScriptFailed):
+    """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
+
+    code = "refused"
+
+    def __init__(self, reason: str, *, statement: int) -> None:
+        super().__init__(f"refused: {reason}", statement=statement)
+        self.reason = reason
+
+
+class StaleFence(Refused):
+    """The fencing token is stale: its lock expired or has another holder. Nothing was written."""
+
+    code = "stale_fence"
+
+    def __init__(self, reason: str = code, *, statement: int = 0) -> None:
+        super().__init__(reason, statement=statement)
+        self.hint = "acquire the lock again, and check what it protects before writing"
+
+
+class StaleClaim(Refused):
+    """The claim token of the job is stale or unknown: nothing was written."""
+
+    code = "stale_claim"
+
+
+class IllegalTransition(Refused):
+    """The job's state does not allow it."""
+
+    code = "illegal_transition"
+
+
+class NotGranted(Refused):
+    """The agent has no grant for it, or none that is in force: nothing was written."""
+
+    code = "not_granted"
+
+
+class ApprovalNeeded(NotGranted):
+    """The agent's grant allows it after an approval only: nothing was written.
+
+    `acts` are what the agent wanted to do, by the grant `grant_id`.
+    """
+
+    code = "approval_needed"
+
+    def __init__(self, agent: str, acts: Sequence[Any], grant_id: str) -> None:
+        super().__init__(self.code, statement=0)
+        self.agent = agent
+        self.acts = tuple(acts)
+        self.grant_id = grant_id
+        self.hint = f"ask the owner for an approval, or for a grant for {agent} that allows it without one"
+
+
+_KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
+    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
+}
+
+
+def refused(reason: str, *, statement: int) -> Refused:
+    """Return the error for a guard's reason: a subclass of `Refused` where callers distinguish it."""
+    return _KINDS_OF_REFUSAL.get(reason, Refused)(reason, statement=statement)
+
+
+class RowMoved(ScriptFailed):
+    """The row has changed since it was read. `now` is its current content; `None` if it was deleted."""
+
+    code = "row_moved"
+
+    def __init__(self, message: str, *, now: Mapping[str, Any] | None, statement: int, hint: str) -> None:
+        super().__init__(message, statement=statement, hint=hint)
+        self.now = now
+
+
+class AlreadyResolved(ScriptFailed):
+    """The conflict is already resolved."""
+
+    code = "already_resolved"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from vox_mesh.base_errors import AlreadyResolved as AlreadyResolved
+from vox_mesh.base_errors import ApprovalNeeded as ApprovalNeeded
 from vox_mesh.base_errors import BadAddress as BadAddress
 from vox_mesh.base_errors import BadBudget as BadBudget
 from vox_mesh.base_errors import BadDocument as BadDocument
@@ -12,112 +14,24 @@ from vox_mesh.base_errors import BadManifest as BadManifest
 from vox_mesh.base_errors import BadPolicy as BadPolicy
 from vox_mesh.base_errors import BadScore as BadScore
 from vox_mesh.base_errors import BadSettings as BadSettings
+from vox_mesh.base_errors import BadStatement as BadStatement
 from vox_mesh.base_errors import BadValue as BadValue
 from vox_mesh.base_errors import BadWorkflow as BadWorkflow
+from vox_mesh.base_errors import ConstraintFailed as ConstraintFailed
+from vox_mesh.base_errors import IllegalTransition as IllegalTransition
 from vox_mesh.base_errors import MeshError as MeshError
+from vox_mesh.base_errors import NotGranted as NotGranted
 from vox_mesh.base_errors import NotJson as NotJson
 from vox_mesh.base_errors import NotKnown as NotKnown
+from vox_mesh.base_errors import Refused as Refused
+from vox_mesh.base_errors import RowMoved as RowMoved
+from vox_mesh.base_errors import ScriptFailed as ScriptFailed
+from vox_mesh.base_errors import StaleClaim as StaleClaim
+from vox_mesh.base_errors import StaleFence as StaleFence
+from vox_mesh.base_errors import TooLarge as TooLarge
+from vox_mesh.base_errors import UnreadableText as UnreadableText
 from vox_mesh.base_errors import UpgradeRefused as UpgradeRefused
-
-# --- results of a script -------------------------------------------------------------------------
-
-
-class ScriptFailed(MeshError):
-    """The script was rolled back and has no effect. `statement` is the index of the one that failed."""
-
-    code = "script_failed"
-
-    def __init__(self, message: str, *, statement: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.statement = statement
-
-
-class ConstraintFailed(ScriptFailed):
-    """A constraint of the schema failed."""
-
-    code = "constraint_failed"
-
-
-class BadStatement(ScriptFailed):
-    """The database could not run a statement: a fault in the program, not in the data."""
-
-    code = "bad_statement"
-
-
-class TooLarge(ScriptFailed):
-    """A request, or the answer to it, is larger than the server allows."""
-
-    code = "too_large"
-
-
-class UnreadableText(ScriptFailed):
-    """The answer would hold text that is not UTF-8, which only a hostile or faulty writer stores."""
-
-    code = "unreadable_text"
-
-
-class Refused(ScriptFailed):
-    """A guard did not hold. `reason` is the guard's own code, such as `stale_fence`."""
-
-    code = "refused"
-
-    def __init__(self, reason: str, *, statement: int) -> None:
-        super().__init__(f"refused: {reason}", statement=statement)
-        self.reason = reason
-
-
-class StaleFence(Refused):
-    """The fencing token is stale: its lock expired or has another holder. Nothing was written."""
-
-    code = "stale_fence"
-
-    def __init__(self, reason: str = code, *, statement: int = 0) -> None:
-        super().__init__(reason, statement=statement)
-        self.hint = "acquire the lock again, and check what it protects before writing"
-
-
-class StaleClaim(Refused):
-    """The claim token of the job is stale or unknown: nothing was written."""
-
-    code = "stale_claim"
-
-
-class IllegalTransition(Refused):
-    """The job's state does not allow it."""
-
-    code = "illegal_transition"
-
-
-class NotGranted(Refused):
-    """The agent has no grant for it, or none that is in force: nothing was written."""
-
-    code = "not_granted"
-
-
-_KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
-    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
-}
-
-
-def refused(reason: str, *, statement: int) -> Refused:
-    """Return the error for a guard's reason: a subclass of `Refused` where callers distinguish it."""
-    return _KINDS_OF_REFUSAL.get(reason, Refused)(reason, statement=statement)
-
-
-class RowMoved(ScriptFailed):
-    """The row has changed since it was read. `now` is its current content; `None` if it was deleted."""
-
-    code = "row_moved"
-
-    def __init__(self, message: str, *, now: Mapping[str, Any] | None, statement: int, hint: str) -> None:
-        super().__init__(message, statement=statement, hint=hint)
-        self.now = now
-
-
-class AlreadyResolved(ScriptFailed):
-    """The conflict is already resolved."""
-
-    code = "already_resolved"
+from vox_mesh.base_errors import refused as refused
 
 
 class Contended(MeshError):
@@ -273,6 +187,12 @@ class KeyRefused(MeshError):
     """This node is registered with another key."""
 
     code = "key_refused"
+
+
+class NodeNotAdmitted(KeyRefused):
+    """The mesh is strict, and its owner has not admitted this node."""
+
+    code = "node_not_admitted"
 
 
 class StaleIncarnation(MeshError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from vox_mesh.errors import LockHeld, MeshError, ScriptFailed
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.nodes.identity import Identity, command_identity, temporary_identity
+from vox_mesh.nodes.identity import Identity, command_identity, local_identities, temporary_identity
 from vox_mesh.nodes.sightings import COMMAND_INTERVAL_S
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.runtime.open_store import Role, open_store_of, writer_id_of
@@ -83,6 +83,7 @@ class Mesh(MeshServices):
             remembered=lambda: _remembered(settings),
             step_memory=lambda: _step_memory(settings),
             policy_roots=_policy_roots(settings),
+            local_nodes=lambda: _local_nodes(settings),
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
@@ -150,6 +151,10 @@ def _step_memory(settings: Settings) -> StepMemory | None:
     from vox_mesh.runtime.store_memories import step_memory  # imported late: few commands ask for the owner
 
     return step_memory(settings)
+
+
+def _local_nodes(settings: Settings) -> Sequence[Identity]:
+    return () if settings.backend is Backend.MEMORY else local_identities(settings.home_dir)
 
 
 def _policy_roots(settings: Settings) -> PolicyRoots | None:

@@ -12,6 +12,7 @@ from vox_mesh.errors import (
     AWAY,
     DatabaseUnavailable,
     MeshError,
+    NodeNotAdmitted,
     Refused,
     StaleIncarnation,
     StoreClosed,
@@ -35,6 +36,7 @@ from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.host_load import HostLoad
 from vox_mesh.nodes.identity import (
+    local_identities,
     node_identity,
     place_of,
     temporary_identity,
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FATAL: Final = (StaleIncarnation, StoreClosed)
+_FATAL: Final = (StaleIncarnation, NodeNotAdmitted, StoreClosed)
 """The errors after which a node must stop."""
 
 _DEBOUNCE_S: Final = 0.05
@@ -100,8 +102,12 @@ class MeshNode(Mesh):
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
+            local_nodes=lambda: (
+                [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
+            ),
         )
         self.presence = presence
+        self._settings = settings
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
             store,
@@ -238,7 +244,7 @@ class MeshNode(Mesh):
         if self.store.is_prepared:
             with suppress(*AWAY):
                 await self.ownership.refuse_if_foreign()
-                await self._heartbeat.run_once()
+                await self._join()
                 await _log_failure(self._take_place, "node not established yet")
             if self._writer.broken is not None:
                 raise self._writer.broken
@@ -257,6 +263,26 @@ class MeshNode(Mesh):
         ):
             self.supervisor.start(name, run)
         self.health.is_beginning = False
+
+    async def _join(self) -> None:
+        """Send the first heartbeat; if this home has the owner's key, that admits the node."""
+        try:
+            await self._heartbeat.run_once()
+        except NodeNotAdmitted:
+            if not await self._admit_with_local_key():
+                raise
+            await self._heartbeat.run_once()
+
+    async def _admit_with_local_key(self) -> bool:
+        """Admit this node with the owner's key; return whether this home has that key."""
+        owner = await self.ownership.owner()
+        keys = {(each.node_id, each.key.public) for each in self._local_nodes()}
+        if owner is None or owner[:2] not in keys:
+            return False
+        own, as_owner = self.identity, self._settings.model_copy(update={"node_id": owner.node_id})
+        async with Mesh.open_command(as_owner, self._dependencies) as command:
+            await command.grants.admit_node(own.node_id, own.key.public)
+        return True
 
     async def broken(self) -> MeshError:
         """Wait for a fatal error of this node, and return it."""

@@ -10,11 +10,13 @@ import pytest
 
 from tests.support.nodes.shared_mesh import assert_whole
 from vox_mesh import Mesh, acting_as
-from vox_mesh.errors import BadValue, NotGranted, NotKnown, Refused
+from vox_mesh.errors import ApprovalNeeded, BadValue, NotGranted, NotKnown, Refused
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
-from vox_mesh.store.script import new_key
+from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.store.script import Op, Script, Statement, new_key
 
 ANN: Final = SigningKey(b"a" * 32)
 BOB: Final = SigningKey(b"b" * 32)
@@ -124,6 +126,7 @@ async def test_an_admitted_agent_acquires_what_its_grant_names_until_it_is_revok
 async def test_in_strict_mode_only_the_owner_s_node_acts_without_a_grant(
     owner: MeshNode, other: MeshNode
 ) -> None:
+    await owner.grants.admit_node("other", other.identity.key.public)
     await owner.grants.set_strict(strict=True)
     for agent in ("eve", "owner", None):
         with pytest.raises(NotGranted):
@@ -186,6 +189,50 @@ async def test_jobs_are_scheduled_by_grants_and_the_log_names_them(owner: MeshNo
     assert [each.grant for each in entries if each.accepted] == [None, grant.grant_id, grant.grant_id]
     assert {each.reason for each in entries if not each.accepted} <= {NotGranted.code}
     await assert_whole(owner)
+
+
+async def test_what_a_grant_allows_after_approval_only_is_refused_with_the_acts(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    await owner.grants.admit("ann")
+    grant = await owner.grants.issue("ann", ["lock.acquire on task:*", "ask job.exec", "job.schedule"])
+    command = Manifest.of(command=["git", "push"], timeout=0)
+    with acting_as("ann"), pytest.raises(ApprovalNeeded) as refused:
+        await other.jobs.schedule_all([command, Manifest.of(kind="notes")])
+    error = refused.value
+    assert (error.agent, error.grant_id, error.reason) == ("ann", grant.grant_id, "approval_needed")
+    assert list(map(str, error.acts)) == ["job.exec program git args push env ''", "job.schedule kind notes"]
+    await owner.grants.issue("ann", ["job.exec", "job.schedule"])  # one without approval goes first
+    with acting_as("ann"):
+        await other.jobs.schedule_all([command, Manifest.of(kind="notes")])
+
+
+async def test_a_permit_that_is_out_of_date_is_looked_for_again_once(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    permits = other.permits
+    found: list[str | None] = []
+
+    async def use(permit: Permit) -> None:
+        found.append(permit.grant_id)
+        if len(found) == 1:  # between the permit and the write
+            await owner.grants.admit("ann")
+            grants.append((await owner.grants.issue("ann", ["job.schedule"])).grant_id)
+        await other.store.write(permit.script(op=Op("Note", "{}")))
+
+    grants: list[str] = []
+    acts = [Act("job.schedule", "notes")]
+    await permits.attempt(lambda: acts, use, agent="ann")
+    assert found == [None, *grants]
+    await owner.grants.revoke(grants[0])
+    found.clear()
+    with pytest.raises(NotGranted):
+        await permits.attempt(lambda: acts, use, agent="ann")
+    assert found == []
+    planted = Statement("INSERT INTO admitted_agents VALUES (?, ?, 'eve', NULL, '')", owner.store.mesh_id)
+    await owner.store.write(Script(planted))
+    with pytest.raises(NotGranted):  # only the row says that it needs a grant, and the log does not
+        await permits.attempt(lambda: acts, use, agent="eve")
 
 
 async def test_verifying_reports_what_was_done_without_a_grant(owner: MeshNode, other: MeshNode) -> None:

@@ -11,12 +11,12 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.errors import MeshError, NodeInUse, Refused
+from vox_mesh.errors import MeshError, NodeInUse, NodeNotAdmitted, Refused
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.model.nodes.node_address import NodeAddress, SignedAddress
 from vox_mesh.model.nodes.store_memory import Epoch
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MeshClock
-from vox_mesh.nodes.identity import Identity, key_refused, machine_id, planted_counters
+from vox_mesh.nodes.identity import Identity, key_refused, machine_id, not_admitted, planted_counters
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.store.rows import whole_number
 from vox_mesh.store.schema.schema import VERSION
@@ -158,22 +158,23 @@ class Presence:
     async def register(self, database: DirectDatabase) -> Joined:
         """Begin a new incarnation.
 
-        Raises `NodeInUse` while another process is this node, and `KeyRefused` if it is known with another
-        key.
+        Raises `NodeInUse` while another process is this node, `KeyRefused` if it is known with another key,
+        and `NodeNotAdmitted` if the mesh is strict and its owner has not admitted it.
         """
         place = Statement(
             _SQL["refuse_if_in_use"],
             (*self._whose, self._place, DEAD_AFTER_TICKS),
             refusal="node_in_use",
         )
-        key = Statement(
-            _SQL["refuse_unless_key"], (*self._whose, self._identity.key.public), refusal="key_refused"
-        )
+        own = (*self._whose, self._identity.key.public)
+        key = Statement(_SQL["refuse_unless_key"], own, refusal="key_refused")
+        admitted = Statement(_SQL["refuse_if_unadmitted"], own, refusal=NodeNotAdmitted.code)
         countable = Statement(_SQL["refuse_unless_countable"], self._whose, refusal=_NOT_COUNTABLE)
         script = Script(
             self._drop_correction(),
             place,
             key,
+            admitted,
             countable,
             Statement(_SQL["raise_incarnation"], self._whose),
             self._row_statement(),
@@ -208,10 +209,11 @@ class Presence:
 
     async def _explain(self, refused: Refused, database: DirectDatabase) -> MeshError:
         self._registration_key = new_key()
-        if refused.reason == "key_refused":
+        if refused.reason in ("key_refused", NodeNotAdmitted.code):
             own = (self._identity.key.public, self._host, os.getpid())
             await database.apply(Script(Statement(_SQL["request_key"], (*self._whose, *own))))
-            return key_refused(self.node_id, self._identity.key.public)
+            explain = key_refused if refused.reason == "key_refused" else not_admitted
+            return explain(self.node_id, self._identity.key.public)
         if refused.reason == _NOT_COUNTABLE:
             return planted_counters(self.node_id)
         now_ms = (await database.ask(Statement(_SQL["now"]))).value

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from vox_mesh.http.connections import is_own_user
+from vox_mesh.http.connections import AgentPeer, agent_peer, is_own_user
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
@@ -43,6 +43,9 @@ class Credential(NamedTuple):
     refusal: tuple[str, str] = ("", "")
     """The code and the detail of the problem if it does not allow a request."""
 
+    agent: str | None = None
+    """The agent that it is of; `None` for the node's own user and the tokens, who may name any agent."""
+
     @property
     def is_redacted(self) -> bool:
         """Whether answers omit what only holders and receivers may see."""
@@ -62,6 +65,12 @@ _RELAY_KEY: Final = Credential(
     frozenset({Scope.RELAY}),
     ("relay_only", "relay key can deliver messages and read artifacts only"),
 )
+
+
+def credential_of(agent: str) -> Credential:
+    """Return the credential of an agent, which acts in its own name only."""
+    refusal = ("agent_only", f"agent {agent} can neither relay messages nor read metrics")
+    return Credential(f"agent {agent}", frozenset({Scope.READ, Scope.WRITE}), refusal, agent)
 
 
 class Access:
@@ -89,6 +98,9 @@ class Access:
 
     def _authenticate(self, request: web.Request) -> Credential:
         """Return the credential of a request. Tokens are compared in constant time."""
+        peer = agent_peer(request)
+        if peer is not None:  # whatever else the request says
+            return self._credential_of_peer(peer, request)
         header = request.headers.get("Authorization")
         if header is None and is_own_user(request):
             _refuse_forwarded(request)
@@ -106,6 +118,18 @@ class Access:
             if fault in _KEY_PROBLEMS:
                 raise Problem(HTTPStatus.UNAUTHORIZED, *_KEY_PROBLEMS[fault])
         raise self._rejected_token(request, is_bearer=is_bearer)
+
+    def _credential_of_peer(self, peer: AgentPeer, request: web.Request) -> Credential:
+        _refuse_forwarded(request)
+        if peer.agent is not None:
+            return credential_of(peer.agent)
+        self._log_throttled(logging.WARNING, "request of a user without an agent refused: uid=%d", peer.user)
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            "user_without_agent",
+            f"user {peer.user} is no agent of this node",
+            f"add {peer.user}=AGENT to VOX_MESH_AGENT_UIDS of the node and restart it",
+        )
 
     def _rejected_token(self, request: web.Request, *, is_bearer: bool) -> Problem:
         code, detail = ("token_wrong", "wrong token") if is_bearer else ("token_missing", "no token given")

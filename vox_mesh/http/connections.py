@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -46,10 +46,24 @@ class Patience:
     """The size of all responses that clients have not read yet."""
 
 
+class AgentPeer(NamedTuple):
+    """The user at the other end of the agent socket, and its agent, if it has one."""
+
+    user: int
+    agent: str | None
+
+
 class Connection(web.RequestHandler):
     """One connection; it records the time of its last activity."""
 
-    def __init__(self, connections: Connections, server: web.Server, patience: Patience) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        server: web.Server,
+        patience: Patience,
+        agents: Mapping[int, str] | None = None,
+    ) -> None:
+        """`agents` are those of the users, on the agent socket."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -71,12 +85,18 @@ class Connection(web.RequestHandler):
         """The tasks that handle its requests: they are cancelled when the connection is lost."""
         self.is_own_user = False
         """Whether it comes over the local socket from the user of this process, or from root."""
+        self.agent_peer: AgentPeer | None = None
+        """Who it comes from, over the agent socket: never with more rights than that agent."""
+        self._agents = agents
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; if there are too many, close an idle one."""
         super().connection_made(transport)
         user = peer_user(transport)
-        if user is not None:
+        if self._agents is not None:
+            assert user is not None
+            self.agent_peer = AgentPeer(user, self._agents.get(user))
+        elif user is not None:
             self.is_own_user = user in (os.geteuid(), _ROOT)
             if not self.is_own_user:
                 self._connections.say(
@@ -152,6 +172,13 @@ def is_own_user(request: web.Request) -> bool:
     return bool(connection.is_own_user)
 
 
+def agent_peer(request: web.Request) -> AgentPeer | None:
+    """Return who a request over the agent socket comes from; `None` for other requests."""
+    connection: Any = request.protocol
+    peer: AgentPeer | None = connection.agent_peer
+    return peer
+
+
 def mark_active(request: web.Request) -> None:
     """Mark the connection as active."""
     connection: Any = request.protocol
@@ -196,6 +223,11 @@ class Connections:
     def __call__(self) -> Connection:
         assert self._server is not None
         return Connection(self, self._server, self._patience)
+
+    def of_agents(self, agents: Mapping[int, str]) -> Connection:
+        """Return a new connection of the agent socket."""
+        assert self._server is not None
+        return Connection(self, self._server, self._patience, agents)
 
     @property
     def open_connections(self) -> list[Connection]:

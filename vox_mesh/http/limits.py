@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
@@ -19,6 +18,10 @@ from vox_mesh.model.base.recent import Recent
 _MAX_PEERS: Final = 1_024
 _PEERS_AT_ADDRESS: Final = 4
 _COUNT_CACHE_S: Final = 1.0
+_COUNT_TIMEOUT_S: Final = 1.0
+_AWAY_S: Final = 10.0
+"""How long nothing is counted after the database did not answer: what comes meanwhile is spooled."""
+
 _FREE_FAILURES: Final = 20
 _FAILURES_PER_SECOND: Final = 1.0
 _PAUSE_S: Final = 1.0
@@ -78,13 +81,19 @@ class Quotas:
             )
 
     async def open_items(self, noun: str, items: int, count: CountOpen) -> None:
-        """Count new items of a noun. Raises 429 if the mesh has too many open ones; up to 1 s late."""
+        """Count new items of a noun. Raises 429 if the mesh has too many open ones; up to 1 s late.
+
+        While the database is unreachable, it is known late by more.
+        """
         now = self._monotonic()
         until, known = self._open.get(noun, (now, 0))
         if now >= until:
-            until = now + _COUNT_CACHE_S
-            with suppress(DatabaseUnavailable):  # the items are spooled, and the spool has a limit of its own
-                known = await count(self._open_limit)
+            try:
+                async with asyncio.timeout(_COUNT_TIMEOUT_S):
+                    known = await count(self._open_limit)
+                until = now + _COUNT_CACHE_S
+            except (DatabaseUnavailable, TimeoutError):  # the items are spooled: the spool has its own limit
+                until = now + _AWAY_S
         if known + items > self._open_limit:
             self._open[noun] = until, known
             raise Problem(

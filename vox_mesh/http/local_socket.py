@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,11 @@ _MAX_PATH_BYTES: Final = 107
 """The longest path of a socket: 108 bytes, with the null byte at its end."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
+_MAC_CREDENTIALS: Final = struct.Struct("=IIhxx16I")
+"""The `xucred` of macOS: its version, the user, and the groups."""
+
+_MAC_LEVEL: Final = 0
+_MAC_OPTION: Final = 1
 _OTHER_USERS: Final = 0o077
 
 
@@ -42,16 +48,16 @@ class LocalSocket:
         if size > _MAX_PATH_BYTES:
             self._log_absent(f"its path has {size} bytes, {_MAX_PATH_BYTES} are possible")
             return None
-        if not hasattr(socket, "SO_PEERCRED"):
+        if not _tells_users():
             self._log_absent("this system does not tell who connects")
             return None
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _make_private(self.path.parent)
+            self._prepare_folder()
             draft = self.path.with_suffix(".new")
             draft.unlink(missing_ok=True)
             listening.bind(str(draft))
-            draft.chmod(0o600)
+            self._let_in(draft)
             listening.listen(backlog)
             draft.rename(self.path)  # replaces what has this name, also a link, and follows none
             self._inode = self.path.lstat().st_ino
@@ -61,6 +67,14 @@ class LocalSocket:
             return None
         listening.setblocking(False)
         return listening
+
+    def _prepare_folder(self) -> None:
+        """Make the folder safe for the socket. Raises `OSError` if it can't be."""
+        _make_private(self.path.parent)
+
+    def _let_in(self, draft: Path) -> None:
+        """Let those who may connect do so; this user alone."""
+        draft.chmod(0o600)
 
     def _log_absent(self, reason: str) -> None:
         _log.warning("no local socket at %s: %s; %s", self.path, reason, self._without)
@@ -92,5 +106,13 @@ def peer_user(transport: asyncio.BaseTransport) -> int | None:
     connected: Any = transport.get_extra_info("socket")
     if connected is None or connected.family != socket.AF_UNIX:
         return None
+    if sys.platform == "darwin":
+        return int(
+            _MAC_CREDENTIALS.unpack(connected.getsockopt(_MAC_LEVEL, _MAC_OPTION, _MAC_CREDENTIALS.size))[1]
+        )
     packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(packed)[1])
+
+
+def _tells_users() -> bool:
+    return sys.platform == "darwin" or hasattr(socket, "SO_PEERCRED")

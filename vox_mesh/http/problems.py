@@ -12,6 +12,7 @@ from aiohttp import web
 
 from vox_mesh.errors import (
     AlreadyResolved,
+    ApprovalNeeded,
     ArtifactDamaged,
     ArtifactNotKept,
     BadDocument,
@@ -95,7 +96,9 @@ _STATUS: Final = (
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
 )
-_NOT_ALLOWED: Final = frozenset({"not_the_owner", "not_the_coordinator", NotGranted.code})
+_NOT_ALLOWED: Final = frozenset(
+    {"not_the_owner", "not_the_coordinator", NotGranted.code, ApprovalNeeded.code}
+)
 """Refusal reasons that concern the caller's permissions, not the state."""
 
 

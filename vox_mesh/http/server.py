@@ -9,6 +9,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.admission import Admission
+from vox_mesh.http.agent_socket import agent_socket_of
 from vox_mesh.http.api.api import Api
 from vox_mesh.http.artifact_client import HttpArtifactSource
 from vox_mesh.http.events import EventStream
@@ -76,6 +77,7 @@ class NodeServer:
             ],
             faults=store.faults,
             local=_local_socket(settings, store.slot_name),
+            agents=agent_socket_of(settings),
         )
         messages.directory.token_id = self.token_id
         self._outbox = Outbox(

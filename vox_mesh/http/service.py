@@ -6,12 +6,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from vox_mesh.http.address import ListenAddress
-from vox_mesh.http.connections import Connections, Patience
+from vox_mesh.http.agent_socket import AgentSocket
+from vox_mesh.http.connections import Connection, Connections, Patience
 from vox_mesh.http.local_socket import LocalSocket
 from vox_mesh.http.problems import as_problems
 from vox_mesh.http.requests import MAX_BODY_BYTES
@@ -35,10 +37,12 @@ class Service:
         patience: Patience | None = None,
         faults: BackgroundFaults | None = None,
         local: LocalSocket | None = None,
+        agents: AgentSocket | None = None,
     ) -> None:
         patience = Patience() if patience is None else patience
         self._address = address
         self._local = local
+        self._agents = agents
         self._faults = BackgroundFaults() if faults is None else faults
         self.connections = Connections(patience)
         app = web.Application(
@@ -72,14 +76,10 @@ class Service:
                 self.connections, sock=public, backlog=_MAX_ACCEPTED, start_serving=False
             )
         )
-        local = None if self._local is None else self._local.listen(_BACKLOG)
-        if local is not None:
-            self._sockets.append(local)
-            self._servers.append(
-                await loop.create_unix_server(
-                    self.connections, sock=local, backlog=_MAX_ACCEPTED, start_serving=False
-                )
-            )
+        if self._local is not None:
+            await self._listen(self._local, self.connections)
+        if self._agents is not None:
+            await self._listen(self._agents, partial(self.connections.of_agents, self._agents.agents))
         for server in self._servers:
             await server.start_serving()
         for listening in self._sockets:
@@ -90,10 +90,23 @@ class Service:
         _log.info("listening on %s", url)
         return url
 
+    async def _listen(self, local: LocalSocket, make_connection: Callable[[], Connection]) -> None:
+        listening = local.listen(_BACKLOG)
+        if listening is None:
+            return
+        self._sockets.append(listening)
+        loop = asyncio.get_running_loop()
+        self._servers.append(
+            await loop.create_unix_server(
+                make_connection, sock=listening, backlog=_MAX_ACCEPTED, start_serving=False
+            )
+        )
+
     async def stop(self) -> None:
         """Finish running requests and stop listening."""
-        if self._local is not None:
-            self._local.remove()
+        for local in (self._local, self._agents):
+            if local is not None:
+                local.remove()
         for server in self._servers:
             server.close()
         for listening in self._sockets:

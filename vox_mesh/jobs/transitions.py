@@ -14,10 +14,9 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
-from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Permit, grant_guard
+from vox_mesh.oplog.grants.permits import OF_MESH, Permit
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import current_agent
@@ -40,8 +39,6 @@ NOT_ALL: Final = "not_all"
 _ILLEGAL: Final = IllegalTransition.code
 _STALE: Final = StaleClaim.code
 _PARAMETER: Final = re.compile(r"\?(\d+)")
-
-_OF_MESH: Final = Permit(MESH_AGENT, "", None)
 
 Item = Mapping[str, Any]
 """The entry of one job in an op."""
@@ -66,12 +63,12 @@ class JobTransitions:
         can_spool: bool = False,
         defers: bool = False,
         causes: Iterable[str] = (),
-        permit: Permit | None = None,
+        permit: Permit = OF_MESH,
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
         `defers`: a predecessor that does not exist is waited for. `permit`: by which an agent schedules them;
-        without one, the mesh itself does.
+        by default, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
         op = self._op(
@@ -80,10 +77,9 @@ class JobTransitions:
             self._writer.identity.chain,
             key,
             causes=causes,
-            permit=permit or _OF_MESH,
+            permit=permit,
         )
-        guards = () if permit is None else (grant_guard(self._mesh, *permit),)
-        steps = [*guards, op.guarded("schedule", "ulid_taken")]
+        steps = [*permit.guards, op.guarded("schedule", "ulid_taken")]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -311,7 +307,7 @@ class JobTransitions:
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
         op = Op(kind, logged_text, deps)
         if permit is not None:
-            op = op._replace(agent=permit.agent, grant=permit.grant_id)
+            op = permit.named_in(op)
         return _JobOp(op, (*self._mesh, key, text, author, more, routing.text))
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import LockHeld, MeshError, NotGranted, NotKnown, Refused, StaleFence
+from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
@@ -34,7 +34,7 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Permits
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -137,16 +137,16 @@ class Locks:
 
     async def _acquire_as_granted(self, request: LockRequest, wait: float) -> Lock:
         """Acquire a lock without a grant or, if that is refused, by a grant of its agent."""
-        agent = request.holder_agent
-        if self._permits.is_known_to_need_grants(agent):
-            request.grant = await self._permits.grant_for(agent, _acts(request))
-            return await self._acquirer.acquire(request, wait=wait)
-        try:
-            return await self._acquirer.acquire(request, wait=wait)
-        except NotGranted:
-            grant = await self._permits.grant_for(agent, _acts(request))
-            by_grant = replace(request, request_id=new_key(), grant=grant)  # the other one is withdrawn
-            return await self._acquirer.acquire(by_grant, wait=wait)
+
+        def acquire(permit: Permit) -> Awaitable[Lock]:
+            by_permit = request
+            if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
+                by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
+            return self._acquirer.acquire(by_permit, wait=wait)
+
+        return await self._permits.attempt(
+            lambda: _acts(request), acquire, agent=request.holder_agent, is_logged=False
+        )
 
     async def acquire_or_renew(
         self,

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadSettings, DatabaseFault, KeyRefused
+from vox_mesh.errors import BadSettings, DatabaseFault, KeyRefused, NodeNotAdmitted
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.store.files import load_or_create, make_private
-from vox_mesh.store.slots import ID_FILE
+from vox_mesh.store.slots import ID_FILE, slots
 
 _KEY_FILE: Final = "key.pem"
 _ID_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -52,6 +52,11 @@ def find_identity(folder: Path) -> Identity | None:
     if not ((folder / ID_FILE).exists() and (folder / _KEY_FILE).exists()):
         return None
     return node_identity(folder, None)
+
+
+def local_identities(home: Path) -> list[Identity]:
+    """Return the identities of all nodes of a home."""
+    return [found for folder in sorted(slots(home)) if (found := find_identity(folder)) is not None]
 
 
 def temporary_identity(node_id: str, keys: dict[str, SigningKey] | None = None) -> Identity:
@@ -131,4 +136,12 @@ def key_refused(node_id: str, key: str) -> KeyRefused:
     return KeyRefused(
         f"node {node_id} is known with another key than {key}",
         hint=f"put its key back, or have the owner run `vox-mesh nodes rekey {node_id}`",
+    )
+
+
+def not_admitted(node_id: str, key: str) -> NodeNotAdmitted:
+    """Return the error for a node that the owner of a strict mesh has not admitted."""
+    return NodeNotAdmitted(
+        f"node {node_id} can't join: the mesh is strict, and its owner has not admitted this node",
+        hint=f"have the owner run `vox-mesh nodes admit {node_id} --key {key}`",
     )

@@ -1,4 +1,7 @@
-"""Closed chains: the entries that a chain had when its key was replaced, up to the one that the op names."""
+"""Closed chains: the entries that a chain had when its key was replaced, or when the mesh became strict.
+
+The op names the last one of them.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,19 @@ class ClosedChains:
         self._ends: dict[str, list[ChainEnd]] = {}
         self._confirmed = Recent[tuple[str, int], str](_MAX_CONFIRMED)
 
-    def learn(self, changes: Mapping[str, Sequence[KeyChange]]) -> None:
-        """Take in all key changes, by node."""
+    def learn(self, changes: Mapping[str, Sequence[KeyChange]], closed: Mapping[str, ChainEnd]) -> None:
+        """Take in all key changes, by node, and the ends of other chains."""
         ends: dict[str, set[ChainEnd]] = {}
         for change in (change for each in changes.values() for change in each):
             for chain, digest in change.ends.items():
                 ends.setdefault(chain, set()).add(ChainEnd(change.since[chain] - 1, digest))
+        for chain, end in closed.items():
+            ends.setdefault(chain, set()).add(end)
         self._ends = {chain: sorted(each) for chain, each in ends.items()}
         self._confirmed = Recent(_MAX_CONFIRMED)
 
     async def has(self, entry: LogEntry) -> bool:
-        """Return whether the entry, whose hash was checked, was in its chain when the key was replaced.
+        """Return whether the entry, whose hash was checked, was in its chain when that was closed.
 
         Entries of a key that is in force were not looked at by the owner, and are not refused here.
         """

@@ -15,6 +15,7 @@ from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.model.oplog.verification import (
+    ADMIT_NODE,
     DELEGATE,
     DESIGNATE,
     INITIALISE,
@@ -120,7 +121,7 @@ WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHO
 _MESH_KINDS: Final = (
     *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
-    *(DELEGATE, *OWNER_GRANTS),
+    *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
     *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )

@@ -26,6 +26,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.causal_audit import CausalAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.node_audit import NodeAudit
 from vox_mesh.oplog.mail_audit import MailAudit
 from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
@@ -92,6 +93,7 @@ class OpLog:
         self.routes = RouteAudit(store, roles)
         self._causes = CausalAudit(store)
         self._mail = MailAudit(store, trusted_keys)
+        self._nodes = NodeAudit(store, trusted_keys)
         self._found_broken = 0
 
     # --- writing ---------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ class OpLog:
     async def verify(
         self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
     ) -> list[ChainReport]:
-        """Recompute all chains, or one, and replay routes and grants. Return a report on each chain.
+        """Recompute all chains, or one, and replay routes, grants and admissions. Return the reports.
 
         The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
         remember. It yields to the event loop.
@@ -359,9 +361,10 @@ class OpLog:
         await check_schema(self._ask, VERSION)
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         last_id = await self.last_id()
-        reports = await self.verify_chains(node_id, [*heads, *past.heads])
+        reports = await self.verify_chains(node_id, [*heads, *past.heads, *await self._nodes.heads()])
         findings = await self.routes.findings(self.entries, node_id, last_id)
         findings += await self._grant_log.findings(self.entries, node_id, last_id)
+        findings += await self._nodes.findings(node_id)
         reports = with_findings(reports, findings + await self._causes.findings(node_id, last_id))
         return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
 

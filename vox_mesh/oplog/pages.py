@@ -99,6 +99,11 @@ class Pages:
         async for entry in self._by_time("transfers", fresh=True):
             yield entry
 
+    async def about_keys(self) -> AsyncIterator[LogEntry]:
+        """Yield all ops that decide which keys of nodes count, by time, whatever their verdicts."""
+        async for entry in self._by_time("about_keys", fresh=True):
+            yield entry
+
     async def about_grants(self, after_id: int = 0) -> AsyncIterator[LogEntry]:
         """Yield all ops about grants after an entry, in the order of their commits."""
         mesh = self._store.mesh_id

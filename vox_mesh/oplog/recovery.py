@@ -164,6 +164,7 @@ class Recovery:
             own = (author.node_id, key, op_id)
             statements.append(Statement(_SQL["become_owner"], (*self._store.mesh_id, *own)))
         op = Op(TRANSFER, payload, signed=True)
+        self._writer.is_recovering = True
         try:
             written = await self._store.write(Script(*statements, key=op_id, op=op))
         except KeyRefused as error:  # the lost node had the same name
@@ -186,7 +187,8 @@ class Recovery:
             found += [
                 entry async for entry in self._pages.of_kind(kind, fresh=True) if owners.is_present_act(entry)
             ]
-        found += [each async for each in self._pages.about_grants() if owners.is_present_act(each)]
+        for ops in (self._pages.about_grants(), self._pages.about_keys()):
+            found += [each async for each in ops if owners.is_present_act(each)]
         time = ""
         while rows := await self._store.read(_CRONS["ops"], (*self._store.mesh_id, time, _PAGE), fresh=True):
             entries = map(LogEntry._make, rows)

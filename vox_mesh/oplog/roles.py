@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("roles")
 _NODES: Final = named("nodes")
+_GRANTS: Final = named("grants")
 _NOT_OWNER: Final = "not_the_owner"
 _OWNER_KEEPS_KEY: Final = "the_owner_keeps_its_key"
 
@@ -244,6 +245,7 @@ class Roles:
             Statement(_SQL["refuse_unless_chains_end"], (*mesh, recorded), refusal=still_writes),
             Statement(_SQL["refuse_if_sent_after"], (*mesh, node_id, last_sent), refusal=still_writes),
             Statement(_SQL["accept_key"], (*mesh, canonical(payload["from"]), public_key)),
+            Statement(_GRANTS["admit_node"], (*mesh, node_id, public_key)),
             # A process that still has the old key is fenced.
             Statement(_NODES["raise_incarnation"], (*mesh, node_id)),
             Statement(_SQL["forget_key_request"], (*mesh, node_id)),

@@ -33,7 +33,7 @@ from vox_mesh.store.write.interceptor import DirectDatabase
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("rollback")
-_REFUSE_UNLESS_KEY: Final = named("nodes")["refuse_unless_key"]
+_KEY_GUARDS: Final = [named("nodes")[name] for name in ("refuse_unless_key", "refuse_if_unadmitted")]
 _RAISE_STATEMENTS: Final = ("renumber_patterns", "number_newest_pattern", "raise_claims")
 _MAX_ATTEMPTS: Final = 16
 
@@ -115,7 +115,7 @@ class Rollback:
         text = canonical(payload)
         key = (*self._mesh, identity.node_id, identity.key.public)
         script = Script(
-            Statement(_REFUSE_UNLESS_KEY, key, refusal=KeyRefused.code),
+            *(Statement(guard, key, refusal=KeyRefused.code) for guard in _KEY_GUARDS),
             *self._fence_statements(identity.node_id, memory, state, op_id, text),
             *chain.append_statements(end, op_id, Op(ROLLED_BACK, text, signed=True)),
             key=op_id,

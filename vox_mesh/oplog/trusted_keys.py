@@ -1,7 +1,8 @@
 """Trusted keys: the keys of a chain that its own entries or the owner vouch for.
 
-A key counts if it made the first signature of its chain, or if the owner accepted it by a signed op. Rows of
-`node_keys` only say which keys to try, and heartbeats say nothing.
+A key counts if it made the first signature of its chain, or if the owner accepted it by a signed op. In a
+strict mesh, the owner must also have admitted the node with it. Rows of `node_keys` only say which keys to
+try, and heartbeats say nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Final, NamedTuple
 import orjson
 
 from vox_mesh.model.base.recent import Recent
+from vox_mesh.model.oplog.admissions import NodeAdmissions
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
-from vox_mesh.model.oplog.verification import REKEY, ChainWitness, Key
+from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
 from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -50,6 +52,7 @@ class TrustedKeys:
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
+        self._admissions = NodeAdmissions()
         self._closed_chains = ClosedChains(store)
         self._mark: str | None = None
 
@@ -62,7 +65,8 @@ class TrustedKeys:
         """Look again the next time: the database was rolled back, and may have lost chains."""
         self._opening, self._provisional = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
         self._accepted, self._changes, self._mark = {}, {}, None
-        self._closed_chains.learn({})
+        self._admissions = NodeAdmissions()
+        self._closed_chains.learn({}, {})
 
     async def of_node(self, node_id: str, *, fresh: bool = False) -> NodeKeys:
         """Return all keys with which a node, or a command under its identity, may have signed.
@@ -71,15 +75,28 @@ class TrustedKeys:
         """
         begun = await self._look_up(node_id, fresh)
         chains = (node_id, node_id + COMMANDS)
-        found = {key.public_key for chain in chains for key in self._keys(chain)}
+        found = {key.public_key for chain in chains for key in self._own_keys(chain)}
         if not found and not begun.entries:
             # An earlier version recorded a node's key without opening its chain: there is nothing else.
             found = {key for chain in chains for key in begun.recorded.get(chain, ())}
         changes = self._changes.get(node_id, ())
+        if not self._admissions.counts(node_id, {*found, *(change.public_key for change in changes)}):
+            return NodeKeys()
         return NodeKeys(frozenset(found).difference(change.public_key for change in changes), changes)
 
+    async def admissions(self) -> NodeAdmissions:
+        """Return which nodes the owner has admitted, and whether only these count."""
+        await self._learn_accepted(await self.read_mark())
+        return self._admissions
+
+    async def is_admitted(self, chain: str) -> bool:
+        """Return whether the owner has admitted the node of a chain with a key of that chain."""
+        node_id = chain.removesuffix(COMMANDS)
+        await self._look_up(node_id, fresh=True)
+        return self._admissions.has_admitted(node_id, {key.public_key for key in self._own_keys(chain)})
+
     async def read_mark(self, *, timeout_s: float | None = None) -> str | None:
-        """Return the mark of the ops by which keys were accepted, as our copy of the database has it."""
+        """Return the mark of the ops that decide which keys count, as our copy of the database has it."""
         mark: str | None = (
             await self._store.read(_SQL["rekeyed"], self._store.mesh_id, timeout=timeout_s)
         ).value
@@ -144,6 +161,10 @@ class TrustedKeys:
         return (await self._ownership.witness()).is_of_owner(entry)
 
     def _keys(self, chain: str) -> list[Key]:
+        return self._admissions.limit(chain, self._own_keys(chain))
+
+    def _own_keys(self, chain: str) -> list[Key]:
+        """Return the keys of a chain, also if the owner of a strict mesh has admitted none of them."""
         opening = self._opening.get(chain) or self._provisional.get(chain)
         first = [] if opening is None else [Key(chain, 1, opening)]
         # An accepted key comes after it, even if it is for the first entry, and is then the one in force.
@@ -160,7 +181,7 @@ class TrustedKeys:
             first = begun.entries.get(chain)
             if first is None or chain in self._opening:
                 continue
-            own = [key.public_key for key in (*self._keys(node_id), *self._changes.get(node_id, ()))]
+            own = [key.public_key for key in (*self._own_keys(node_id), *self._changes.get(node_id, ()))]
             candidates = [*begun.recorded.get(chain, ()), *own]
             opening = opening_key(first, candidates, self._store.writer_id.scope_id)
             # A command has its node's key: no other one opens its chain once the node has opened its own.
@@ -197,21 +218,29 @@ class TrustedKeys:
         """Read the keys that the owner accepted, if there is another such op since they were read."""
         if mark == self._mark:
             return
-        entries = [entry async for entry in self._pages.of_kind(REKEY, fresh=True)]
+        entries = [entry async for entry in self._pages.about_keys() if entry.kind != TRANSFER]
         witness = await self._ownership.witness()  # after them: it knows the owners who signed them
+        owner = await self._ownership.owner()
+        admissions = NodeAdmissions([] if owner is None else [owner.node_id])
         is_settled = True
         for entry in entries:
-            if entry.accepted == 1 or await self._is_refused(entry, witness):
-                witness.hear(entry)
-            else:  # the old key must not count again because an op is marked as refused
-                witness.hear(entry._replace(accepted=1))
-                is_settled = False
+            counted = entry
+            if entry.accepted != 1 and not await self._is_refused(entry, witness):
+                # The old key or mode must not count again because an op is marked as refused.
+                counted, is_settled = entry._replace(accepted=1), False
+            if entry.kind == REKEY:
+                witness.hear(counted)
+            elif witness.is_of_owner(entry):
+                admissions.hear(counted)
         accepted: dict[str, list[Key]] = {}
         for key in sorted(witness.accepted_keys):
             accepted.setdefault(key.node_id, []).append(key)
         self._accepted, self._mark = accepted, mark if is_settled else _UNSETTLED
         self._changes = {node_id: witness.changes_of(node_id) for node_id in witness.rekeyed_nodes}
-        self._closed_chains.learn(self._changes)
+        for node_id, changes in self._changes.items():
+            admissions.accept(node_id, (change.public_key for change in changes))
+        self._admissions = admissions
+        self._closed_chains.learn(self._changes, admissions.ends)
 
     async def _is_refused(self, entry: LogEntry, witness: ChainWitness) -> bool:
         """Return whether an op that is marked as refused is not the owner's, or a seal says that it was."""

@@ -17,13 +17,12 @@ import orjson
 
 from vox_mesh.errors import (
     ChainBroken,
-    ConstraintFailed,
     KeyRefused,
     NoAnswer,
     NodeInUse,
+    NodeNotAdmitted,
     Refused,
     StaleIncarnation,
-    refused,
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.keys import is_signed
@@ -34,17 +33,17 @@ from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import Sealing
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import DatabaseClock, Observer
-from vox_mesh.nodes.identity import Identity, key_refused
+from vox_mesh.nodes.identity import Identity, key_refused, not_admitted
 from vox_mesh.oplog.entries import End, EntryBuilder, EntryValues, entries_json
+from vox_mesh.oplog.recalled import recalled_verdict
 from vox_mesh.oplog.rollback import Rollback
 from vox_mesh.oplog.witness import StoreWitness
 from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
+from vox_mesh.store.script import Op, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
-from vox_mesh.store.write.script_statements import answered_rows
 
 if TYPE_CHECKING:
     from vox_mesh.oplog.planted_keys import Apply
@@ -120,6 +119,8 @@ class OpLogWriter:
         self._on_rejoin = on_rejoin
         self.drop_planted_keys: Callable[[Apply], Awaitable[bool]] | None = None
         """Deletes keys that were planted for this identity; returns whether its own is the one in force."""
+        self.is_recovering = False
+        """Whether this command makes its node the owner, which needs no admission."""
         self.broken: ChainBroken | None = None
         """Why nothing can be appended to the chain, if that was found."""
         self.found_broken = 0
@@ -231,7 +232,9 @@ class OpLogWriter:
         ops = {script.key: script for script in scripts if script.op is not None}
         keys = orjson.dumps(list(ops)).decode()
         rows = await database.ask(Statement(_SQL["verdicts_of"], (*self._mesh, keys)))
-        verdicts = {key: _recalled(ops[key], list(own)) for key, own in groupby(rows, itemgetter("op_id"))}
+        verdicts = {
+            key: recalled_verdict(ops[key], list(own)) for key, own in groupby(rows, itemgetter("op_id"))
+        }
         if len(verdicts) < len(scripts):
             await self._refuse_if_not_ours(database)
         return verdicts
@@ -274,11 +277,12 @@ class OpLogWriter:
         if self._registration is None:
             own = (author.node_id, author.key.public)
             whose = (*self._mesh, author.chain, last, *own)
-            guard = Statement(_SQL["refuse_unless_at"], (*whose, *window))
+            preface: tuple[Statement, ...] = (Statement(_SQL["refuse_unless_at"], (*whose, *window)),)
+            if not self.is_recovering:
+                preface += (Statement(_NODES["refuse_if_unadmitted"], (*self._mesh, *own)),)
         else:
             current = (*self._mesh, *self._writer_values, last)
-            guard = Statement(_SQL["refuse_unless_current_at"], (*current, *window))
-        preface: tuple[Statement, ...] = (guard,)
+            preface = (Statement(_SQL["refuse_unless_current_at"], (*current, *window)),)
         if not end.seq:
             preface += (Statement(_SQL["record_key"], (*self._mesh, author.chain, author.key.public)),)
         mesh = (*self._mesh, author.chain)
@@ -326,8 +330,8 @@ class OpLogWriter:
     async def _register(self, registration: Registration, database: DirectDatabase) -> Joined:
         try:
             return await registration.register(database)
-        except KeyRefused:
-            if not await self._has_dropped_keys(database):
+        except KeyRefused as error:
+            if isinstance(error, NodeNotAdmitted) or not await self._has_dropped_keys(database):
                 raise
         return await registration.register(database)
 
@@ -447,12 +451,21 @@ class OpLogWriter:
             found = await database.ask(Statement(_SQL["newest_key"], (*self._mesh, name)))
             if found and found.value != author.key.public and not await self._has_dropped_keys(database):
                 raise key_refused(name, author.key.public)
+        if not self.is_recovering:
+            await self._refuse_if_unadmitted(database)
+
+    async def _refuse_if_unadmitted(self, database: DirectDatabase) -> None:
+        author = self.identity
+        own = (author.node_id, author.key.public)
+        if (await database.ask(Statement(_NODES["is_unadmitted"], (*self._mesh, *own)))).value:
+            raise not_admitted(*own)
 
     async def _refuse_if_superseded(self, database: DirectDatabase) -> None:
         if self.joined is None or await self._has_rolled_back(database):
             return
         now = await self._incarnation_now(database)
         if now != self.incarnation:
+            await self._refuse_if_unadmitted(database)
             raise self._superseded_error(now)
 
     async def _refuse_if_newer(self, database: DirectDatabase) -> None:
@@ -481,18 +494,3 @@ class OpLogWriter:
 
     async def _ask(self, database: DirectDatabase, name: str, *values: Value) -> Any:
         return await database.ask(Statement(_SQL[name], (*self._mesh, self.identity.chain, *values)))
-
-
-def _recalled(script: Script, rows: Sequence[Row]) -> Verdict:
-    """Return the verdict on a script that is in the log, from the rows of `verdicts_of`."""
-    if not rows[0]["accepted"]:
-        return _refusal(script, rows[0]["reason"])
-    answers: list[Sequence[Value]] = [row for row in rows if row["n"] is not None]
-    return Outcome(script.key, answered_rows(script, {script.key: answers}), repeated=True)
-
-
-def _refusal(script: Script, reason: str | None) -> Refused | ConstraintFailed:
-    for statement, text in script.refusals.items():
-        if text == reason:
-            return refused(text, statement=statement)
-    return ConstraintFailed("script failed when it was first sent: the details are not stored", statement=0)

@@ -75,11 +75,12 @@ class MeshServices(RenamedAttributes):
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
         step_memory: Callable[[], StepMemory | None] = lambda: None,
         policy_roots: PolicyRoots | None = None,
+        local_nodes: Callable[[], Sequence[Identity]] = tuple,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home.
         """
         self.store = store
         self.clock = clock
@@ -92,6 +93,7 @@ class MeshServices(RenamedAttributes):
         self._remembered = remembered
         self._step_memory = step_memory
         self._policy_roots = policy_roots
+        self._local_nodes = local_nodes
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -201,7 +203,7 @@ class MeshServices(RenamedAttributes):
         return GrantLog(self.store, self.ownership)
 
     @cached_property
-    def _permits(self) -> Permits:
+    def permits(self) -> Permits:
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
@@ -214,7 +216,15 @@ class MeshServices(RenamedAttributes):
         """Return the grants of agents."""
         from vox_mesh.oplog.grants.grants import Grants
 
-        return Grants(self.store, self._writer, self.clock, self.roles, self._grant_log)
+        return Grants(
+            self.store,
+            self._writer,
+            self.clock,
+            self.roles,
+            self._grant_log,
+            self.trusted_keys,
+            self._local_nodes,
+        )
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -229,7 +239,7 @@ class MeshServices(RenamedAttributes):
             lambda: self.identity.node_id,
             self._agent,
             self._dependencies.monotonic,
-            self._permits,
+            self.permits,
             on_granted=self._writer.witness.record_token,
             on_agent=self.sightings.note,
         )
@@ -292,7 +302,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies.monotonic,
             lambda content_hash: self.artifacts.body(content_hash),
             self._read_phases,
-            self._permits,
+            self.permits,
         )
         jobs.questions.notify = self._send_question
         return jobs

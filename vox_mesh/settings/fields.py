@@ -19,6 +19,9 @@ PREFIX: Final = "VOX_"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """The names of nodes and repositories."""
 
+UNIX: Final = "unix:"
+"""The beginning of VOX_MESH_NODE if it is the path of a socket."""
+
 
 class Kind(StrEnum):
     """The kinds of value that are not an enumeration."""
@@ -92,6 +95,9 @@ FIELDS: Final = {
     "metrics_token": SettingField(
         "VOX_MESH_METRICS_TOKEN", _SECRET, None, "a-third-output-of-vox-mesh-token-random"
     ),
+    "agent_socket": SettingField("VOX_MESH_AGENT_SOCKET", _PATH, None, "/run/vox-mesh/agents.sock"),
+    "agent_socket_group": SettingField("VOX_MESH_AGENT_SOCKET_GROUP", _TEXT, None, "vox-agents", most=64),
+    "agent_uids": SettingField("VOX_MESH_AGENT_UIDS", _TEXT, None, "1001=coder,tester=tester", most=32_768),
     "rate_limit": SettingField("VOX_MESH_RATE_LIMIT", _INTEGER, 500, "500", 1, 1_000_000),
     "open_limit": SettingField("VOX_MESH_OPEN_LIMIT", _INTEGER, 100_000, "100000", 1, 1_000_000_000),
     "owner_key": SettingField("VOX_MESH_OWNER_KEY", _KEY, None, _OWNER),
@@ -99,6 +105,8 @@ FIELDS: Final = {
     "command_server": SettingField("VOX_MESH_COMMAND_SERVER", _BOOLEAN, True, "1", is_plain=True),
     "home_dir": SettingField("VOX_MESH_HOME", _PATH, Path(".vox"), ".vox"),
     "agent_id": SettingField("VOX_AGENT_ID", _TEXT, None, "planner", most=128, is_plain=True),
+    "agent_key": SettingField("VOX_AGENT_KEY", _PATH, None, "/home/coder/.vox/agents/coder.pem"),
+    "node": SettingField("VOX_MESH_NODE", _ADDRESS, None, "unix:/run/vox-mesh/agents.sock"),
     "log_format": SettingField("VOX_LOG_FORMAT", _LOG_FORMAT, "text", "json", is_plain=True),
     "db_url": SettingField(
         "VOX_DB_URL", _ADDRESS, None, "libsql://my-db.turso.io", second="TURSO_DATABASE_URL"

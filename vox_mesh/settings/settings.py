@@ -23,7 +23,7 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.settings.fields import ENV_FILE, EXAMPLES, FIELDS, NAME, PLAIN_FIELDS, Kind
+from vox_mesh.settings.fields import ENV_FILE, EXAMPLES, FIELDS, NAME, PLAIN_FIELDS, UNIX, Kind
 from vox_mesh.settings.paths import file_url_path
 from vox_mesh.settings.sources import (
     EnvFileSource,
@@ -72,6 +72,14 @@ def _control_address(value: str) -> str:
     return value.rstrip("/")
 
 
+def _node_address(value: str) -> str:
+    if value.startswith(UNIX):
+        if not value.removeprefix(UNIX).startswith("/"):
+            raise ValueError("the path after unix: must be absolute")
+        return value
+    return _control_address(value)
+
+
 def _bind_address(value: str) -> str:
     parts = urlsplit(f"//{value}")
     _check_port(parts)
@@ -104,6 +112,7 @@ def _check_port(parts: SplitResult) -> None:
 
 Name = Annotated[str, AfterValidator(_name)]
 ControlAddress = Annotated[str, AfterValidator(_control_address)]
+NodeAddress = Annotated[str, AfterValidator(_node_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
 PublicKey = Annotated[str, AfterValidator(_public_key)]
 Token = Annotated[SecretStr, AfterValidator(_token)]
@@ -168,6 +177,9 @@ class Settings(BaseSettings):
     token: Token | None = _field("token")
     read_token: Token | None = _field("read_token")
     metrics_token: Token | None = _field("metrics_token")
+    agent_socket: Path | None = _field("agent_socket")
+    agent_socket_group: str | None = _field("agent_socket_group")
+    agent_uids: str | None = _field("agent_uids")
     rate_limit: int = _field("rate_limit")
     open_limit: int = _field("open_limit")
     owner_key: PublicKey | None = _field("owner_key")
@@ -175,6 +187,8 @@ class Settings(BaseSettings):
     command_server: bool = _field("command_server")
     home_dir: Path = _field("home_dir")
     agent_id: str | None = _field("agent_id")
+    agent_key: Path | None = _field("agent_key")
+    node: NodeAddress | None = _field("node")
     log_format: Literal["text", "json"] = _field("log_format")
     db_url: DatabaseUrl | None = _field("db_url")
     db_token: SecretStr | None = _field("db_token")

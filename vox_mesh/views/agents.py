@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vox_mesh.nodes.agents import Agent
+from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
 
 
@@ -43,6 +46,32 @@ class AgentView(RecordView, record=Agent):
         if self.task_id is not None:
             return f"{self.task_id} ({self.task_state})"
         return ", ".join(dict.fromkeys(job.kind for job in self.jobs))
+
+
+@dataclass(frozen=True)
+class ListedAgentView(AgentView):
+    """An agent, whether the owner has admitted it, with which key, and how many grants it has in force."""
+
+    admitted: bool
+    public_key: str | None
+    grants: int
+
+
+async def with_grants(mesh: MeshServices, agents: Sequence[Agent]) -> list[ListedAgentView]:
+    """Return the views of agents, with what the owner has said about each."""
+    history = await mesh.grants.history()
+    grants = Counter(each.grant.agent for each in await mesh.grants.in_force())
+    views: list[ListedAgentView] = []
+    for agent in agents:
+        found = history.admission(agent.agent_id)
+        key = None if found is None else found.public_key
+        values = vars(AgentView.of(agent))
+        views.append(
+            ListedAgentView(
+                **values, admitted=found is not None, public_key=key, grants=grants[agent.agent_id]
+            )
+        )
+    return views
 
 
 def some_of(listed: list[str], count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -15,13 +15,21 @@ _OWNER: Final = "owner"
 _COORDINATOR: Final = "coordinator"
 
 
+class NodeStanding(NamedTuple):
+    """The role of a node, and whether the owner has admitted it."""
+
+    role: str
+    is_admitted: bool
+
+
 @dataclass(frozen=True)
 class NodeView(RecordView, record=Node, without=("now_ms",)):
-    """A node by column, with its role and with the state that its last heartbeat implies."""
+    """A node by column, with its role, its admission and the state that its last heartbeat implies."""
 
     node_id: str
     state: str
     role: str
+    admitted: bool
     age_ms: int
     missed: int
     consuming: bool
@@ -31,20 +39,29 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
     faults: list[str]
 
     @classmethod
-    def of(cls, node: Node, role: str) -> NodeView:
-        """Return the view of a node in its role."""
+    def of(cls, node: Node, standing: NodeStanding) -> NodeView:
+        """Return the view of a node with its standing."""
         return cls.from_record(
             node,
             kinds=kinds_of(node),
             policy_roots=policy_roots_of(node),
             faults=faults_of(node),
             state=node.state.value,
-            role=role,
+            role=standing.role,
+            admitted=standing.is_admitted,
             age_ms=node.age_ms,
             missed=node.missed,
             consuming=node.is_consuming,
             progressing=node.is_progressing,
         )
+
+
+@dataclass(frozen=True)
+class AdmittedNodeView:
+    """A node that the owner has admitted, with this key."""
+
+    node_id: str
+    public_key: str
 
 
 @dataclass(frozen=True)
@@ -78,15 +95,18 @@ def _texts(said: str) -> list[str]:
     return [str(each) for each in texts] if isinstance(texts, list) else []
 
 
-async def with_roles(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, str]]:
-    """Return these nodes, each with its role."""
+async def with_standings(mesh: MeshServices, found: list[Node]) -> list[tuple[Node, NodeStanding]]:
+    """Return these nodes, each with its standing."""
     owner, coordinator = await mesh.roles.owner(), await mesh.roles.coordinator()
-    with_role: list[tuple[Node, str]] = []
+    admissions = await mesh.trusted_keys.admissions()
+    with_standing: list[tuple[Node, NodeStanding]] = []
     for node in found:
         roles = []
         if owner is not None and owner.node_id == node.node_id:
             roles.append(_OWNER)
         if coordinator is not None and coordinator.node_id == node.node_id:
             roles.append(_COORDINATOR)
-        with_role.append((node, "+".join(roles) or ("worker" if kinds_of(node) else "peer")))
-    return with_role
+        role = "+".join(roles) or ("worker" if kinds_of(node) else "peer")
+        is_admitted = admissions.has_admitted(node.node_id, [node.public_key])
+        with_standing.append((node, NodeStanding(role, is_admitted)))
+    return with_standing

@@ -25,7 +25,7 @@ from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.agents import AgentView
-from vox_mesh.views.nodes import NodeView, with_roles
+from vox_mesh.views.nodes import NodeStanding, NodeView, with_standings
 from vox_mesh.views.rhythm import BeatView, IncidentView, TaskStatusView
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class OverviewReader:
     def __init__(self, mesh: MeshServices) -> None:
         self._mesh = mesh
         self._address: tuple[str, str] | None = None
-        self._roles: tuple[object, dict[str, str]] = (None, {})
+        self._standings: tuple[object, dict[str, NodeStanding]] = (None, {})
         self._tempos: str | None = None
 
     async def read(self) -> Overview:
@@ -246,11 +246,11 @@ class OverviewReader:
     async def _nodes(self, row: Row) -> list[NodeView]:
         rows = filter(is_sound, orjson.loads(row["nodes"]))
         found = [Node._make((*each, row["now_ms"])) for each in rows]
-        roles_key = (row["roles"], {node.node_id: node.kinds for node in found})
-        if self._roles[0] != roles_key:
-            roles = {node.node_id: role for node, role in await with_roles(self._mesh, found)}
-            self._roles = roles_key, roles
-        views = [NodeView.of(node, self._roles[1][node.node_id]) for node in found]
+        mark = (row["roles"], {node.node_id: node.kinds for node in found})
+        if self._standings[0] != mark:
+            standings = {node.node_id: each for node, each in await with_standings(self._mesh, found)}
+            self._standings = mark, standings
+        views = [NodeView.of(node, self._standings[1][node.node_id]) for node in found]
         return sorted(views, key=lambda each: (_GONE_ORDER.get(NodeState(each.state), 0), each.node_id))
 
     async def _rhythm(self, row: Row) -> RhythmLine:

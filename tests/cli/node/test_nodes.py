@@ -55,7 +55,18 @@ def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: VoxComma
     assert (record["agent_id"], record["missed"], record["consuming"]) == ("planner", 0, False)
     assert record["progressing"] is False
     assert 0 <= record["age_ms"] < 60_000
-    assert heading.split() == ["node_id", "state", "role", "host", "age", "load", "works", "on", "clock"]
+    assert heading.split() == [
+        "node_id",
+        "state",
+        "role",
+        "admitted",
+        "host",
+        "age",
+        "load",
+        "works",
+        "on",
+        "clock",
+    ]
     assert line.split()[:3] == [node.node_id, "alive", "owner"]
     assert "taking notes" in line
     assert vox("nodes", "--json").document == []

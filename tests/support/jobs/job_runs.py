@@ -143,7 +143,7 @@ class Works:
             for job_id, story in history.stories.items()
             for token, node in story.claims.items()
         }
-        assert set(begun) <= claims
+        assert not set(begun) - claims
 
     async def _assert_proven(self, history: History) -> None:
         keys = {key.node_id: key.public_key for key in await self.mesh.oplog.keys()}
@@ -239,7 +239,8 @@ class History:
                 item["job_id"], JobHistory(item.get("max_interruptions", DEFAULT_INTERRUPTIONS))
             )  # again, it is the same job
             return
-        story, node, token = self.stories[item["job_id"]], entry.node_id, item.get("claim_token", 0)
+        story, token = self.stories[item["job_id"]], item.get("claim_token", 0)
+        node = entry.node_id.partition("/")[0]  # commands have a chain of their own
         if entry.kind == CLAIM:
             (story.keep if payload.get("renews") else story.claim)(node, token)
         elif entry.kind == START:
@@ -248,7 +249,7 @@ class History:
             story.keep(node, token)
             assert story.is_started
             story.go(token, item["state"] == "failed", item["state"])
-            self.completions.append((node, item))
+            self.completions.append((entry.node_id, item))
         elif entry.kind == YIELD:
             story.keep(node, token)
             story.go(token, item.get("failed", 0), None, item.get("interrupted", 0))

@@ -41,6 +41,8 @@ async def fill(node: MeshNode) -> dict[str, str]:
         await node.messages.send(AGENT, {"n": number}, sender=f"coder{number}", thread="talk")
     thread = await node.rhythm.help.ask(AGENT, "how?", sender="coder")
     await node.rhythm.budgets.set(f"agent:{AGENT}", Budget(max_bu=10))
+    await node.grants.admit("granted")
+    grant = await node.grants.issue("granted", ["reader"])
     run = await node.workflows.run({"name": "nightly", "jobs": {"report": {"kind": "test.report"}}}, {})
     message, *_ = await node.messages.queries.listed()
     return {
@@ -48,6 +50,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
         "agent_id": AGENT,
         "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
+        "grant_id": grant.grant_id,
         "job": job.job_id,
         "kind": KIND,
         "message_uuid": message.message_uuid,

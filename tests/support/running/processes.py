@@ -70,6 +70,11 @@ class Writer:
                 self._news.clear()
                 await self._news.wait()
 
+    async def heard(self) -> None:
+        """Wait for its next report, or its end."""
+        self._news.clear()
+        await self._news.wait()
+
     async def until_more(self, count: int) -> None:
         """Wait for this many more reports."""
         wanted = len(self.reports) + count

@@ -16,7 +16,7 @@ from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.nodes.agent_keys import agent_key
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
-from vox_mesh.views.agents import AgentKeyView, AgentView, some_of
+from vox_mesh.views.agents import AgentKeyView, ListedAgentView, some_of, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
 _ORDER: Final = [state.value for state in AgentState]
@@ -38,9 +38,9 @@ _MAX_LIMIT: Final = 10_000
 def agents(context: click.Context, wants_all: bool, limit: int, as_json: bool) -> None:
     """List the agents and what they do.
 
-    Shows the state, node, time since last seen, locks, awaited keys, work, unread messages and cost (in beat
-    units, of 24 hours) of each. An agent is seen when it acquires a lock, sends or receives messages, claims
-    a status, sends a heartbeat, or runs in a node.
+    Shows the state, admission, node, time since last seen, locks, awaited keys, work, unread messages and
+    cost (in beat units, of 24 hours) of each. An agent is seen when it acquires a lock, sends or receives
+    messages, claims a status, sends a heartbeat, or runs in a node.
 
     \b
     Example:
@@ -51,11 +51,15 @@ def agents(context: click.Context, wants_all: bool, limit: int, as_json: bool) -
             raise click.UsageError(f"options of `{context.invoked_subcommand}` must follow it", context)
         return
     found = run_command("agents", lambda mesh: _list(mesh, limit, with_gone=wants_all))
-    views = sorted(map(AgentView.of, found), key=lambda each: (_ORDER.index(each.state), each.agent_id))
+    views = sorted(found, key=lambda each: (_ORDER.index(each.state), each.agent_id))
     show_several([asdict(each) if as_json else _line(each) for each in views], as_json=as_json)
 
 
-async def _list(mesh: Mesh, limit: int, *, with_gone: bool) -> list[Agent]:
+async def _list(mesh: Mesh, limit: int, *, with_gone: bool) -> list[ListedAgentView]:
+    return await with_grants(mesh, await _read(mesh, limit, with_gone=with_gone))
+
+
+async def _read(mesh: Mesh, limit: int, *, with_gone: bool) -> list[Agent]:
     found: list[Agent] = []
     while len(found) < limit:
         after = found[-1].agent_id if found else ""
@@ -69,11 +73,12 @@ async def _list(mesh: Mesh, limit: int, *, with_gone: bool) -> list[Agent]:
     return found
 
 
-def _line(agent: AgentView) -> Record:
+def _line(agent: ListedAgentView) -> Record:
     """Return an agent's row of the table."""
     return {
         "agent_id": agent.agent_id,
         "state": agent.state,
+        "admitted": "yes" if agent.admitted else "no",
         "node": agent.node_id,
         "seen": None if agent.age_ms is None else f"{agent.age_ms / 1_000:.0f}s ago",
         "holds": some_of(agent.locks, agent.lock_count),
@@ -94,7 +99,12 @@ def show(agent: str, as_json: bool) -> None:
     Example:
       vox-mesh agents show coder
     """
-    view = AgentView.of(run_command("agents show", lambda mesh: mesh.agents.find(agent)))
+
+    async def run(mesh: Mesh) -> ListedAgentView:
+        (found,) = await with_grants(mesh, [await mesh.agents.find(agent)])
+        return found
+
+    view = run_command("agents show", run)
     record = asdict(view)
     if not as_json:
         for name in ("locks", "waits_for"):

@@ -23,7 +23,14 @@ from vox_mesh.cli.support.session import run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.nodes.liveness import STALE_MS, NodeState
 from vox_mesh.nodes.nodes import Node
-from vox_mesh.views.nodes import NodeView, RemovedNodeView, kinds_of, with_roles
+from vox_mesh.views.nodes import (
+    AdmittedNodeView,
+    NodeStanding,
+    NodeView,
+    RemovedNodeView,
+    kinds_of,
+    with_standings,
+)
 
 _NOT_WRITING: Final = (NodeState.CRITICAL, NodeState.DEAD)
 _NO_HEARTBEAT: Final = (
@@ -47,7 +54,7 @@ _NO_HEARTBEAT: Final = (
 def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool) -> None:
     """List the live nodes.
 
-    Shows the state, role, host, heartbeat age, load, activity and clock offset of each.
+    Shows the state, role, whether it is admitted, host, heartbeat age, load, activity and clock offset.
 
     \b
     Example:
@@ -61,11 +68,11 @@ def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool)
     show_several([vars(NodeView.of(*each)) if as_json else _line(*each) for each in found], as_json=as_json)
 
 
-async def _list(mesh: Mesh, stale_ms: int | None) -> list[tuple[Node, str]]:
+async def _list(mesh: Mesh, stale_ms: int | None) -> list[tuple[Node, NodeStanding]]:
     found = await (mesh.nodes.all() if stale_ms is None else mesh.nodes.live_nodes_from_db(stale_ms))
     if not found or stale_ms is None:
         _warn_if_none_writes(await mesh.nodes.all())
-    return await with_roles(mesh, found)
+    return await with_standings(mesh, found)
 
 
 def _warn_if_none_writes(nodes: list[Node]) -> None:
@@ -75,12 +82,13 @@ def _warn_if_none_writes(nodes: list[Node]) -> None:
         click.echo(f"vox-mesh: {_NO_HEARTBEAT}", err=True)
 
 
-def _line(node: Node, role: str) -> Record:
+def _line(node: Node, standing: NodeStanding) -> Record:
     """Return a node's row of the table."""
     return {
         "node_id": node.node_id,
         "state": node.state.value,
-        "role": role,
+        "role": standing.role,
+        "admitted": "yes" if standing.is_admitted else "no",
         "host": node.host,
         "age": f"{node.age_ms / 1_000:.1f}s",
         "load": f"{node.load}/{node.capacity}",
@@ -108,24 +116,24 @@ async def _watch(mesh: Mesh, as_json: bool) -> None:
     seen: dict[str, Record] = {}
     async with aclosing(mesh.nodes.watch()) as changes:
         async for found in changes:
-            current = await with_roles(mesh, found)
+            current = await with_standings(mesh, found)
             if is_drawn:
                 click.clear()
                 show_lines(table([_line(*each) for each in current]))
                 continue
-            for node, role in current:
-                state = _watched_state(node, role)
+            for node, standing in current:
+                state = _watched_state(node, standing)
                 if seen.get(node.node_id) != state:
                     seen[node.node_id] = state
                     if as_json:
-                        show_next(vars(NodeView.of(node, role)))
+                        show_next(vars(NodeView.of(node, standing)))
                     else:
                         show_lines([_event(node, state)])
 
 
-def _watched_state(node: Node, role: str) -> Record:
+def _watched_state(node: Node, standing: NodeStanding) -> Record:
     """Return the values whose change is worth a line."""
-    line = {**_line(node, role), "incarnation": node.incarnation, "agent": node.agent_id}
+    line = {**_line(node, standing), "incarnation": node.incarnation, "agent": node.agent_id}
     return {name: value for name, value in line.items() if name not in ("age", "clock")}
 
 
@@ -148,6 +156,23 @@ def rekey(node: str, key: str | None, as_json: bool) -> None:
       vox-mesh nodes rekey builder-1
     """
     show_one(vars(run_command("nodes rekey", lambda mesh: mesh.roles.accept_key(node, key))), as_json=as_json)
+
+
+@nodes.command()
+@click.argument("node")
+@click.option("--key", help="Public key, ed25519:<hex>.", show_default="the key that the node presented")
+@json_option
+def admit(node: str, key: str | None, as_json: bool) -> None:
+    """Admit a node, which then joins a strict mesh.
+
+    Only the owner of the mesh may do this. First compare the key with the one in NODE's error message.
+
+    \b
+    Example:
+      vox-mesh nodes admit builder-1
+    """
+    admitted = run_command("nodes admit", lambda mesh: mesh.grants.admit_node(node, key))
+    show_one(vars(AdmittedNodeView(*admitted)), as_json=as_json)
 
 
 @nodes.command()

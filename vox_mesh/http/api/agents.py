@@ -10,7 +10,7 @@ from vox_mesh.http.api.operations import AgentName, Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.agents import AgentView
+from vox_mesh.views.agents import ListedAgentView, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
 AGENTS: Final = Operations("agents")
@@ -24,16 +24,17 @@ class AgentsQuery(PageQuery):
 
 
 @AGENTS.get("/v1/agents")
-async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[AgentView]:
+async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[ListedAgentView]:
     """List the agents seen within an hour or active, or all seen within a month."""
     found = await mesh.agents.listed(after=query.text or "", limit=query.limit, with_gone=query.all)
-    return query.page([AgentView.of(agent) for agent in found], lambda view: view.agent_id)
+    return query.page(await with_grants(mesh, found), lambda view: view.agent_id)
 
 
 @AGENTS.get("/v1/agents/{agent_id}")
-async def show_agent(mesh: MeshServices, agent_id: Text) -> AgentView:
+async def show_agent(mesh: MeshServices, agent_id: Text) -> ListedAgentView:
     """Show one agent."""
-    return AgentView.of(await mesh.agents.find(agent_id))
+    (view,) = await with_grants(mesh, [await mesh.agents.find(agent_id)])
+    return view
 
 
 @AGENTS.post("/v1/agents/{agent_id}/heartbeat")

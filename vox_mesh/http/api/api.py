@@ -24,6 +24,7 @@ from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
 from vox_mesh.http.api.encoding import encoded, encoded_at_once
+from vox_mesh.http.api.grants import GRANTS
 from vox_mesh.http.api.help import HELP
 from vox_mesh.http.api.job_actions import ACTIONS
 from vox_mesh.http.api.jobs import JOBS
@@ -50,7 +51,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
+    *(NODES, ROLES, AGENTS, GRANTS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS, WORK, ARTIFACTS),
     *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
@@ -89,11 +90,11 @@ class Api:
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
+        for method, path, command in OWNER_COMMANDS:  # first: a name in another path may fit theirs
+            handlers.setdefault(path, {})[method] = self._refusing(command)
         # A route is found by trying them in turn: the ones that agents use all the time come first.
         for operation in sorted(OPERATIONS, key=lambda each: each not in WORK.all):
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
-        for method, path, command in OWNER_COMMANDS:
-            handlers.setdefault(path, {})[method] = self._refusing(command)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
             for method, handler in by_method.items():
@@ -113,7 +114,7 @@ class Api:
             values |= await _parse_request(operation, request)
             await self._count(credential, operation, values.get("body"))
             async with self._admission.place(operation.load_of(values.values()), credential):
-                with _acting(request):
+                with _acting(request, credential):
                     return await self._answer(request, operation, credential, values)
 
         return handle
@@ -165,10 +166,19 @@ class Api:
         return _respond(request, self._document, HTTPStatus.OK)
 
 
-def _acting(request: web.Request) -> AbstractContextManager[None]:
-    """Have the log name the agent that a client says it acts for."""
-    agent = request.headers.get(AGENT_HEADER)
-    return nullcontext() if agent is None else acting_as(agent)
+def _acting(request: web.Request, credential: Credential) -> AbstractContextManager[None]:
+    """Have the log name the agent of the credential, or else the one that a client says it acts for."""
+    agent, named = credential.agent, request.headers.get(AGENT_HEADER)
+    if agent is None:
+        return nullcontext() if named is None else acting_as(named)
+    if named not in (None, agent):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            "not_your_name",
+            f"{AGENT_HEADER} must be {agent}, the agent of this connection, got {named[:128]!r}",
+            f"omit the header {AGENT_HEADER}",
+        )
+    return acting_as(agent)
 
 
 def _refuse_other_methods(methods: Iterable[str]) -> Handler:

@@ -11,7 +11,7 @@ from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.model.nodes.liveness import STALE_MS
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_roles
+from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_standings
 from vox_mesh.views.roles import RolesView, RouteView, roles_of, routes_of
 
 NODES: Final = Operations("nodes")
@@ -30,7 +30,7 @@ class NodesQuery(PageQuery):
 async def list_nodes(mesh: MeshServices, query: NodesQuery) -> Page[NodeView]:
     """List the live nodes, or all that ever joined."""
     found = await (mesh.nodes.all() if query.all else mesh.nodes.live_nodes_from_db(query.stale_ms))
-    views = [NodeView.of(*each) for each in await with_roles(mesh, found)]
+    views = [NodeView.of(*each) for each in await with_standings(mesh, found)]
     return query.page_of(views, lambda view: view.node_id)
 
 
@@ -40,8 +40,8 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
     node = await mesh.nodes.find(node_id)
     if node is None:
         raise NotKnown(f"node {node_id!r} not found", hint="see GET /v1/nodes?all=true")
-    ((node, role),) = await with_roles(mesh, [node])
-    return NodeView.of(node, role)
+    (found,) = await with_standings(mesh, [node])
+    return NodeView.of(*found)
 
 
 @NODES.delete("/v1/nodes/{node_id}")
@@ -70,5 +70,10 @@ OWNER_COMMANDS: Final = (
     ("PUT", "/v1/routes/{kind}", "vox-mesh route set KIND NODE"),
     ("DELETE", "/v1/routes/{kind}", "vox-mesh route clear KIND"),
     ("POST", "/v1/nodes/{node_id}/rekey", "vox-mesh nodes rekey NODE"),
+    ("POST", "/v1/nodes/{node_id}/admit", "vox-mesh nodes admit NODE"),
+    ("POST", "/v1/agents/{agent_id}/admit", "vox-mesh agents admit AGENT"),
+    ("POST", "/v1/grants/issue", "vox-mesh grant issue AGENT CAPABILITIES"),
+    ("POST", "/v1/grants/{grant_id}/revoke", "vox-mesh grant revoke GRANT"),
+    ("PUT", "/v1/strict", "vox-mesh grant strict on"),
 )
-"""What was served once, and is now done with the owner's key only: method, path and the command."""
+"""What is done with the owner's key only: method, path and the command."""

@@ -35,5 +35,5 @@ class WorkerKeys:
     async def _keys(self, node_id: str) -> list[str]:
         if node_id not in self._of_node:
             keys, _ = await self._trusted_keys.in_force(node_id)
-            self._of_node[node_id] = [key.public_key for key in keys[node_id]]
+            self._of_node[node_id] = [key.public_key for key in keys[node_id] if key.public_key]
         return self._of_node[node_id]

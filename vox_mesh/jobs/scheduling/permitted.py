@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vox_mesh.errors import NotGranted
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.writer import OpLogWriter
@@ -32,15 +31,12 @@ class PermittedScheduling:
         self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
     ) -> tuple[Script, bool]:
         """Schedule jobs by a permit, looked for again if it was out of date; return whether it is spooled."""
-        while True:
-            permit = await self.permit(items)
+
+        async def schedule(permit: Permit) -> tuple[Script, bool]:
             script = self._transitions.schedule(items, can_spool=spool, defers=defer, permit=permit)
-            try:
-                return script, (await write(script)).spooled
-            except NotGranted:
-                if permit.grant_id is not None or self._permits.is_known_to_need_grants(permit.agent):
-                    raise
-                self._permits.expect_grants(permit.agent)
+            return script, (await write(script)).spooled
+
+        return await self._permits.attempt(lambda: _acts(items), schedule)
 
     async def permit(self, items: Sequence[Mapping[str, Any]]) -> Permit:
         """Return the permit of the acting agent to schedule jobs; raise `NotGranted` if it has none."""

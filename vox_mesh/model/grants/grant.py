@@ -22,7 +22,7 @@ MAX_LINKS: Final = 8
 """The maximum number of grants in a chain, from the owner's to the last delegation."""
 
 MAX_CAPABILITIES: Final = 64
-_MAX_BYTES: Final = 32 * 1024
+MAX_BYTES: Final = 32 * 1024
 _MAX_NUMBER: Final = 2**53 - 1
 _VERSION: Final = 1
 _PREFIX: Final = b"vox-mesh grant\n"
@@ -105,8 +105,8 @@ class Grant(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Grant:
         """Return the grant of a document; raise `BadValue` if any part of it is unknown or invalid."""
-        if len(text) > _MAX_BYTES:
-            raise BadValue(f"grant must be at most {_MAX_BYTES} bytes, got {len(text)}")
+        if len(text) > MAX_BYTES:
+            raise BadValue(f"grant must be at most {MAX_BYTES} bytes, got {len(text)}")
         read: Any = parse(text)
         if not isinstance(read, dict) or read.keys() != _FIELDS or read["v"] != _VERSION:
             raise BadValue("grant must have the fields of version 1 and no others")

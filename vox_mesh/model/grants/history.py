@@ -186,11 +186,17 @@ class GrantHistory:
 
     def grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
         """Return a grant of an agent in force that covers all of these acts, or `None`."""
-        wanted = list(acts)
+        return self._covering(agent, list(acts), time_ms, may_ask=False)
+
+    def asking_grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
+        """Return a grant of an agent in force that covers all of these acts, some after an approval."""
+        return self._covering(agent, list(acts), time_ms, may_ask=True)
+
+    def _covering(self, agent: str, acts: Sequence[Act], time_ms: int, *, may_ask: bool) -> Grant | None:
         for record in self._records.values():
             if record.grant.agent == agent and record.is_live_at(_NEVER - 1, time_ms):
-                found = [record.grant.terms.find(act) for act in wanted]
-                if all(each is not None and not each.asks for each in found):
+                found = [record.grant.terms.find(act) for act in acts]
+                if all(each is not None and each.asks <= may_ask for each in found):
                     return record.grant
         return None
 

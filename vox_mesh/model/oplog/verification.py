@@ -32,6 +32,7 @@ REKEY: Final = "RekeyNode"
 TRANSFER: Final = "TransferOwnership"
 """The op by which the ownership passes on, or by which the owner replaces the recovery key."""
 
+ADMIT_NODE: Final = "AdmitNode"
 ADMIT: Final = "AdmitAgent"
 GRANT: Final = "Grant"
 DELEGATE: Final = "Delegate"
@@ -41,7 +42,7 @@ STRICT: Final = "SetStrict"
 OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT)
 """Ops of the owner about agents and their grants."""
 
-OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, *OWNER_GRANTS})
+OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, *OWNER_GRANTS})
 """Kinds of op that only the owner of the mesh may author; each is signed individually."""
 
 WITNESSES: Final = (ANCHOR, REKEY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown, Refused
@@ -13,12 +13,16 @@ from vox_mesh.model.grants.capability import Act, Capability
 from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fault
 from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory, GrantRecord
 from vox_mesh.model.grants.templates import capabilities_of
-from vox_mesh.model.messages.records import EVERYONE, checked_agent
-from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
+from vox_mesh.model.messages.records import checked_agent
+from vox_mesh.model.oplog.admissions import AdmittedNode, NodeAdmissions
+from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.strict_mode import MAX_NODES, OTHER_KEY, STILL_WRITES, TOO_MANY_NODES, StrictMode
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
+from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
@@ -41,6 +45,9 @@ _HINTS: Final = {
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
+    TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
+    OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
+    STILL_WRITES: "admit the nodes that are to stay with `vox-mesh nodes admit`, and stop the others",
     _TOO_MANY: f"at most {MAX_AGENTS:,} agents can be admitted; use one of these for several tasks",
 }
 
@@ -57,14 +64,23 @@ class Grants:
     """Read and write the grants of a mesh."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, clock: MeshClock, roles: Roles, log: GrantLog
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        clock: MeshClock,
+        roles: Roles,
+        log: GrantLog,
+        trusted_keys: TrustedKeys,
+        local_nodes: Callable[[], Sequence[Identity]],
     ) -> None:
+        """`local_nodes` returns the nodes that the user of this process has started here."""
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
         self._roles = roles
         self._log = log
+        self._mode = StrictMode(store, trusted_keys, roles, self._write, local_nodes)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -84,14 +100,15 @@ class Grants:
         return await self._write(op_id, ADMIT, admitted.payload, limit, admit)
 
     async def set_strict(self, *, strict: bool) -> Outcome:
-        """Allow nothing without a grant, or trust agents that are not admitted; only the owner may."""
-        op_id = new_key()
-        change = (
-            Statement(_SQL["admit"], (*self._mesh, EVERYONE, None, op_id))
-            if strict
-            else Statement(_SQL["set_trusting"], self._mesh)
-        )
-        return await self._write(op_id, STRICT, canonical({"strict": strict}), change)
+        """Allow nothing without a grant, or trust agents that are not admitted; only the owner may.
+
+        In a strict mesh only admitted nodes count. Those of this home are admitted first.
+        """
+        return await self._mode.switch(strict=strict)
+
+    async def admit_node(self, node_id: str, public_key: str | None = None) -> AdmittedNode:
+        """Admit a node with this key, or with the one that it presented; only the owner may."""
+        return await self._mode.admit_node(node_id, public_key)
 
     async def issue(
         self,
@@ -115,7 +132,7 @@ class Grants:
         grant = Grant(new_key(), author.public, agent, admitted.public_key, None, terms)
         is_admitted = (*self._mesh, agent, admitted.public_key)
         guard = Statement(_SQL["refuse_unless_admitted"], is_admitted, refusal=_NOT_ADMITTED)
-        await self._record(GRANT, grant, author, guard)
+        await self._record(GRANT, grant, grant.sign(author, self._store.writer_id.scope_id), guard)
         return grant
 
     async def delegate(
@@ -143,14 +160,27 @@ class Grants:
             budget=limits.budget if budget is None else budget,
         )
         grant = Grant(new_key(), key.public, agent, admitted.public_key, parent_id, terms)
+        return await self.record_delegation(grant.sign(key, self._store.writer_id.scope_id))
+
+    async def record_delegation(self, signed: SignedGrant) -> Grant:
+        """Record a delegation that the agent who has the parent has signed."""
+        grant = signed.verified(self._store.writer_id.scope_id)
+        history = await self._log.history()
+        parent = _required(history, grant.parent_id or "").grant
+        admitted = history.admission(grant.agent)
+        if admitted is None or admitted.public_key != grant.agent_key:
+            raise NotKnown(
+                f"agent {grant.agent!r} is not admitted with the key of this grant",
+                hint=_HINTS[_NOT_ADMITTED],
+            )
         if (fault := delegation_fault(parent, grant)) is not None:
             raise BadValue(
-                f"grant {parent_id} can't be delegated like this: {fault}",
-                hint=f"run `vox-mesh grant show {parent_id}` to see what it allows",
+                f"grant {parent.grant_id} can't be delegated like this: {fault}",
+                hint=f"run `vox-mesh grant show {parent.grant_id}` to see what it allows",
             )
-        values = (*self._mesh, parent_id, MAX_DELEGATIONS)
+        values = (*self._mesh, parent.grant_id, MAX_DELEGATIONS)
         guard = Statement(_SQL["refuse_unless_delegable"], values, refusal=_NOT_IN_FORCE)
-        await self._record(DELEGATE, grant, key, guard)
+        await self._record(DELEGATE, grant, signed, guard)
         return grant
 
     async def revoke(self, grant_id: str) -> Outcome:
@@ -175,8 +205,7 @@ class Grants:
             until_ms = from_ms + round(seconds * 1_000)
         return Terms(tuple(found), from_ms, until_ms, budget, delegations)
 
-    async def _record(self, kind: str, grant: Grant, key: SigningKey, guard: Statement) -> None:
-        signed: SignedGrant = grant.sign(key, self._store.writer_id.scope_id)
+    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: Statement) -> None:
         terms = grant.terms
         row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
         await self._write(
@@ -204,6 +233,10 @@ class Grants:
     async def history(self) -> GrantHistory:
         """Return the history of grants up to now."""
         return await self._log.history()
+
+    async def admissions(self) -> NodeAdmissions:
+        """Return which nodes are admitted, and whether only these count, as the owner has signed it."""
+        return await self._mode.admissions()
 
     async def in_force(self, agent: str | None = None) -> list[GrantRecord]:
         """Return the grants in force, of one agent or of all, in the order of their issue."""

@@ -1,19 +1,23 @@
-"""Permits: by which grant an agent acts, and the guard that checks it in the transaction of the write.
+"""Permits: by which grant an agent acts, and the guards that check it in the transaction of the write.
 
 What a grant allows never changes, so it is decided here, by the signed ops of the log. Whether the grant is
 in force may change at any time, so the database decides it when the write is committed.
+
+A service writes by `Permits.write`, with what the agent does (`model.grants.needs` knows the acts of each op)
+and a function that builds the script by the permit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from vox_mesh.errors import DatabaseUnavailable, NotGranted
+from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, NotGranted
+from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Statement
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
@@ -25,12 +29,49 @@ _REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
+Acted = TypeVar("Acted")
+FindActs = Callable[[], "Sequence[Act]"]
+"""Works out what an agent does. It is called only if grants are in use."""
+
+
 class Permit(NamedTuple):
-    """An agent that acts through a node, by a grant or without one."""
+    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts."""
 
     agent: str
     node_id: str
     grant_id: str | None
+    mesh: tuple[str, str] | None
+
+    @property
+    def guards(self) -> tuple[Statement, ...]:
+        """Return the first statements of each script that is written by it."""
+        return () if self.mesh is None else (grant_guard(self.mesh, *self[:3]),)
+
+    def script(
+        self,
+        *statements: Statement,
+        op: Op,
+        answer: Answer | None = None,
+        key: str | None = None,
+        appendable: bool = False,
+    ) -> Script:
+        """Return a script that is written by this permit, and whose op names it."""
+        return Script(
+            *self.guards,
+            *statements,
+            answer=answer,
+            key=key,
+            appendable=appendable,
+            op=self.named_in(op),
+        )
+
+    def named_in(self, op: Op) -> Op:
+        """Return the op with the agent that acts, and its grant."""
+        return op._replace(agent=self.agent, grant=self.grant_id)
+
+
+OF_MESH: Final = Permit(MESH_AGENT, "", None, None)
+"""The permit of the mesh itself, which needs no grant."""
 
 
 class Permits:
@@ -53,42 +94,82 @@ class Permits:
         self._are_in_use = False
         self._looked_at: float | None = None
 
-    def is_known_to_need_grants(self, agent: str) -> bool:
-        """Return whether this process has found that an agent needs a grant; nothing is read."""
-        return agent in self._need_grants
-
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
 
+    async def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome:
+        """Write, by the permit of the acting agent, the script that `make` returns.
+
+        If the permit was out of date, another one is looked for, and `make` is called again.
+
+        Raises:
+            NotGranted: The agent needs a grant, and has none that allows these acts. It is `ApprovalNeeded`
+                if it has one that allows them after an approval.
+        """
+        return await self.attempt(acts, lambda permit: self._store.write(make(permit)))
+
+    async def attempt(
+        self,
+        acts: FindActs,
+        act: Callable[[Permit], Awaitable[Acted]],
+        *,
+        agent: str | None = None,
+        is_logged: bool = True,
+    ) -> Acted:
+        """Act by the permit of an agent, by default the acting one, as `write` does.
+
+        `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
+        """
+        agent = agent or self._writer.acting_agent
+        permit = await self._first_permit(agent, acts, is_logged=is_logged)
+        try:
+            return await act(permit)
+        except NotGranted:
+            self.expect_grants(agent)
+            newer = await self.permit(agent, acts)
+            if newer.grant_id == permit.grant_id:
+                raise
+        return await act(newer)
+
+    async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
+        if is_logged or agent in self._need_grants:
+            return await self.permit(agent, acts)
+        return self._permit(agent, None)
+
+    async def permit(self, agent: str, acts: FindActs) -> Permit:
+        """Return the permit of an agent for acts; they are worked out only if grants are in use.
+
+        While the database is unreachable, none is looked for: the guard decides when it is back.
+        """
+        needs_grant = agent in self._need_grants or await self._is_in_use()
+        return self._permit(agent, await self.grant_for(agent, acts()) if needs_grant else None)
+
+    def _permit(self, agent: str, grant_id: str | None) -> Permit:
+        return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
+
     async def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None:
         """Return the grant by which an agent may do all of these acts, or `None` if it needs none.
 
-        Raises:
-            NotGranted: It needs a grant, and has none that allows them without approval.
+        Raises `NotGranted` as `write` does.
         """
         history = await self._log().history()
         if not history.needs_grant(agent, self._writer.identity.chain):
             self._need_grants.discard(agent)
             return None
         self.expect_grants(agent)
-        found = history.grant_for(agent, acts, self._clock.now_ms)
-        if found is None:
-            wanted = ", ".join(f"`{act}`" for act in acts[:3])
-            error = NotGranted(NotGranted.code, statement=0)
-            error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
-            raise error
-        return found.grant_id
-
-    async def permit(self, agent: str, acts: Callable[[], Sequence[Act]]) -> Permit:
-        """Return the permit of an agent for acts; they are worked out only if grants are in use.
-
-        While the database is unreachable, none is looked for: the guard decides when it is back.
-        """
-        needs_grant = agent in self._need_grants or await self._is_in_use()
-        grant_id = await self.grant_for(agent, acts()) if needs_grant else None
-        return Permit(agent, self._writer.identity.node_id, grant_id)
+        now_ms = self._clock.now_ms
+        found = history.grant_for(agent, acts, now_ms)
+        if found is not None:
+            return found.grant_id
+        asking = history.asking_grant_for(agent, acts, now_ms)
+        if asking is not None:
+            raise ApprovalNeeded(agent, acts, asking.grant_id)
+        wanted = ", ".join(f"`{act}`" for act in acts[:3])
+        error = NotGranted(NotGranted.code, statement=0)
+        error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
+        raise error
 
     async def _is_in_use(self) -> bool:
         """Return whether agents were admitted, or the mesh is strict, as known for up to a second."""
@@ -100,10 +181,6 @@ class Permits:
                 return False
             self._are_in_use, self._looked_at = bool(rows.value), now
         return self._are_in_use
-
-    def guard(self, permit: Permit) -> Statement:
-        """Return the guard for a script that is written by a permit."""
-        return grant_guard(self._store.mesh_id, *permit)
 
 
 def grant_guard(mesh: tuple[str, str], agent: str, node_id: str, grant_id: str | None) -> Statement:

@@ -1,0 +1,1 @@
+"""Principals: who a request is from, and how it proves it; pure."""
