@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import orjson
 
 from vox_mesh.errors import (
     BadValue,
@@ -27,7 +26,8 @@ from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
-from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, yielded
+from vox_mesh.jobs.work.requests import TakeRequests
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
@@ -43,7 +43,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
-from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
+from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.rhythm.costs import Resources
@@ -114,6 +114,7 @@ class AgentWork:
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
         self._known: Recent[str, KnownTake] = Recent(_MAX_KNOWN)
+        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id)
         self._finisher = Finisher(
             store,
             jobs.transitions,
@@ -171,10 +172,12 @@ class AgentWork:
         count: int = 1,
         wait: Duration = 0.0,
         lease: Duration | None = None,
+        request_id: str | None = None,
     ) -> list[TakenJob]:
         """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
 
         `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
+        An agent that repeats a `request_id` gets the jobs again that it was given under it, and no others.
         """
         attested = AgentAttestation(checked_agent(agent))
         if not 1 <= count <= MAX_AT_ONCE:
@@ -183,6 +186,20 @@ class AgentWork:
             raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
         patterns = [check_pattern(each) for each in kinds]
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
+        if request_id is None:
+            return await self._take(attested, patterns, count, wait_s, lease_ms)
+        return await self._requests.answer(
+            (agent, request_id), lambda: self._take(attested, patterns, count, wait_s, lease_ms)
+        )
+
+    async def _take(
+        self,
+        attested: AgentAttestation,
+        patterns: Sequence[str],
+        count: int,
+        wait_s: float,
+        lease_ms: int | None,
+    ) -> list[TakenJob]:
         until, limits = self._monotonic() + wait_s, self._limits_of(attested)
         while True:
             request = WaitingAgent(attested, patterns, count, lease_ms, limits)
@@ -225,6 +242,13 @@ class AgentWork:
         self._known[job.job_id] = KnownTake(take, has_limits=limits is not None)
         until_ms = (job.started_ms or 0) + claimed.lease_ms
         return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint, answer)
+
+    async def return_unreceived(self, agent: str, jobs: Mapping[str, int]) -> None:
+        """Return jobs, by id and claim token, whose agent has gone before it heard of them."""
+        self._requests.forget(agent, jobs)
+        for job_id, claim_token in jobs.items():
+            with suppress(MeshError):  # if this fails, the lease expires by itself
+                await self.report(job_id, claim_token, yielded(_GONE, delay=0))
 
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
@@ -326,7 +350,7 @@ class AgentWork:
             return await self._report(take, report, has_limits=known is None or known.has_limits)
         except StaleClaim:
             job, _ = await self._takes.find(await self._job_id(reference))
-            if _is_reported(job, claim_token, report):
+            if report.is_written(job, claim_token):
                 return job
             raise
 
@@ -352,7 +376,7 @@ class AgentWork:
             await self._jobs.questions.announce(take.job.job_id)
         if written.is_requeued or self._store.is_spooling:
             return await self._jobs.find(take.job.job_id)
-        return _ended(written)
+        return written.ended_job()
 
     async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
         if report.result is None:
@@ -430,6 +454,7 @@ class AgentWork:
 
 _ID_LENGTH: Final = 64
 _MAX_KNOWN: Final = 4_096
+_GONE: Final = "its agent had gone"
 _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
@@ -442,7 +467,7 @@ def _lease_ms(lease: Duration) -> int:
 
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:
-    return AttemptResult(job, JobState.PENDING, "its agent had gone", delay_ms=0, agent=attested)
+    return AttemptResult(job, JobState.PENDING, _GONE, delay_ms=0, agent=attested)
 
 
 def _stale(job: Job, claim_token: int) -> StaleClaim:
@@ -463,34 +488,7 @@ def _refuse_others(take: HeldTake) -> None:
         raise NotItsAgent(f"job {take.job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
 
 
-def _ended(result: AttemptResult) -> Job:
-    """Return a job as the op that was written has ended it."""
-    assert result.written is not None
-    outputs = [artifact.output.document() for artifact in result.artifacts]
-    return result.job._replace(
-        state=result.state.value,
-        lease_until_ms=None,
-        failures=result.job.failures + (result.state is JobState.FAILED),
-        ended_ms=result.written.at_ms,
-        exit_code=result.exit_code,
-        reason=None if result.reason is None else sanitize_error(result.reason),
-        output_artifacts=orjson.dumps(outputs).decode(),
-        last_op=result.written.op_id,
-    )
-
-
 def _delay_of(job: Job, report: Report) -> int | None:
     if report.outcome in _ENDS:
         return None
     return job.backoff_ms if report.delay_ms is None else report.delay_ms
-
-
-def _is_reported(job: Job, claim_token: int, report: Report) -> bool:
-    """Return whether a job shows that this report was written: its answer was lost, and it comes again."""
-    if job.claim_token != claim_token:
-        return False
-    reason = None if report.reason is None else sanitize_error(report.reason)
-    if job.has_ended:
-        return job.state == report.outcome.value and job.reason == reason
-    is_requeued = report.outcome is not ReportedOutcome.SUCCEEDED
-    return is_requeued and job.state == JobState.PENDING and job.reason == reason
