@@ -28,7 +28,10 @@ DELETE FROM budgets WHERE OF_MESH AND subject = ?3
 SELECT subject, document, since_ms FROM budgets WHERE OF_MESH AND (?3 IS NULL OR subject = ?3) ORDER BY subject
 
 -- name: standing
-SELECT subject, document, since_ms, spent_bu AS bu FROM budgets WHERE OF_MESH
+SELECT subject, document, since_ms, spent_bu AS bu, (
+    SELECT json_group_object(CAST(l.resource AS TEXT), CAST(l.spent AS INTEGER)) FROM spend_limits AS l
+    WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.subject = budgets.subject) AS spent
+FROM budgets WHERE OF_MESH
 
 -- name: spent_on_job
 -- The use of earlier attempts at a job, and the start of the first.

@@ -437,6 +437,26 @@ CREATE TABLE IF NOT EXISTS admitted_nodes (
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
+-- What agents have asked for, and what became of it. The signed ops in the log say what was asked, and who approved it.
+CREATE TABLE IF NOT EXISTS approvals (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    approval_id   TEXT    NOT NULL,         -- the op that asks
+    agent_id      TEXT    NOT NULL,
+    digest        TEXT    NOT NULL,         -- of what is asked
+    expires_ms    INTEGER NOT NULL,
+    state         TEXT    NOT NULL,         -- pending, approved, denied, applied, refused
+    decision_op   TEXT,                     -- the op that approved or denied it
+    decided_ms    INTEGER,
+    PRIMARY KEY (scope_id, repository_id, approval_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS approvals_by_expiry ON approvals (scope_id, repository_id, expires_ms);
+
+-- The ops about approvals, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_approvals ON agent_oplog (scope_id, repository_id, id)
+WHERE kind IN ('RequestApproval', 'Approve', 'Deny');
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,
@@ -1103,3 +1123,47 @@ BEGIN
     WHERE scope_id = NEW.scope_id AND repository_id = NEW.repository_id AND job_id = NEW.job_id
       AND phrase_id = NEW.phrase_id;
 END;
+
+-- What agents and accounts may spend on language models: one row for each such limit of a budget.
+CREATE TABLE IF NOT EXISTS spend_limits (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    subject       TEXT    NOT NULL,  -- of the budget
+    resource      TEXT    NOT NULL,  -- tokens, input_tokens, output_tokens, or money:CURRENCY
+    most          INTEGER NOT NULL,  -- tokens, or millionths of the currency
+    reserve       INTEGER NOT NULL,  -- what an attempt reserves whose job says nothing about it
+    spent         INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope_id, repository_id, subject, resource)
+) WITHOUT ROWID;
+
+-- What running attempts have reserved of these limits. A row counts while its job is held under its claim token.
+CREATE TABLE IF NOT EXISTS spend_reservations (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    subject       TEXT    NOT NULL,
+    resource      TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,
+    amount        INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, subject, resource, job_id)
+) WITHOUT ROWID;
+
+-- The tokens that jobs have used, and their price: sums over the attempts that ended in a bar.
+CREATE TABLE IF NOT EXISTS token_spend (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    agent_id      TEXT    NOT NULL,
+    window_ms     INTEGER NOT NULL,  -- the bar in which they were charged
+    account       TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    model         TEXT    NOT NULL,
+    currency      TEXT    NOT NULL,  -- empty: the node knew no prices
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    micros        INTEGER NOT NULL,  -- millionths of the currency
+    unpriced      INTEGER NOT NULL,  -- the tokens among them whose price was not known
+    charged_ms    INTEGER NOT NULL,  -- the last of the charges
+    PRIMARY KEY (scope_id, repository_id, agent_id, window_ms, account, kind, model, currency)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS token_spend_of_window ON token_spend (scope_id, repository_id, window_ms);

@@ -12,6 +12,20 @@
 
 -- from oplog: REKEYED
 
+-- from spend: BUDGET_OF
+
+-- from spend: NEED
+
+-- from spend: LIMITED_BY
+
+-- from spend: RESERVED
+
+-- from spend: IS_UNLIMITED
+
+-- from spend: IS_COVERED
+
+-- from spend: LEFT_OVER
+
 -- part: ITEMS
 json_each(?4, '$.jobs') AS i
 
@@ -223,8 +237,8 @@ AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token
 AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
--- ?6: the duration of the lease, ?7: the routes. The fast path for unrestricted jobs: no route, limit or pause
--- concerns their kinds, and the author's clock is right, so that the log has the end of the lease.
+-- ?6: the duration of the lease, ?7: the routes, ?8: the agent. The fast path for unrestricted jobs: no route, limit or
+-- pause concerns their kinds, no budget of tokens or money is charged, and the author's clock is right, so that the log has the end of the lease.
 WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
     WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
@@ -234,7 +248,7 @@ WITH next AS MATERIALIZED (
       AND NOT EXISTS (
         SELECT 1 FROM job_kinds AS k WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = j.kind
           AND (k.is_paused OR k.max_running IS NOT NULL OR k.rate IS NOT NULL))
-      AND KNOWS_ROUTES
+      AND KNOWS_ROUTES AND IS_UNLIMITED
 )
 UPDATE jobs SET
     state = 'claimed', claimer = ?5, claim_token = next.token, attempts = attempts + 1,
@@ -253,12 +267,35 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS >= ?1
 -- It must follow the transition directly.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE changes() <> json_array_length(?4, '$.jobs')
 
+-- name: reserve
+-- Before the claim: reserve tokens and money for the jobs, in the order of the items, if all that they need is left.
+WITH wanted AS MATERIALIZED (
+    SELECT j.job_id, i.key AS place, i.value ->> 'claim_token' AS token, BUDGET_OF AS budget
+    FROM THEIR_JOBS WHERE IS_NEXT
+),
+lefts AS MATERIALIZED (
+    SELECT l.scope_id, l.repository_id, l.subject, l.resource, l.reserve, l.most - l.spent - RESERVED AS remaining
+    FROM spend_limits AS l WHERE l.scope_id = ?1 AND l.repository_id = ?2
+),
+needs AS MATERIALIZED (
+    SELECT own.job_id, own.place, own.token, l.subject, l.resource, l.remaining, NEED AS need
+    FROM wanted AS own CROSS JOIN lefts AS l WHERE LIMITED_BY
+),
+fitting AS MATERIALIZED (
+    SELECT *, sum(need) OVER (PARTITION BY subject, resource ORDER BY place) AS total FROM needs
+    WHERE job_id NOT IN (SELECT job_id FROM needs WHERE need > remaining)
+)
+INSERT INTO spend_reservations (scope_id, repository_id, subject, resource, job_id, claim_token, amount)
+SELECT ?1, ?2, subject, resource, job_id, token, need FROM fitting
+WHERE job_id NOT IN (SELECT job_id FROM fitting WHERE total > remaining)
+ON CONFLICT DO UPDATE SET claim_token = excluded.claim_token, amount = excluded.amount
+
 -- name: claim
--- ?6: the duration of the lease, ?7: the routes. Of each kind as many as its limits admit, in the order of the items.
+-- ?6: the duration of the lease, ?7: the routes, ?8: the agent. Of each kind as many as its limits admit, in the order of the items.
 WITH ROUTES,
 allowed AS MATERIALIZED (
     SELECT j.id, j.kind, i.key AS place, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
-    WHERE IS_NEXT AND KNOWS_ROUTES AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
+    WHERE IS_NEXT AND KNOWS_ROUTES AND IS_COVERED AND ?5 IS coalesce((ROUTED_TO), ?5) AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)
 ),
@@ -326,6 +363,11 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (KNOWS_ROUTES)
 -- name: refuse_routed_elsewhere
 INSERT INTO refusals (reason) WITH ROUTES SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
     SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT AND ?5 IS NOT coalesce((ROUTED_TO), ?5))
+
+-- name: refuse_over_budget
+-- What is left of a budget of tokens or money is not enough for any of them.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (MOVED) AND EXISTS (
+    SELECT 1 FROM THEIR_JOBS WHERE IS_NEXT AND NOT IS_COVERED)
 
 -- name: refuse_held_back
 -- Its kind is paused or at its limit, or this node is draining.
@@ -614,7 +656,8 @@ WITH RECURSIVE b (binding) AS (
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
--- the log, the claims since an entry (?3), up to another (?4), and what of the rhythm jobs wait for.
+-- the log, the claims since an entry (?3), up to another (?4), what of the rhythm jobs wait for, and what is left of
+-- the budgets of tokens and money.
 SELECT
     (SELECT json_group_array(CAST(kind AS TEXT)) FROM job_counts
         WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
@@ -632,7 +675,8 @@ SELECT
     (SELECT max(id) FROM agent_oplog) AS last_id,
     (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
         FROM CLAIMS) AS claims,
-    (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings
+    (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings,
+    (LEFT_OVER) AS spend
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -647,7 +691,8 @@ ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 
 -- part: FOREMOST_BUT
 -- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any. Of jobs
--- that are bound to the rhythm, only those with a binding in ?8 that were ready by its time.
+-- that are bound to the rhythm, only those with a binding in ?8 that were ready by its time. Without those for which
+-- not enough is left of budgets of tokens or money (?9: those of accounts, and of the agent that claims).
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     READY AND (?6 = '[]' OR coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
@@ -657,6 +702,13 @@ CROSS JOIN jobs AS j ON j.id IN (
     AND (r.binding IS NULL OR EXISTS (
         SELECT 1 FROM json_each(?8) AS o
         WHERE o.value ->> 0 = r.binding AND r.not_before_ms <= o.value ->> 1))
+    AND (?9 IS NULL OR NOT EXISTS (
+        SELECT 1 FROM (SELECT coalesce(iif(json_valid(r.manifest), r.manifest, '{}') -> '$.budget', '{}') AS budget) AS own
+        CROSS JOIN (
+            SELECT value ->> 0 AS subject, value ->> 1 AS resource, value ->> 2 AS remaining, value ->> 3 AS reserve
+            FROM json_each(?9)) AS l
+        WHERE (l.subject LIKE 'agent:%' OR l.subject = 'account:' || (own.budget ->> 'charge_to'))
+          AND NEED > l.remaining))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 

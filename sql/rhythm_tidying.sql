@@ -15,6 +15,12 @@ DELETE FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2 AND (window_m
     SELECT window_ms, agent_id, is_scored FROM job_tallies
     WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
 
+-- name: token_spend
+DELETE FROM token_spend
+WHERE scope_id = ?1 AND repository_id = ?2 AND (agent_id, window_ms, account, kind, model, currency) IN (
+    SELECT agent_id, window_ms, account, kind, model, currency FROM token_spend INDEXED BY token_spend_of_window
+    WHERE scope_id = ?1 AND repository_id = ?2 AND window_ms < ?3 ORDER BY window_ms LIMIT ?4)
+
 -- name: phrase_checkpoints
 DELETE FROM phrase_checkpoints WHERE scope_id = ?1 AND repository_id = ?2 AND (agent_id, task_id) IN (
     SELECT agent_id, task_id FROM phrase_checkpoints
@@ -43,6 +49,7 @@ SELECT
      WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL) AS help_threads,
     (SELECT min(window_ms) FROM phrase_ends WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_ends,
     (SELECT min(window_ms) FROM job_tallies WHERE scope_id = ?1 AND repository_id = ?2) AS job_tallies,
+    (SELECT min(window_ms) FROM token_spend WHERE scope_id = ?1 AND repository_id = ?2) AS token_spend,
     (SELECT min(window_ms) FROM phrase_checkpoints
      WHERE scope_id = ?1 AND repository_id = ?2) AS phrase_checkpoints
 

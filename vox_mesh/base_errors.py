@@ -194,6 +194,25 @@ class ApprovalNeeded(NotGranted):
         self.hint = f"ask the owner for an approval, or for a grant for {agent} that allows it without one"
 
 
+class ApprovalPending(MeshError):
+    """The agent's grant allows it after an approval only, for which it has asked: nothing else was written.
+
+    `approval_id` is what to wait for.
+    """
+
+    code = "approval_pending"
+
+    def __init__(self, approval_id: str, agent: str, expires_at: str) -> None:
+        super().__init__(
+            f"approval needed: {agent} has asked for it as {approval_id}, until {expires_at}",
+            hint=f"a person decides with `vox-mesh approvals show {approval_id}`; wait for it with"
+            f" `vox-mesh approvals wait {approval_id}`, and do not send it again",
+        )
+        self.approval_id = approval_id
+        self.agent = agent
+        self.expires_at = expires_at
+
+
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
     kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
 }

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from vox_mesh.base_errors import AlreadyResolved as AlreadyResolved
 from vox_mesh.base_errors import ApprovalNeeded as ApprovalNeeded
+from vox_mesh.base_errors import ApprovalPending as ApprovalPending
 from vox_mesh.base_errors import BadAddress as BadAddress
 from vox_mesh.base_errors import BadBudget as BadBudget
 from vox_mesh.base_errors import BadDocument as BadDocument
@@ -193,6 +194,18 @@ class NodeNotAdmitted(KeyRefused):
     """The mesh is strict, and its owner has not admitted this node."""
 
     code = "node_not_admitted"
+
+
+class NotStrict(MeshError):
+    """This process requires a strict mesh, and the owner has not made it so."""
+
+    code = "mesh_not_strict"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the mesh is not strict, and VOX_MESH_STRICT requires it",
+            hint="have the owner run `vox-mesh grant strict on`, or start its node with VOX_MESH_STRICT=1",
+        )
 
 
 class StaleIncarnation(MeshError):

@@ -84,6 +84,7 @@ class Mesh(MeshServices):
             step_memory=lambda: _step_memory(settings),
             policy_roots=_policy_roots(settings),
             local_nodes=lambda: _local_nodes(settings),
+            must_be_strict=settings.strict,
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used

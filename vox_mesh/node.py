@@ -13,6 +13,7 @@ from vox_mesh.errors import (
     DatabaseUnavailable,
     MeshError,
     NodeNotAdmitted,
+    NotStrict,
     Refused,
     StaleIncarnation,
     StoreClosed,
@@ -102,12 +103,14 @@ class MeshNode(Mesh):
             remembered=lambda: remembered_stores(settings),
             step_memory=lambda: step_memory(settings),
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
+            must_be_strict=settings.strict,
             local_nodes=lambda: (
                 [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
             ),
         )
         self.presence = presence
         self._settings = settings
+        self._is_mode_settled = False
         self._monotonic = dependencies.monotonic
         self._heartbeat = Heartbeat(
             store,
@@ -208,6 +211,7 @@ class MeshNode(Mesh):
             node_id,
             self._monotonic,
             jobs.authorship.causes_of,
+            lambda: limits.agent,
         )
         return Worker(
             store=store,
@@ -246,6 +250,7 @@ class MeshNode(Mesh):
                 await self.ownership.refuse_if_foreign()
                 await self._join()
                 await _log_failure(self._take_place, "node not established yet")
+                await self._make_strict()
             if self._writer.broken is not None:
                 raise self._writer.broken
             with suppress(DatabaseUnavailable, Unauthorized):
@@ -256,6 +261,7 @@ class MeshNode(Mesh):
             ("sweeper", self._sweep),
             ("message-maintenance", self._keep_messages),
             ("job-maintenance", self._keep_jobs),
+            ("approvals", self._apply_approved),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -272,6 +278,17 @@ class MeshNode(Mesh):
             if not await self._admit_with_local_key():
                 raise
             await self._heartbeat.run_once()
+
+    async def _make_strict(self) -> None:
+        """If a strict mesh is required, record it as the owner; other nodes start only on such a mesh."""
+        try:
+            await self.permits.refuse_unless_strict()
+        except NotStrict:
+            if not await self.ownership.may_act(self.identity.chain, self.identity.key.public):
+                raise
+            await self.grants.set_strict(strict=True)
+            _log.warning("mesh made strict: nothing for agents without a grant from now on")
+        self._is_mode_settled = True
 
     async def _admit_with_local_key(self) -> bool:
         """Admit this node with the owner's key; return whether this home has that key."""
@@ -292,6 +309,8 @@ class MeshNode(Mesh):
         """Send a heartbeat; become the owner of a mesh that has none; open the node's chain if empty."""
         await self._heartbeat.run_once()
         await self._take_place()
+        if not self._is_mode_settled:  # the database was away at the start
+            await self._make_strict()
 
     async def _take_place(self) -> None:
         is_ownerless = False
@@ -325,6 +344,7 @@ class MeshNode(Mesh):
         await self.locks.sweep_expired_distributed_locks()
         await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()
+        await self.approvals.apply_due()
 
     @property
     def rollbacks(self) -> int:
@@ -384,6 +404,11 @@ class MeshNode(Mesh):
             ticks += 1
             if ticks % _ANNOUNCE_INTERVAL_TICKS == 0:
                 await self.messages.announce()
+
+    async def _apply_approved(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s * (0.5 + self._chance()))  # at another time than other nodes
+            await _log_failure(self.approvals.apply_due, "approved operations not applied")
 
     async def _keep_jobs(self) -> None:
         await asyncio.sleep(self._tick_s * self._chance())  # spreads nodes that start together

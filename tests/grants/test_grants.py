@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.nodes.shared_mesh import assert_whole
 from vox_mesh import Mesh, acting_as
-from vox_mesh.errors import ApprovalNeeded, BadValue, NotGranted, NotKnown, Refused
+from vox_mesh.errors import ApprovalNeeded, ApprovalPending, BadValue, NotGranted, NotKnown, Refused
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.jobs.manifest import Manifest
@@ -191,17 +191,20 @@ async def test_jobs_are_scheduled_by_grants_and_the_log_names_them(owner: MeshNo
     await assert_whole(owner)
 
 
-async def test_what_a_grant_allows_after_approval_only_is_refused_with_the_acts(
+async def test_what_a_grant_allows_after_approval_only_is_asked_for_unless_another_allows_it(
     owner: MeshNode, other: MeshNode
 ) -> None:
     await owner.grants.admit("ann")
-    grant = await owner.grants.issue("ann", ["lock.acquire on task:*", "ask job.exec", "job.schedule"])
+    grant = await owner.grants.issue("ann", ["ask lock.acquire", "ask job.exec", "job.schedule"])
     command = Manifest.of(command=["git", "push"], timeout=0)
-    with acting_as("ann"), pytest.raises(ApprovalNeeded) as refused:
+    with acting_as("ann"), pytest.raises(ApprovalPending) as pending:
         await other.jobs.schedule_all([command, Manifest.of(kind="notes")])
-    error = refused.value
-    assert (error.agent, error.grant_id, error.reason) == ("ann", grant.grant_id, "approval_needed")
-    assert list(map(str, error.acts)) == ["job.exec program git args push env ''", "job.schedule kind notes"]
+    request = (await other.approvals.find(pending.value.approval_id)).request
+    acts = ["job.exec program git args push env ''", "job.schedule kind notes"]
+    assert (request.grant_id, list(map(str, request.acts()))) == (grant.grant_id, acts)
+    with pytest.raises(ApprovalNeeded) as refused:  # no node can hold a lock for an agent that has gone on
+        await other.locks.acquire("task:1", agent="ann")
+    assert (refused.value.agent, refused.value.grant_id) == ("ann", grant.grant_id)
     await owner.grants.issue("ann", ["job.exec", "job.schedule"])  # one without approval goes first
     with acting_as("ann"):
         await other.jobs.schedule_all([command, Manifest.of(kind="notes")])

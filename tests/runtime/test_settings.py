@@ -47,6 +47,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_MESH_AGENT_UIDS": ("agent_uids", "1001=coder", "1001=coder"),
     "VOX_MESH_RATE_LIMIT": ("rate_limit", "7", 7),
     "VOX_MESH_OPEN_LIMIT": ("open_limit", "9", 9),
+    "VOX_MESH_STRICT": ("strict", "1", True),
     "VOX_MESH_OWNER_KEY": ("owner_key", f"ed25519:{'ab' * 32}", f"ed25519:{'ab' * 32}"),
     "VOX_MESH_TICK": ("tick", "500ms", 0.5),
     "VOX_MESH_COMMAND_SERVER": ("command_server", "0", False),

@@ -29,6 +29,7 @@ _CORRECT: Final = "correct it and run the command again"
 
 _COMMANDS: Final = {
     "agents": "vox_mesh.cli.node.agents:agents",
+    "approvals": "vox_mesh.cli.node.approvals:approvals",
     "beat": "vox_mesh.cli.rhythm.beat:beat",
     "budget": "vox_mesh.cli.rhythm.budget:budget",
     "completion": "vox_mesh.cli.completion:completion",

@@ -7,7 +7,20 @@ from typing import Final
 SECTIONS: Final = {
     "Everyday": ("init", "status", "lock", "send", "inbox", "job", "workflow", "agents"),
     "Operate": (
-        *("up", "worker", "kind", "cron", "rule", "route", "roles", "grant", "nodes", "guard", "git"),
+        *(
+            "up",
+            "worker",
+            "kind",
+            "cron",
+            "rule",
+            "route",
+            "roles",
+            "grant",
+            "approvals",
+            "nodes",
+            "guard",
+            "git",
+        ),
         *("server", "join", "db", "token", "trust", "config"),
     ),
     "Inspect": ("top", "doctor", "messages", "conflicts", "oplog", "help", "completion"),

@@ -15,6 +15,7 @@ from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import fields, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
 from vox_mesh.errors import MeshError
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.jobs.records import EXEC, JobState
 from vox_mesh.model.nodes.liveness import NodeState
@@ -52,11 +53,11 @@ def status(as_json: bool) -> int:
     fault: MeshError | None = None
     if settings.backend is not Backend.MEMORY:
         try:
-            seen = asyncio.run(run_on_mesh(settings, overview))
+            seen, is_strict = asyncio.run(run_on_mesh(settings, _look))
         except MeshError as error:
             fault = error
         else:
-            record |= _work(seen, settings.agent_id)
+            record |= {"mode": "strict" if is_strict else "trusting"} | _work(seen, settings.agent_id)
             problems += _problems(seen)
     if as_json:
         show_one({**record, "problems": problems}, as_json=True)
@@ -65,6 +66,11 @@ def status(as_json: bool) -> int:
     if fault is not None:
         raise fault
     return ExitCode.NO if settings.backend is Backend.MEMORY else ExitCode.DONE
+
+
+async def _look(mesh: Mesh) -> tuple[Overview, bool]:
+    """Return the state of the mesh, and whether it is strict."""
+    return await overview(mesh), (await mesh.grants.admissions()).is_strict
 
 
 async def _local_problems(settings: Settings) -> list[Problem]:
@@ -139,6 +145,7 @@ def _lines(record: dict[str, Any], problems: list[Problem]) -> list[str]:
         inbox, jobs, locks = record["inbox"], record["jobs"], record["locks"]
         mine = "" if inbox["agent"] is None else f", {inbox['unread']} for {inbox['agent']}"
         shown |= {
+            "mode": record["mode"],
             "nodes": _counted(record["nodes"]),
             "agents": _counted([f"{each['agent_id']} ({each['state']})" for each in record["agents"]]),
             "locks": f"{locks['held']} held, {locks['waiting']} waiting",

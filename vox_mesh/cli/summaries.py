@@ -6,6 +6,7 @@ from typing import Final
 
 SUMMARIES: Final = {
     "agents": "List the agents and what they do",
+    "approvals": "Show and decide what agents ask for",
     "beat": "Show the current beat, its phase, the tempo and the leader",
     "budget": "Set budgets in beats, and show spending",
     "completion": "Print the completion script of a shell",

@@ -13,6 +13,7 @@ from aiohttp import web
 from vox_mesh.errors import (
     AlreadyResolved,
     ApprovalNeeded,
+    ApprovalPending,
     ArtifactDamaged,
     ArtifactNotKept,
     BadDocument,
@@ -39,6 +40,7 @@ from vox_mesh.errors import (
     NotHolder,
     NotItsAgent,
     NotKnown,
+    NotStrict,
     OutcomeUnknown,
     OverBudget,
     Overloaded,
@@ -68,7 +70,7 @@ _STATUS: Final = (
     ((NotKnown,), HTTPStatus.NOT_FOUND),
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
-    ((NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
+    ((ApprovalPending, NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
     (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
@@ -91,7 +93,7 @@ _STATUS: Final = (
     (
         (
             *(ChainBroken, ClockOff, DatabaseFault, DatabaseUnavailable, KeyRefused, OutcomeUnknown),
-            *(Overloaded, SpoolFull, StoreClosed, Unauthorized),
+            *(NotStrict, Overloaded, SpoolFull, StoreClosed, Unauthorized),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
@@ -149,6 +151,8 @@ def problem_of(error: MeshError) -> Problem:
             status = HTTPStatus.FORBIDDEN
     if isinstance(error, BadDocument):
         more["faults"] = error.faults
+    if isinstance(error, ApprovalPending):
+        more |= {"approval_id": error.approval_id, "expires_at": error.expires_at}
     if isinstance(error, TakenElsewhere):
         more["node_id"] = error.node_id
     if isinstance(error, LockHeld):

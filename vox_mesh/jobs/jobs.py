@@ -194,11 +194,12 @@ class Jobs:
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
         items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
-        return await self._schedule(await in_slices(items), new=new, spool=spool, defer=defer)
+        return await self.schedule_items(await in_slices(items), new=new, spool=spool, defer=defer)
 
-    async def _schedule(
-        self, items: Sequence[Item], *, new: bool = False, spool: bool = True, defer: bool = False
+    async def schedule_items(
+        self, items: Sequence[Any], *, new: bool = False, spool: bool = True, defer: bool = False
     ) -> list[Scheduled]:
+        """Schedule jobs as `schedule_all` does, given as an op has them: with their ids and seeds."""
         if not items:
             return []
         if not (spool and self.spooled.is_expected):
@@ -302,7 +303,7 @@ class Jobs:
                 item["after"] = after
             items.append(item)
         began = tracing.began()
-        scheduled = await self._schedule(items)
+        scheduled = await self.schedule_items(items)
         pairs = zip(jobs, scheduled, strict=True)
         spans = (tracing.about(job, **{"vox.job.retried_as": each.job_id}) for job, each in pairs)
         tracing.record_jobs("job retry", spans, began)

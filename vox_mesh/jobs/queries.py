@@ -46,6 +46,15 @@ class KindRules(NamedTuple):
     is_audited: bool = False
 
 
+class SpendLeft(NamedTuple):
+    """What is left of a budget of tokens or money, and what an attempt reserves of it by default."""
+
+    subject: str
+    resource: str
+    left: int
+    reserve: int
+
+
 class Situation(NamedTuple):
     """The facts that decide which node may claim which jobs."""
 
@@ -63,6 +72,8 @@ class Situation(NamedTuple):
     """A marker of the last key that the owner accepted; `None` if there is none."""
     bindings: Sequence[str] = ()
     """What of the rhythm pending jobs wait for."""
+    spend_left: Sequence[SpendLeft] = ()
+    """What is left of the budgets of tokens and money."""
 
 
 class Claimable(NamedTuple):
@@ -180,7 +191,7 @@ class JobQueries:
         after = None if history is None else history.position
         until = None if after is None else after + _MAX_ENTRIES
         row = (await self._read("claim_inputs", after, until))[0]
-        kinds, drains, rules, places, routed, rekeyed, last_id, claims, bindings = row
+        kinds, drains, rules, places, routed, rekeyed, last_id, claims, bindings, spend = row
         if history is not None:
             await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
@@ -192,6 +203,7 @@ class JobQueries:
             routed,
             rekeyed,
             orjson.loads(bindings),
+            [SpendLeft._make(each) for each in orjson.loads(spend)],
         )
 
     async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
@@ -232,16 +244,20 @@ class JobQueries:
         but_of: Sequence[str],
         policy_roots: PolicyRoots | None = None,
         openings: Openings = NO_BINDINGS,
+        spend_left: Sequence[SpendLeft] = (),
     ) -> ClaimableJobs:
         """Return jobs claimable at a time, by priority and then by age, without those of some accounts.
 
         If policy roots are given, only jobs with one of them are returned. Of jobs bound to the rhythm, only
-        those whose binding is open are returned, with the time since when it is.
+        those whose binding is open are returned, with the time since when it is. With `spend_left`, only
+        those for which enough tokens and money are left.
         """
         values = (json(kinds), at_ms, limit)
-        if but_of or policy_roots is not None or openings is not NO_BINDINGS:
+        if but_of or policy_roots is not None or openings is not NO_BINDINGS or spend_left:
             roots = None if policy_roots is None else json(policy_roots)
-            rows = await self._read("claimable_but", *values, json(but_of), roots, json(openings.latest))
+            left = json(map(tuple, spend_left)) if spend_left else None
+            but = (json(but_of), roots, json(openings.latest), left)
+            rows = await self._read("claimable_but", *values, *but)
         else:
             rows = await self._read("claimable", *values)
         jobs = [_since_opening(Claimable(*row), openings) for row in rows if _is_claimable(*row)]

@@ -33,6 +33,9 @@ ROUTES_CHANGED: Final = "routes_changed"
 OUTSIDE: Final = "outside_opening"
 """The refusal of `take` and `claim` if jobs bound to the rhythm can't be claimed now."""
 
+OVER_BUDGET: Final = "over_budget"
+"""The refusal of `claim` if not enough tokens or money are left for the jobs."""
+
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
 
@@ -98,13 +101,14 @@ class JobTransitions:
         causes: Iterable[str] = (),
         attested: AgentAttestation | None = None,
         within: Opening | None = None,
+        agent: str | None = None,
         at_ms: int | None = None,
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
-        If it is refused as `not_all`, `claim` may still get some of them.
+        If it is refused as `not_all`, `claim` may still get some of them. `agent` is charged for the work.
         """
-        claim = self._claim_op(items, lease_ms, routing, causes, attested, at_ms)
+        claim = self._claim_op(items, lease_ms, routing, causes, attested, agent, at_ms)
         start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,), at_ms=at_ms)
         return (
             claim.script(
@@ -125,20 +129,25 @@ class JobTransitions:
         causes: Iterable[str] = (),
         attested: AgentAttestation | None = None,
         within: Opening | None = None,
+        agent: str | None = None,
+        reserves: bool = False,
         at_ms: int | None = None,
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
         `attested` is the agent on whose behalf the node claims them. With `within`, it is refused unless the
-        opening contains the time of the claim.
+        opening contains the time of the claim. `agent` is charged for the work; with `reserves`, tokens and
+        money are reserved of its budgets and those of accounts.
         """
-        op = self._claim_op(items, lease_ms, routing, causes, attested, at_ms)
+        op = self._claim_op(items, lease_ms, routing, causes, attested, agent, at_ms)
         return op.script(
             *_not_early(within),
+            *([op.step("reserve")] if reserves else []),
             op.step("claim"),
             *_not_late(within),
             op.guarded("refuse_unknown_routes", ROUTES_CHANGED),
             op.guarded("refuse_routed_elsewhere", "routed_elsewhere"),
+            *([op.guarded("refuse_over_budget", OVER_BUDGET)] if reserves else []),
             op.guarded("refuse_held_back", "held_back"),
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
@@ -154,14 +163,14 @@ class JobTransitions:
         routing: Routing,
         causes: Iterable[str],
         attested: AgentAttestation | None,
+        agent: str | None,
         at_ms: int | None,
     ) -> _JobOp:
         payload: dict[str, Any] = {"jobs": items, "lease_duration_ms": lease_ms}
         if attested is not None:
             payload |= {"agent": attested.agent, "grant": attested.grant}
-        return self._op(
-            CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes, at_ms=at_ms
-        )
+        op = self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes, at_ms=at_ms)
+        return op.charged_to(agent)
 
     def renew(self, items: Sequence[Item], lease_ms: int, *effects: Statement) -> Script:
         """Renew the leases of the jobs that are still held."""
@@ -303,7 +312,7 @@ class JobTransitions:
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
             logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
-        key = new_key() if key is None else key
+        key = key or (None if permit is None else permit.key) or new_key()
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
         op = Op(kind, logged_text, deps)
         if permit is not None:
@@ -322,6 +331,9 @@ class _JobOp:
     @property
     def key(self) -> str:
         return str(self._values[2])
+
+    def charged_to(self, agent: str | None) -> _JobOp:
+        return _JobOp(self._op, (*self._values, agent))
 
     def step(self, name: str) -> Statement:
         return Statement.of_checked(SQL[name], self._values[: _value_count(name)], self._weight)

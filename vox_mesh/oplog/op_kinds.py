@@ -16,12 +16,15 @@ from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.model.oplog.verification import (
     ADMIT_NODE,
+    APPROVE,
     DELEGATE,
+    DENY,
     DESIGNATE,
     INITIALISE,
     OWNER_GRANTS,
     OWNER_ONLY,
     REKEY,
+    REQUEST,
     ROUTE,
     TRANSFER,
 )
@@ -38,6 +41,7 @@ TEMPO_DECISION: Final = "TempoDecision"
 DECLARE_INCIDENT: Final = "DeclareIncident"
 CLEAR_INCIDENT: Final = "ClearIncident"
 END_PHRASE: Final = "EndPhrase"
+CHARGE: Final = "ChargeTokens"
 CLOCK_STEPPED: Final = "DatabaseClockStepped"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -115,18 +119,19 @@ UNDRAIN_NODE: Final = "UndrainNode"
 SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
-WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, SEAL, ANCHOR))
+WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, CHARGE, SEAL, ANCHOR))
 """The kinds of ops to which running a job leads, whatever it does."""
 
 _MESH_KINDS: Final = (
     *(ADD_RULE, REMOVE_RULE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
+    *(REQUEST, APPROVE, DENY),
     *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
 )
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (SEAL, END_PHRASE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
+_ENDING_KINDS: Final = (SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT)
 
 _BUILT_IN: Final = (
     *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),

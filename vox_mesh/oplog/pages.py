@@ -104,10 +104,17 @@ class Pages:
         async for entry in self._by_time("about_keys", fresh=True):
             yield entry
 
-    async def about_grants(self, after_id: int = 0) -> AsyncIterator[LogEntry]:
-        """Yield all ops about grants after an entry, in the order of their commits."""
+    def about_grants(self, after_id: int = 0) -> AsyncIterator[LogEntry]:
+        """Return all ops about grants after an entry, in the order of their commits."""
+        return self._by_commit(_GRANTS["ops"], after_id)
+
+    def about_approvals(self) -> AsyncIterator[LogEntry]:
+        """Return all ops about approvals, in the order of their commits."""
+        return self._by_commit(named("approvals")["ops"], 0)
+
+    async def _by_commit(self, statement: str, after_id: int) -> AsyncIterator[LogEntry]:
         mesh = self._store.mesh_id
-        while rows := await self._store.read(_GRANTS["ops"], (*mesh, after_id, MAX_PAGE_ENTRIES), fresh=True):
+        while rows := await self._store.read(statement, (*mesh, after_id, MAX_PAGE_ENTRIES), fresh=True):
             for entry in map(LogEntry._make, rows):
                 yield entry
                 after_id = entry.id

@@ -16,6 +16,8 @@ from vox_mesh.store.rows import Row
 def report_values(report: BarReport, figures: Figures | None) -> tuple[Any, ...]:
     """Return the values of a report in the order of the statement; one without data has no figures."""
     jobs, scored = (0, 0) if figures is None else (figures.counted_jobs, figures.counted_phrases)
+    document = report.document()
+    del document["tokens"]  # they are summed when it is read; earlier versions do not know the field
     return (
         report.start_ms,
         report.revision,
@@ -24,7 +26,7 @@ def report_values(report: BarReport, figures: Figures | None) -> tuple[Any, ...]
         int(report.is_missing),
         sum(report.phrases.values()) - scored,
         sum(report.promises.values()),
-        orjson.dumps(report.document()).decode(),
+        orjson.dumps(document).decode(),
         jobs,
     )
 

@@ -27,6 +27,7 @@ from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.rhythm.bar_figures import parse_figures, report_values
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.policies import refuse_if_announced
+from vox_mesh.rhythm.token_ledger import with_spend
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Script, Statement
@@ -157,13 +158,16 @@ class BarReporter:
         context = self._context
         values = (*context.mesh, last, before_ms)
         rows = await context.store.read(_SQL["newest"], values, fresh=fresh)
-        return [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
+        return await with_spend(
+            context, [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
+        )
 
     async def report(self, window_id: str, *, fresh: bool = False) -> BarReport | None:
         """Return the last revision of the report on a bar."""
         context = self._context
         rows = await context.store.read(_SQL["one"], (*context.mesh, window_id), fresh=fresh)
-        return BarReport.of_document(orjson.loads(rows[0]["document"])) if rows else None
+        found = [BarReport.of_document(orjson.loads(row["document"])) for row in rows]
+        return next(iter(await with_spend(context, found)), None)
 
     # --- rolling up ------------------------------------------------------------------------------
 

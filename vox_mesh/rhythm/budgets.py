@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,12 +21,16 @@ from vox_mesh.model.rhythm.budgets import (
     capped,
     capped_waits,
     checked_subject,
+    stricter,
     verdict,
+    verdict_on_spend,
 )
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.model.rhythm.tokens import TokenTotal
 from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
+from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
@@ -65,16 +69,19 @@ class SetBudget:
 
 
 class BudgetStanding(NamedTuple):
-    """A budget and the beats spent from it."""
+    """A budget, the beats spent from it, and the tokens and money, by resource."""
 
     budget: Budget
     since_ms: int
     bu: float
+    spent: Mapping[str, int] = {}
 
     def verdict(self, timeline: Timeline, now_ms: int) -> Verdict:
         """Return the verdict on the spending and the time."""
         end_ms = self.budget.hard_end_ms(timeline, self.since_ms)
-        return Verdict.STOP if end_ms is not None and now_ms >= end_ms else verdict(self.bu, self.budget)
+        if end_ms is not None and now_ms >= end_ms:
+            return Verdict.STOP
+        return stricter(verdict(self.bu, self.budget), verdict_on_spend(self.spent, self.budget))
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,10 @@ class Spending:
     verdict: Verdict
     ecu: float | None = None
     """An estimate in effective compute units; without a normaliser in the rates, there is none."""
+    limits: Sequence[LimitStanding] = ()
+    """The limits on tokens and money, and how they stand."""
+    tokens: Mapping[str, TokenTotal] = field(default_factory=dict)
+    """Used tokens and their price, by currency."""
 
 
 @dataclass(slots=True)
@@ -114,7 +125,13 @@ class Budgets:
     def __init__(self, context: RhythmContext, rates: Rates) -> None:
         self._context = context
         self.rates = rates
+        self.tokens = TokenLedger(context, rates)
         self._snapshot = _Snapshot()
+
+    @property
+    def own_agent(self) -> str:
+        """The agent that is charged for the work of this process, by default its node."""
+        return self._context.agent or self._context.node_id
 
     # --- setting ---------------------------------------------------------------------------------
 
@@ -127,7 +144,8 @@ class Budgets:
         row = (checked_subject(subject), canonical(document), context.tick(), anew)
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
-        await context.store.write(Script(statement, op=Op(SET_BUDGET, payload)))
+        limits = self.tokens.set_limits(subject, budget, resets=row[-1])
+        await context.store.write(Script(statement, *limits, op=Op(SET_BUDGET, payload)))
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
@@ -135,7 +153,7 @@ class Budgets:
         await self.show(subject)
         statement = Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject)))
         op = Op(REMOVE_BUDGET, canonical({"subject": subject}))
-        await self._context.store.write(Script(statement, op=op))
+        await self._context.store.write(Script(statement, *self.tokens.set_limits(subject, Budget()), op=op))
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
         """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""
@@ -196,9 +214,14 @@ class Budgets:
                 of_subject.setdefault(row["name"], {})[row["device"]] = amount
             else:
                 of_subject[row["name"]] = amount
+        tokens, limits = await self.tokens.of_subjects(subject, since_ms), await self.tokens.limits(subject)
         return [
-            self._make_spending(each, spent.get(each), used.get(each, {}), standings.get(each))
-            for each in sorted({*standings, *spent})
+            replace(
+                self._make_spending(each, spent.get(each), used.get(each, {}), standings.get(each)),
+                tokens=tokens.get(each, {}),
+                limits=[limit for limit in limits if limit.subject == each],
+            )
+            for each in sorted({*standings, *spent, *tokens})
             if subject in (None, each)
         ]
 
@@ -290,7 +313,9 @@ class Budgets:
     async def _read_standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
         rows = await self._context.store.read(_SQL["standing"], self._context.mesh, fresh=fresh)
         return {
-            row["subject"]: BudgetStanding(_parse_budget(row), row["since_ms"], row["bu"])
+            row["subject"]: BudgetStanding(
+                _parse_budget(row), row["since_ms"], row["bu"], orjson.loads(row["spent"])
+            )
             for row in rows
             if _is_readable(row)
         }

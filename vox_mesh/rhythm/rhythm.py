@@ -64,6 +64,7 @@ class Rhythm(Phrases, RenamedAttributes):
         rates = read_rates(rates_file)
         self.budgets = Budgets(self.context, rates)
         self.tallies = Tallies(self.context, rates)
+        self.tokens = self.budgets.tokens
         self.policies = Policies(self.context, built_in)
         self.pulse = Pulse(self.context)
         self._keys = BarKeys(self.context, shared_token)

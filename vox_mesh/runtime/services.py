@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
+    from vox_mesh.oplog.grants.approvals import ApplyOperation, Approvals
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
     from vox_mesh.oplog.grants.permits import Permits
@@ -76,11 +77,13 @@ class MeshServices(RenamedAttributes):
         step_memory: Callable[[], StepMemory | None] = lambda: None,
         policy_roots: PolicyRoots | None = None,
         local_nodes: Callable[[], Sequence[Identity]] = tuple,
+        must_be_strict: bool = False,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any; `local_nodes` returns the identities of this home.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home;
+        with `must_be_strict` nothing is done for agents unless the mesh is strict.
         """
         self.store = store
         self.clock = clock
@@ -94,6 +97,7 @@ class MeshServices(RenamedAttributes):
         self._step_memory = step_memory
         self._policy_roots = policy_roots
         self._local_nodes = local_nodes
+        self._must_be_strict = must_be_strict
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -207,9 +211,39 @@ class MeshServices(RenamedAttributes):
         """Return what decides by which grants the agents of this process act."""
         from vox_mesh.oplog.grants.permits import Permits
 
-        return Permits(
-            self.store, lambda: self._grant_log, self.clock, self._writer, self._dependencies.monotonic
+        permits = Permits(
+            self.store,
+            lambda: self._grant_log,
+            self.clock,
+            self._writer,
+            self._dependencies.monotonic,
+            must_be_strict=self._must_be_strict,
         )
+        permits.ask = lambda op, needed: self.approvals.ask(op, needed)
+        return permits
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """Return the approvals: what agents ask for."""
+        from vox_mesh.oplog.grants.approvals import Approvals
+
+        return Approvals(
+            self.store,
+            self._writer,
+            self.clock,
+            self.permits,
+            self._grant_log,
+            self.ownership,
+            self.trusted_keys,
+            self._asked_operation,
+        )
+
+    def _asked_operation(self, name: str) -> ApplyOperation | None:
+        """Return what does an operation that agents can ask for."""
+        from vox_mesh.runtime.approved_operations import OPERATIONS
+
+        apply = OPERATIONS.get(name)
+        return None if apply is None else lambda arguments: apply(self, arguments)
 
     @cached_property
     def grants(self) -> Grants:

@@ -100,6 +100,7 @@ FIELDS: Final = {
     "agent_uids": SettingField("VOX_MESH_AGENT_UIDS", _TEXT, None, "1001=coder,tester=tester", most=32_768),
     "rate_limit": SettingField("VOX_MESH_RATE_LIMIT", _INTEGER, 500, "500", 1, 1_000_000),
     "open_limit": SettingField("VOX_MESH_OPEN_LIMIT", _INTEGER, 100_000, "100000", 1, 1_000_000_000),
+    "strict": SettingField("VOX_MESH_STRICT", _BOOLEAN, False, "1"),
     "owner_key": SettingField("VOX_MESH_OWNER_KEY", _KEY, None, _OWNER),
     "tick": SettingField("VOX_MESH_TICK", _SECONDS, 5.0, "5s", 0.05, 3_600, is_plain=True),
     "command_server": SettingField("VOX_MESH_COMMAND_SERVER", _BOOLEAN, True, "1", is_plain=True),

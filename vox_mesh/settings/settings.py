@@ -182,6 +182,7 @@ class Settings(BaseSettings):
     agent_uids: str | None = _field("agent_uids")
     rate_limit: int = _field("rate_limit")
     open_limit: int = _field("open_limit")
+    strict: bool = _field("strict")
     owner_key: PublicKey | None = _field("owner_key")
     tick: Seconds = _field("tick")
     command_server: bool = _field("command_server")

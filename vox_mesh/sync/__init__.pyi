@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vox_mesh.base_errors import MeshError
+from vox_mesh.base_errors import ApprovalNeeded, ApprovalPending, MeshError
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
@@ -30,14 +30,22 @@ from vox_mesh.jobs.jobs import Reference, Scheduled
 from vox_mesh.jobs.kinds import Limit
 from vox_mesh.jobs.progress import Note, Piece
 from vox_mesh.jobs.proof.artifacts import Artifact, ArtifactSink, ArtifactSource
-from vox_mesh.jobs.queries import Claimable, ClaimableJobs, KindRules, PlacedJob, Predecessor, Situation
+from vox_mesh.jobs.queries import (
+    Claimable,
+    ClaimableJobs,
+    KindRules,
+    PlacedJob,
+    Predecessor,
+    Situation,
+    SpendLeft,
+)
 from vox_mesh.jobs.questions import AskedQuestion, Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.scheduling.permitted import Write
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
-from vox_mesh.jobs.work.reports import Report
+from vox_mesh.jobs.work.reports import Report, ReportedUsage
 from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
@@ -90,6 +98,7 @@ from vox_mesh.model.rhythm.promises import HelpPromise, HelpState, HelpThread
 from vox_mesh.model.rhythm.reports import BarReport, ReportTotals
 from vox_mesh.model.rhythm.score import Start
 from vox_mesh.model.rhythm.tempo import Beat, Timeline, Until
+from vox_mesh.model.rhythm.tokens import TokenBill, TokenTotal, TokenUsage
 from vox_mesh.nodes.agents import Agent
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
@@ -99,8 +108,9 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
+from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.oplog.grants.grants import GrantDecision
-from vox_mesh.oplog.grants.permits import Acted, FindActs, Permit
+from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
@@ -118,13 +128,14 @@ from vox_mesh.rhythm.phrases.spec import Fallbacks, PhraseParts, State
 from vox_mesh.rhythm.tallies import Tallies
 from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
+from vox_mesh.rhythm.token_ledger import AttemptCharge, LimitStanding, ModelSpend, SpendRow
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
-from vox_mesh.store.script import Outcome, Script, Statement, Verdict, WriterId
+from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
@@ -248,6 +259,8 @@ class MeshServices:
     def oplog(self) -> OpLog: ...
     @property
     def permits(self) -> Permits: ...
+    @property
+    def approvals(self) -> Approvals: ...
     @property
     def grants(self) -> Grants: ...
     @property
@@ -504,6 +517,7 @@ class RouteAudit:
     def history(self) -> RouteHistory: ...
 
 class Permits:
+    ask: Ask | None
     def expect_grants(self, agent: str) -> None: ...
     def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome: ...
     def attempt(
@@ -514,8 +528,21 @@ class Permits:
         agent: str | None = ...,
         is_logged: bool = ...,
     ) -> Acted: ...
+    def refuse_unless_strict(self) -> None: ...
     def permit(self, agent: str, acts: FindActs) -> Permit: ...
+    def by(self, agent: str, grant_id: str | None) -> Permit: ...
     def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None: ...
+
+class Approvals:
+    def ask(self, op: Op, needed: ApprovalNeeded) -> ApprovalPending: ...
+    def approve(self, approval_id: str, reason: str = ...) -> Approval: ...
+    def deny(self, approval_id: str, reason: str = ...) -> Approval: ...
+    def apply_due(self) -> None: ...
+    def apply(self, approval_id: str) -> Approval: ...
+    def find(self, approval_id: str) -> Approval: ...
+    def listed(self, *, every: bool = ..., after: str | None = ..., limit: int = ...) -> list[Approval]: ...
+    def wait(self, approval_id: str, *, timeout: Duration | None = ...) -> Approval: ...
+    def watch(self, approval_id: str) -> Generator[Approval]: ...
 
 class Grants:
     def admit(self, agent: str, public_key: str | None = ...) -> Outcome: ...
@@ -813,6 +840,9 @@ class Jobs:
     def schedule_all(
         self, manifests: Sequence[Manifest], *, new: bool = ..., spool: bool = ..., defer: bool = ...
     ) -> list[Scheduled]: ...
+    def schedule_items(
+        self, items: Sequence[Any], *, new: bool = ..., spool: bool = ..., defer: bool = ...
+    ) -> list[Scheduled]: ...
     def refuse_unknown_phases(self, manifests: Iterable[Manifest]) -> None: ...
     def check_clock(self) -> None: ...
     def item(self, manifest: Manifest, nonce: str | None = ...) -> dict[str, Any]: ...
@@ -850,6 +880,7 @@ class JobQueries:
         but_of: Sequence[str],
         policy_roots: PolicyRoots | None = ...,
         openings: Openings = ...,
+        spend_left: Sequence[SpendLeft] = ...,
     ) -> ClaimableJobs: ...
     def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]: ...
     def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]: ...
@@ -952,7 +983,13 @@ class AgentWork:
     def return_unreceived(self, agent: str, jobs: Mapping[str, int]) -> None: ...
     def renew(self, reference: Reference, claim_token: int, *, lease: Duration | None = ...) -> TakenJob: ...
     def progress(
-        self, reference: Reference, claim_token: int, fraction: float | None = ..., message: str | None = ...
+        self,
+        reference: Reference,
+        claim_token: int,
+        fraction: float | None = ...,
+        message: str | None = ...,
+        *,
+        usage: ReportedUsage | None = ...,
     ) -> None: ...
     def checkpoint(self, reference: Reference, claim_token: int, value: Any) -> None: ...
     def log(self, reference: Reference, claim_token: int, text: str) -> None: ...
@@ -1058,6 +1095,7 @@ class Rhythm:
     context: RhythmContext
     budgets: Budgets
     tallies: Tallies
+    tokens: TokenLedger
     policies: Policies
     pulse: Pulse
     beat_locks: BeatLocks
@@ -1105,6 +1143,9 @@ class Times:
 
 class Budgets:
     rates: Rates
+    tokens: TokenLedger
+    @property
+    def own_agent(self) -> str: ...
     def set(self, subject: str, budget: Budget, *, anew: bool = ...) -> SetBudget: ...
     def remove(self, subject: str) -> None: ...
     def show(self, subject: str | None = ...) -> list[SetBudget]: ...
@@ -1120,6 +1161,24 @@ class Budgets:
     def next_check_ms(self) -> int | None: ...
     def exhausted_accounts(self) -> list[str]: ...
     def is_exhausted(self, agent: str) -> bool: ...
+
+class TokenLedger:
+    def bill(self, tokens: TokenUsage) -> TokenBill: ...
+    def set_limits(self, subject: str, budget: Budget, *, resets: bool = ...) -> list[Statement]: ...
+    def limits(self, subject: str | None = ...) -> list[LimitStanding]: ...
+    def charge(self, charges: Iterable[AttemptCharge], *, is_held: bool = ...) -> list[Statement]: ...
+    def charge_script(self, charge: AttemptCharge, *guards: Statement, is_held: bool) -> Script: ...
+    def totals(
+        self,
+        *,
+        since_ms: int = ...,
+        until_ms: int = ...,
+        agent: str | None = ...,
+        account: str | None = ...,
+        limit: int = ...,
+    ) -> list[SpendRow]: ...
+    def of_subjects(self, subject: str | None, since_ms: int | None) -> dict[str, dict[str, TokenTotal]]: ...
+    def of_agent(self, agent: str, month_ms: int) -> list[ModelSpend]: ...
 
 class Policies:
     announced: Plan

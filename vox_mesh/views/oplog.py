@@ -8,7 +8,17 @@ from typing import Any, Final
 from vox_mesh.model.base.json_text import MAX_STORED_DEPTH
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, TRANSFER, ChainReport
+from vox_mesh.model.oplog.verification import (
+    APPROVE,
+    DENY,
+    DESIGNATE,
+    INITIALISE,
+    REKEY,
+    REQUEST,
+    ROUTE,
+    TRANSFER,
+    ChainReport,
+)
 from vox_mesh.oplog.export import record_of
 from vox_mesh.oplog.op_kinds import (
     CLEAR_INCIDENT,
@@ -28,6 +38,7 @@ _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
     **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
     RESOLVE: "conflict",
+    **dict.fromkeys((REQUEST, APPROVE, DENY), "approval"),
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION, DECLARE_INCIDENT, CLEAR_INCIDENT), "tempo"),
     END_PHRASE: "phrase",
 }

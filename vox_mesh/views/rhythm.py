@@ -17,6 +17,7 @@ from vox_mesh.rhythm.task_status import MAX_LIMIT, Position, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
+from vox_mesh.views.tokens import LimitView, TokensView
 
 # --- beats ---------------------------------------------------------------------------------------
 
@@ -319,6 +320,8 @@ class SpendingView:
     since_ms: int | None
     verdict: str
     ecu: float | None
+    tokens: list[TokensView]
+    limits: list[LimitView]
 
     @classmethod
     def of(cls, found: Spending) -> SpendingView:
@@ -333,4 +336,6 @@ class SpendingView:
             found.since_ms,
             found.verdict.value,
             found.ecu,
+            [TokensView.of(*each) for each in found.tokens.items()],
+            [LimitView.of(each) for each in found.limits],
         )

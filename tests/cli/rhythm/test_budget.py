@@ -58,6 +58,33 @@ def test_what_a_job_has_used_is_reported_with_what_it_cost(vox: VoxCommand) -> N
     assert "ecu" in worker("budget", "report", "agent:ann").out.splitlines()[0]
 
 
+def test_tokens_of_a_job_are_reported_with_their_price(vox: VoxCommand) -> None:
+    (vox.folder / "rates.yaml").write_text("currency: USD\nmodels: {haiku: {input: 0.8, output: 4}}\n")
+    agent = vox.having(VOX_MESH_RATES="rates.yaml", VOX_AGENT_ID="ann")
+    assert vox("budget", "set", "agent:ann", "--max-tokens", "5000", "--max-money", "20 USD").code == 0
+    assert vox("job", "schedule", "--kind", "write").code == 0
+    (taken,) = agent("job", "take", "--json").document
+    (held,) = vox("budget", "report", "agent:ann", "--json").document
+    assert [(each["resource"], each["reserved"], each["most"]) for each in held["limits"]] == [
+        ("money", "2.00", "20.00"),
+        ("tokens", "500", "5000"),
+    ]
+    used = ("--input-tokens", "1000", "--output-tokens", "1", "--model", "haiku")
+    token = str(taken["claim_token"])
+    assert agent("job", "report", taken["job_id"], "succeeded", "--token", token, *used).code == 0
+    (found,) = vox("budget", "report", "agent:ann", "--json").document
+    assert [(each["resource"], each["spent"], each["reserved"]) for each in found["limits"]] == [
+        ("money", "0.000804", "0.00"),
+        ("tokens", "1001", "0"),
+    ]
+    heading, line = vox("budget", "tokens", "--agent", "ann").out.splitlines()
+    assert heading.split() == ["day", "agent", "account", "kind", "model", "tokens"]
+    assert line.endswith("ann    -        write  haiku  1000 in/1 out 0.000804 USD")
+    shown = vox("budget", "report").out
+    assert "money 0.000804+0.00 of 20.00 USD, tokens 1001+0 of 5000" in shown
+    assert vox("budget", "set", "agent:ann", "--max-money", "much").code == 2
+
+
 def test_the_faults_of_a_file_are_reported_line_by_line(vox: VoxCommand) -> None:
     (vox.folder / "b.yaml").write_text("budget:\n  max_bu: -1\n  tokens: 5\n")
     ended = vox("budget", "set", "agent:ann", "b.yaml")
@@ -82,7 +109,7 @@ def test_a_file_of_rates_that_can_not_be_used_is_reported_at_the_start(vox: VoxC
     ("command", "fault"),
     [
         ("set ann --max-bu 3", "subject must be agent:NAME or account:NAME, got 'ann'"),
-        ("set agent:ann", "pass exactly one of FILE, --max-bu N and --none"),
+        ("set agent:ann", "pass exactly one of FILE, limits such as --max-bu N, and --none"),
         ("set agent:ann x.yaml --max-bu 3", "pass exactly one of"),
         ("set agent:ann --max-bu -1", "must be a number from 0 to 1e+12, got '-1'"),
         ("set agent:ann --max-bu nan", "got 'nan'"),

@@ -37,10 +37,21 @@ async def test_an_agent_works_on_a_job_from_take_to_report(served: ServedNode, k
     await post(served, f"{path}/log", {**claim, "text": "half"})
     kept = await post(served, f"{path}/artifacts", {**claim, "name": "notes", "text": "all is well"})
     assert (kept["name"], kept["size"], kept["type"]) == ("notes", 11, "text/plain")
-    report = {**claim, "outcome": "succeeded", "result": [1, 2]}
+    usage = {"input_tokens": 900, "output_tokens": 80, "model": kind}
+    await post(served, f"{path}/progress", {**claim, "usage": usage})
+    report = {**claim, "outcome": "succeeded", "result": [1, 2], "usage": usage}
     assert (await post(served, f"{path}/report", report))["state"] == "succeeded"
     assert (await post(served, f"{path}/report", report))["state"] == "succeeded"  # its answer was lost
     assert (await served.get(f"{path}/result"))["result"] == [1, 2]
+    (spent,) = [each for each in await served.get("/v1/budgets/tokens?agent=coder") if each["kind"] == kind]
+    assert (spent["model"], spent["agent"], spent["account"]) == (kind, "coder", "")
+    assert spent["tokens"] == {
+        "currency": None,  # the node knows no prices, which is not the same as 0
+        "money": None,
+        "input_tokens": 1_800,
+        "output_tokens": 160,
+        "unpriced_tokens": 1_960,
+    }
     proof = await served.get(f"{path}/verify")
     bundle = await served.get(f"{path}/bundle")
     assert (proof["faults"], bundle["proof"]["envelope"]["agent"]) == ([], "coder")

@@ -34,6 +34,7 @@ from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.node import MeshNode
 
 __all__ = ["node", "settings"]
@@ -184,7 +185,7 @@ def test_of_the_ones_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -
     ]
     for n, (meter, share) in enumerate(zip(meters, all_of_them, strict=True)):
         shares.join(share)
-        meter.report(Resources(cpu_sec=9 if n == 0 else n))
+        meter.report(Usage(Resources(cpu_sec=9 if n == 0 else n)))
     _, one, two, three = all_of_them
     shares.leave(one)  # it was over in the beat, and has used what it has
     found = shares.excess(two, "agent:ann", budget, 1)
@@ -193,9 +194,9 @@ def test_of_the_ones_that_exceed_a_ceiling_together_one_is_stopped_in_a_beat() -
     assert shares.excess(two, "agent:ann", budget, 1) is None
     for share in (two, three):
         share.count_from(5_000)
-    meters[2].report(Resources(cpu_sec=3))
+    meters[2].report(Usage(Resources(cpu_sec=3)))
     assert shares.excess(two, "agent:ann", budget, 1) is None
-    meters[3].report(Resources(cpu_sec=1))
+    meters[3].report(Usage(Resources(cpu_sec=1)))
     assert shares.excess(two, "agent:ann", budget, 2) is None
     found = shares.excess(three, "agent:ann", budget, 1)
     assert found is not None

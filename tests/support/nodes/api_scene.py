@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.support.jobs.staging import brought
 from tests.support.oplog.rivals import MEMORIES, at, overtaken
-from vox_mesh import ConflictRecorded, DeferToAgent
+from vox_mesh import ConflictRecorded, DeferToAgent, acting_as
+from vox_mesh.errors import ApprovalPending
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
@@ -22,6 +23,18 @@ async def conflict(node: MeshNode, name: str) -> str:
     )
     assert isinstance(answer, ConflictRecorded)
     return answer.conflict_id
+
+
+async def approval(node: MeshNode) -> str:
+    """Have an agent ask for an approval; its id."""
+    await node.grants.admit("asker")
+    await node.grants.issue("asker", ["ask job.schedule"])
+    try:
+        with acting_as("asker"):
+            await node.jobs.schedule(KIND)
+    except ApprovalPending as pending:
+        return pending.approval_id
+    raise AssertionError("nothing was asked")
 
 
 async def fill(node: MeshNode) -> dict[str, str]:
@@ -48,6 +61,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
     return {
         "agent": AGENT,
         "agent_id": AGENT,
+        "approval": await approval(node),
         "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
         "grant_id": grant.grant_id,

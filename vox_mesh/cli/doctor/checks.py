@@ -70,6 +70,9 @@ class CheckContext:
     overview: Overview = field(init=False)
     """The state of the mesh; set once the database was reached."""
 
+    is_strict: bool = field(init=False)
+    """Whether the owner has made the mesh strict; set once the database was reached."""
+
     addresses: dict[str, SignedAddress] = field(init=False)
     """The address of each node's service that the node has signed; set once the database was reached."""
 

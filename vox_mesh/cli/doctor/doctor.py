@@ -72,6 +72,7 @@ async def _run_all(settings: Settings) -> list[CheckResult]:
             context.overview = await overview(mesh)
             context.held_back = await jobs_held_back(mesh, _MAX_HELD_BACK)
             context.agreement = await agreement_of(mesh)
+            context.is_strict = (await mesh.grants.admissions()).is_strict
             await _read_addresses(context, mesh)
         results += await run_checks(context, _MESH_CHECKS)
     except MeshError as error:

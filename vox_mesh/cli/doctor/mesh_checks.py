@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
+from vox_mesh.errors import NotStrict
 from vox_mesh.http.local_socket import FILE as SOCKET
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
@@ -40,6 +41,20 @@ async def nodes(context: CheckContext) -> CheckResult:
             f"no recent heartbeat: {', '.join(late)}", "check that its machine runs and reaches the database"
         )
     return ok(", ".join(node.node_id for node in present))
+
+
+async def mode(context: CheckContext) -> CheckResult:
+    """Check that the mesh is as strict as the settings require, and that all nodes are admitted to it."""
+    if not context.is_strict:
+        if context.settings.strict:
+            return CheckResult.of(NotStrict())
+        return ok("trusting: agents that are not admitted may do everything")
+    others = [
+        node.node_id for node in context.overview.nodes if node.state not in _GONE and not node.admitted
+    ]
+    if others:
+        return warn(f"strict, and not admitted: {', '.join(others)}", "run `vox-mesh nodes admit NODE`")
+    return ok("strict: nothing for agents without a grant, no node that is not admitted")
 
 
 async def service(context: CheckContext) -> CheckResult | None:
@@ -203,4 +218,14 @@ async def tempo(context: CheckContext) -> CheckResult:
     )
 
 
-CHECKS: Final[tuple[DoctorCheck, ...]] = (nodes, service, reach, relay, tempo, jobs, messages, conflicts)
+CHECKS: Final[tuple[DoctorCheck, ...]] = (
+    nodes,
+    mode,
+    service,
+    reach,
+    relay,
+    tempo,
+    jobs,
+    messages,
+    conflicts,
+)

@@ -21,6 +21,8 @@ from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.rhythm.tokens import MAX_TOKENS
+from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.settings import Settings
 from vox_mesh.views.jobs import JobView
 from vox_mesh.views.work import LeaseView, TakenView
@@ -39,6 +41,7 @@ _lease_option = click.option(
 )
 
 
+_TOKENS: Final = click.IntRange(0, MAX_TOKENS)
 _OUTCOMES: Final = ("succeeded", "failed", "yielded")
 """What `job report` reports; a question is asked with `job ask`."""
 
@@ -140,6 +143,9 @@ def renew(reference: str, token: int, lease: float | None, as_json: bool) -> Non
 @click.option("--exit-code", type=int, help="Exit code of the command that did the work.")
 @click.option("--no-retry", is_flag=True, help="Fail the job even if it has attempts left.")
 @click.option("--delay", type=seconds, metavar="DURATION", help="Time until a yielded job can be taken.")
+@click.option("--input-tokens", type=_TOKENS, metavar="N", help="Tokens that a model has read.")
+@click.option("--output-tokens", type=_TOKENS, metavar="N", help="Tokens that it has written.")
+@click.option("--model", help="Model whose tokens they are.")
 @json_option
 def report(
     reference: str,
@@ -151,12 +157,15 @@ def report(
     exit_code: int | None,
     no_retry: bool,
     delay: float | None,
+    input_tokens: int | None,
+    output_tokens: int | None,
+    model: str | None,
     as_json: bool,
 ) -> None:
     """Report how an attempt at a taken job went.
 
     A failed job is retried if it has attempts left. A late report, after the lease, is refused with 1. The
-    same report may be sent again.
+    same report may be sent again. Tokens are charged to the budgets of the agent and the account.
 
     \b
     Example:
@@ -165,6 +174,9 @@ def report(
     reported = _report(
         ReportedOutcome(outcome), reason, result, exit_code, may_retry=not no_retry, delay=delay
     )
+    tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens, "model": model}
+    usage = Usage.of({name: value for name, value in tokens.items() if value is not None})
+    reported = reported._replace(usage=usage)
     files = [_named_file(each) for each in artifacts]
 
     async def work(mesh: Mesh) -> Job:

@@ -31,6 +31,7 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.views.rhythm import PoliciesView, PolicyView, policies_of
+from vox_mesh.views.tokens import spend_text
 
 _BARS: Final = 8
 _MAX_BARS: Final = 10_000
@@ -176,14 +177,16 @@ def report(last: int, as_json: bool) -> None:
     if as_json:
         show_several([each.document() for each in found], as_json=True)
     else:
-        show_lines([*table([_line(each) for each in found]), *_advice(found)])
+        has_tokens = any(each.tokens for each in found)
+        lines = [_line(each, has_tokens=has_tokens) for each in found]
+        show_lines([*table(lines), *_advice(found)])
 
 
 async def _reports(mesh: Mesh, last: int) -> list[BarReport]:
     return await mesh.rhythm.bar_reporter.reports(last, fresh=True)
 
 
-def _line(report: BarReport) -> Record:
+def _line(report: BarReport, *, has_tokens: bool) -> Record:
     kpis = report.kpis
     return {
         "window": report.window_id,
@@ -200,6 +203,7 @@ def _line(report: BarReport) -> Record:
         "PMR": _figure(kpis.pmr),
         "CPD": _figure(kpis.cpd),
         "TTFU": _figure(kpis.ttfu),
+        **({"tokens": spend_text(report.tokens)} if has_tokens else {}),
         "alarms": ", ".join(alarm.name for alarm in report.alarms),
     }
 

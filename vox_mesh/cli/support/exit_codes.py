@@ -7,6 +7,7 @@ from typing import Final
 
 from vox_mesh.errors import (
     AWAY,
+    ApprovalPending,
     BadSettings,
     BadValue,
     DatabaseNotOpened,
@@ -21,7 +22,7 @@ KILLED: Final = 128
 
 
 class ExitCode(IntEnum):
-    """The exit codes of commands. The first five are the contract; the others follow shell conventions."""
+    """The exit codes of commands. The first six are the contract; the others follow shell conventions."""
 
     DONE = 0
     NO = 1
@@ -29,6 +30,8 @@ class ExitCode(IntEnum):
     DATABASE_AWAY = 3
     NOTHING_NEW = 4
     """With --once: the job had been scheduled before, and nothing was run."""
+    APPROVAL_PENDING = 5
+    """The agent has asked for an approval, and nothing else was done."""
     BUG = 70
     NOT_RUNNABLE = 126
     NOT_FOUND = 127
@@ -42,6 +45,7 @@ NOT_LET_IN: Final = (Unauthorized, SchemaTooNew, DatabaseNotOpened)
 _BY_ERROR: Final = (
     ((BadSettings, BadValue, WrongBackend, *NOT_LET_IN), ExitCode.USAGE),
     (AWAY, ExitCode.DATABASE_AWAY),
+    ((ApprovalPending,), ExitCode.APPROVAL_PENDING),
 )
 
 

@@ -17,6 +17,7 @@ from vox_mesh.model.rhythm.costs import CLASSED, MOST, PLAIN
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import CHECKPOINT, DEFER, MAX_PHRASES, MAX_STEPS
 from vox_mesh.model.rhythm.tempo import FASTEST_BPM, LONGEST_BAR, SLOWEST_BPM
+from vox_mesh.model.rhythm.tokens import INPUT, MAX_TOKENS, OUTPUT, TOKENS
 
 
 def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -81,6 +82,9 @@ SCORE: Final = _map(
 )
 """A score."""
 
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": MAX_TOKENS}
+_MONEY: Final = {"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,6})? USD$", "examples": ["20.00 USD"]}
+
 BUDGET: Final = _map(
     {
         "max_bu": _AMOUNT,
@@ -97,6 +101,9 @@ BUDGET: Final = _map(
         },
         "charge_to": {"type": "string", "pattern": "^[!-~]{1,200}$"},
         "per_beat": _map({**dict.fromkeys(PLAIN, _AMOUNT), **dict.fromkeys(CLASSED, _BY_CLASS)}),
+        **{f"max_{name}": _COUNT for name in (TOKENS, INPUT, OUTPUT)},
+        "max_money": _MONEY,
+        "reserve": _map({**dict.fromkeys((TOKENS, INPUT, OUTPUT), _COUNT), "money": _MONEY}),
         "thresholds": _map(
             {"warn": _amount(0, 0.8), "claims": _amount(0.8, 1.25), "work": _amount(1.25)},
             description="Shares of the budget, with warn <= claims <= work.",

@@ -38,6 +38,7 @@ from vox_mesh.views.rhythm import (
     policies_of,
     statuses_of,
 )
+from vox_mesh.views.tokens import SpendRowView
 
 RHYTHM: Final = Operations("rhythm")
 
@@ -253,8 +254,24 @@ async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
 
 @BUDGETS.get("/v1/budgets/report")
 async def report_spending(mesh: MeshServices, query: SpendingQuery) -> Page[SpendingView]:
-    """List the spending of agents and accounts: beats, cost and resources."""
+    """List the spending of agents and accounts: beats, cost, resources, tokens and money."""
     await mesh.rhythm.refresh()
     since_ms = None if query.since is None else mesh.clock.now_ms - round(query.since * 1_000)
     found = await mesh.rhythm.budgets.report(query.subject, since_ms=since_ms)
     return query.page_of([SpendingView.of(each) for each in found], lambda view: view.subject)
+
+
+class TokensQuery(RequestModel):
+    """The agent and the account, by default all, and the start of the period, by default 30 days ago."""
+
+    agent: Text | None = None
+    account: Text | None = None
+    since: Seconds = 30 * 86_400.0
+
+
+@BUDGETS.get("/v1/budgets/tokens")
+async def report_tokens(mesh: MeshServices, query: TokensQuery) -> list[SpendRowView]:
+    """List used tokens and their price by agent, account, kind, model and day; at most 1,000 rows."""
+    since_ms = mesh.clock.now_ms - round(query.since * 1_000)
+    found = await mesh.rhythm.tokens.totals(since_ms=since_ms, agent=query.agent, account=query.account)
+    return [SpendRowView.of(each) for each in found]

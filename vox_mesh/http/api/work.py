@@ -20,7 +20,7 @@ from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEA
 from vox_mesh.model.jobs.bundle import base64_content
 from vox_mesh.model.jobs.question import MAX_CHOICES, MAX_TEXT, Question
 from vox_mesh.model.messages.records import inbox_names
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.acting import current_agent
 from vox_mesh.views.jobs import JobView
@@ -41,6 +41,15 @@ Lease = Annotated[
             ],
             "examples": ["5m", 300],
         }
+    ),
+]
+
+UsageFields = Annotated[
+    dict[str, str | float | dict[str, float]],
+    Field(
+        max_length=16,
+        description="Resources; `input_tokens` and `output_tokens` with their `model`, or as maps of models.",
+        examples=[{"input_tokens": 900, "output_tokens": 80, "model": "claude-sonnet-4"}],
     ),
 ]
 
@@ -121,11 +130,15 @@ async def renew_job(mesh: MeshServices, job: JobName, body: RenewTakenRequest) -
 
 
 class ProgressRequest(ClaimedRequest):
-    """The completed fraction and a message, and a checkpoint from which another attempt may resume."""
+    """The completed fraction and a message, and a checkpoint from which another attempt may resume.
+
+    `usage` has the tokens that were used since the last report; they are charged at once.
+    """
 
     fraction: Annotated[float, Field(ge=0, le=1)] | None = None
     message: Annotated[str, Field(max_length=1_024)] | None = None
     checkpoint: Any = None
+    usage: UsageFields | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,8 @@ class NotedView:
 async def report_job_progress(mesh: MeshServices, job: JobName, body: ProgressRequest) -> NotedView:
     """Report the progress of a taken job, and save a checkpoint."""
     found = await mesh.jobs.find(job)
-    await mesh.work.progress(found, body.claim_token, body.fraction, body.message)
+    usage = body.usage and Usage.of(body.usage)
+    await mesh.work.progress(found, body.claim_token, body.fraction, body.message, usage=usage)
     if body.checkpoint is not None:
         await mesh.work.checkpoint(found, body.claim_token, body.checkpoint)
     return NotedView(found.job_id)
@@ -230,22 +244,24 @@ class ReportRequest(ClaimedRequest):
     exit_code: Annotated[int, Field(gt=-(2**31), lt=2**31)] | None = None
     retry: bool = True
     delay: Annotated[Seconds, Field(le=MAX_DELAY_S)] | None = None
-    usage: dict[str, float | dict[str, float]] | None = None
+    usage: UsageFields | None = None
 
     @property
     def report(self) -> Report:
         """The report. Raises `BadValue` if its fields do not fit together."""
-        usage = None if self.usage is None else Resources.of(self.usage)
+        usage = None if self.usage is None else Usage.of(self.usage)
         if (self.outcome == "needs_input") != (self.question is not None):
             raise BadValue("a question must be given with needs_input, and only then")
         if self.question is not None:
-            return needs_input(self.question.question)
+            return needs_input(self.question.question, usage=usage)
         if self.outcome == "succeeded":
             return succeeded(self.result, exit_code=self.exit_code, usage=usage)
         if self.outcome == "failed":
             reason = self.reason or ""
             return failed(reason, retry=self.retry, exit_code=self.exit_code, usage=usage)
-        return yielded(delay=self.delay) if self.reason is None else yielded(self.reason, self.delay)
+        if self.reason is None:
+            return yielded(delay=self.delay, usage=usage)
+        return yielded(self.reason, self.delay, usage=usage)
 
 
 @WORK.post("/v1/jobs/{job}/report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ from vox_mesh.model.jobs.proof import sanitize_error
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 
 MAX_DELAY_S: Final = 365 * 86_400
 
@@ -37,8 +39,8 @@ class Report(NamedTuple):
     """Whether a failed job may have another attempt, if it has any left."""
     delay_ms: int | None = None
     """When a yielded job may be taken again, by default after its backoff."""
-    usage: Resources = Resources()
-    """What the attempt has used, as far as the agent knows."""
+    usage: Usage = NO_USAGE
+    """What the attempt has used, as far as the agent knows, and was not reported with its progress."""
     question: Question | None = None
     """What must be answered before the job can go on."""
 
@@ -53,31 +55,52 @@ class Report(NamedTuple):
         return is_requeued and job.state == JobState.PENDING and job.reason == reason
 
 
-def succeeded(result: Any = None, *, exit_code: int | None = None, usage: Resources | None = None) -> Report:
+ReportedUsage = Mapping[str, Any] | Usage | Resources
+"""Usage as an agent reports it, for example `{"input_tokens": 900, "output_tokens": 80, "model": "m"}`."""
+
+
+def usage_of(reported: ReportedUsage | None) -> Usage:
+    """Return the usage that was reported. Raises `BadValue` if it is malformed."""
+    if reported is None:
+        return NO_USAGE
+    if isinstance(reported, Resources):
+        return Usage(reported)
+    return reported if isinstance(reported, Usage) else Usage.of(reported)
+
+
+def succeeded(
+    result: Any = None, *, exit_code: int | None = None, usage: ReportedUsage | None = None
+) -> Report:
     """Return the report of a success."""
-    return Report(ReportedOutcome.SUCCEEDED, result=result, exit_code=exit_code, usage=usage or Resources())
+    return Report(ReportedOutcome.SUCCEEDED, result=result, exit_code=exit_code, usage=usage_of(usage))
 
 
 def failed(
-    reason: str, *, retry: bool = True, exit_code: int | None = None, usage: Resources | None = None
+    reason: str, *, retry: bool = True, exit_code: int | None = None, usage: ReportedUsage | None = None
 ) -> Report:
     """Return the report of a failure; with `retry`, the job has another attempt if it has any left."""
     if not reason:
         raise BadValue("the reason of a failure must not be empty")
-    usage = usage or Resources()
-    return Report(ReportedOutcome.FAILED, reason, exit_code=exit_code, may_retry=retry, usage=usage)
+    used = usage_of(usage)
+    return Report(ReportedOutcome.FAILED, reason, exit_code=exit_code, may_retry=retry, usage=used)
 
 
-def yielded(reason: str = "yielded by its agent", delay: Duration | None = None) -> Report:
+def yielded(
+    reason: str = "yielded by its agent",
+    delay: Duration | None = None,
+    *,
+    usage: ReportedUsage | None = None,
+) -> Report:
     """Return the report of an attempt that goes back to the queue without counting as a failure."""
     delay_ms = None
     if delay is not None:
         seconds = checked_seconds("delay", delay, 0, MAX_DELAY_S, hint="the longest delay is 365d")
         delay_ms = round(seconds * 1_000)
-    return Report(ReportedOutcome.YIELDED, reason, delay_ms=delay_ms)
+    return Report(ReportedOutcome.YIELDED, reason, delay_ms=delay_ms, usage=usage_of(usage))
 
 
-def needs_input(question: Question | str) -> Report:
+def needs_input(question: Question | str, *, usage: ReportedUsage | None = None) -> Report:
     """Return the report of an attempt that asks a question; the job is taken again with the answer."""
     asked = (Question(question) if isinstance(question, str) else question).checked()
-    return Report(ReportedOutcome.NEEDS_INPUT, NEEDS_INPUT, delay_ms=0, question=asked)
+    used = usage_of(usage)
+    return Report(ReportedOutcome.NEEDS_INPUT, NEEDS_INPUT, delay_ms=0, question=asked, usage=used)

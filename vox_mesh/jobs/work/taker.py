@@ -33,6 +33,7 @@ _TURN_S: Final = RANKS * GRACE_MS / 1_000
 
 _ERROR_BACKOFF_S: Final = (0.1, 2.0)
 _RACE_BACKOFF_S: Final = (0.02, 0.5)
+_NO_CHOICE: Final = ClaimChoice([], None)
 
 
 GiveBack = Callable[[AgentAttestation, Sequence[Claimed]], Awaitable[None]]
@@ -173,12 +174,31 @@ class Taker:
         """Survey the queue once, claim jobs for the agents, and return when to look again."""
         self._clock.refuse_if_off()
         present = await self._round.read_kinds()
-        blocks = [await request.limits.blocked_claims() for request in asked]
-        able = [request for request, block in zip(asked, blocks, strict=True) if not block.is_all]
+        able = [
+            request
+            for request in asked
+            if self._chooser.can_spend(request.attested.agent)
+            and not (await request.limits.blocked_claims()).is_all
+        ]
+        looks = [await self._look_for(group, present) for group in self._by_budget(able)]
+        self._dismiss([request for request in asked if request not in able], _NO_CHOICE)
+        return _soonest(looks)
+
+    def _by_budget(self, able: Sequence[WaitingAgent]) -> list[list[WaitingAgent]]:
+        """Return the agents whose own budgets decide what each may take, and the others together."""
+        groups: dict[str | None, list[WaitingAgent]] = {None: []}
+        for request in able:
+            agent = request.attested.agent
+            groups.setdefault(agent if self._chooser.has_budget(agent) else None, []).append(request)
+        return list(groups.values())
+
+    async def _look_for(self, able: Sequence[WaitingAgent], present: Sequence[str]) -> NextLook:
+        """Survey the queue for agents with the same budgets, and claim jobs for them."""
         kinds = [kind for kind in present if any(request.wants(kind) for request in able)]
-        blocked = next((block for block in blocks if not block.is_all), ClaimBlock())
+        blocked = (await able[0].limits.blocked_claims()) if able else ClaimBlock()
         wanted = sum(request.count for request in able)
-        survey = await self._round.survey(kinds, wanted, blocked, ())
+        agent = able[0].attested.agent if able else None
+        survey = await self._round.survey(kinds, wanted, blocked, (), agent)
         choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
         shares = _share_out(choice.take, able)
         claimed = await self._claim(shares) if shares else 0
@@ -187,7 +207,7 @@ class Taker:
             self._race_backoff.reset()
         elif shares:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
-        self._dismiss([request for request in asked if request not in shares], choice)
+        self._dismiss([request for request in able if request not in shares], choice)
         return NOW if claimed else await self._round.next_look(survey, choice)
 
     def _dismiss(self, asked: Sequence[WaitingAgent], choice: ClaimChoice) -> None:
@@ -233,6 +253,12 @@ class Taker:
     def _lease_of(self, request: WaitingAgent, job: Job) -> int:
         usual = request.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
         return self._leases.ms_to_boundary(job) or job.lease_ms or usual
+
+
+def _soonest(looks: Sequence[NextLook]) -> NextLook:
+    """Return when to look again for all; a change counts unless all must wait."""
+    delays = [each.delay_s for each in looks if each.delay_s is not None]
+    return NextLook(min(delays, default=None), is_backoff=all(each.is_backoff for each in looks))
 
 
 def _share_out(

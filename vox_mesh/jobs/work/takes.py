@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import BadValue, NotKnown, StaleClaim
+from vox_mesh.errors import BadValue, NotItsAgent, NotKnown, StaleClaim
 from vox_mesh.jobs.proof.artifacts import Artifact
 from vox_mesh.jobs.transitions import SQL as JOBS
 from vox_mesh.model.base.canonical import canonical
@@ -19,6 +19,7 @@ from vox_mesh.model.jobs.proof import AgentAttestation, Output
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.identity import Identity
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
@@ -40,6 +41,12 @@ class HeldTake(NamedTuple):
     attested: AgentAttestation
     lease_ms: int
     artifacts: Sequence[Artifact] = ()
+
+    def refuse_others(self) -> None:
+        """Refuse the acting agent if another one has taken the job."""
+        agent, own = current_agent(), self.attested.agent
+        if agent is not None and agent != own:
+            raise NotItsAgent(f"job {self.job.job_id} was taken by agent {own}, not by {agent}")
 
 
 class KnownTake(NamedTuple):
@@ -80,8 +87,12 @@ class JobTakes:
         signature = self._identity().key.sign(self._signed_text(take.job, output))
         document = orjson.dumps({**output, _SIGNATURE: signature}).decode()
         values = (*self._store.mesh_id, take.job.job_id, take.job.claim_token, document, MAX_ARTIFACTS)
-        guard = Statement(_SQL["refuse_if_over"], values[:4], refusal=StaleClaim.code)
-        await self._store.write(Script(guard, record, Statement(_SQL["keep"], values)))
+        await self._store.write(Script(self.guard(take.job), record, Statement(_SQL["keep"], values)))
+
+    def guard(self, job: Job) -> Statement:
+        """Return the guard of a script that is written only while the claim of a job is held."""
+        values = (*self._store.mesh_id, job.job_id, job.claim_token)
+        return Statement(_SQL["refuse_if_over"], values, refusal=StaleClaim.code)
 
     def _kept(self, job: Job, text: str) -> list[Artifact]:
         """Return the artifacts that were kept through this node under the present claim of a job."""
@@ -117,3 +128,15 @@ async def forget_takes(store: Store) -> None:
     """Remove the takes whose claims are over."""
     if (await store.read(_SQL["is_any_over"], store.mesh_id)).value:
         await store.write(Script(Statement(_SQL["forget"], store.mesh_id)))
+
+
+def stale_claim(job: Job, claim_token: int) -> StaleClaim:
+    """Return the error for a claim that is over."""
+    error = StaleClaim(StaleClaim.code, statement=0)
+    is_later = job.claim_token > claim_token
+    error.hint = (
+        f"job {job.job_id} is {job.state}"
+        + (", under a later claim token" if is_later else "")
+        + ": stop working on it, and take another"
+    )
+    return error

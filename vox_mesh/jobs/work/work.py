@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import (
     BadValue,
     MeshError,
-    NotItsAgent,
     PhaseOverrun,
     Refused,
     StaleClaim,
@@ -26,10 +25,10 @@ from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
-from vox_mesh.jobs.work.reports import Report, ReportedOutcome, yielded
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of, yielded
 from vox_mesh.jobs.work.requests import TakeRequests
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent
-from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake
+from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake, stale_claim
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -46,12 +45,15 @@ from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
 from vox_mesh.model.messages.records import checked_agent
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.costs import NOTHING
+from vox_mesh.model.rhythm.tokens import TokenUsage
+from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
-from vox_mesh.store.acting import acting_as, current_agent
+from vox_mesh.rhythm.token_ledger import AttemptCharge
+from vox_mesh.store.acting import acting_as
 from vox_mesh.store.store import Store
 
 MAX_AT_ONCE: Final = 100
@@ -144,6 +146,7 @@ class AgentWork:
             node_id,
             monotonic,
             jobs.authorship.causes_of,
+            lambda: rhythm.budgets.own_agent,
         )
         self._taker = Taker(
             store,
@@ -265,7 +268,7 @@ class AgentWork:
         take = await self._held(reference, claim_token)
         lease_ms = take.lease_ms if lease is None else _lease_ms(lease)
         limits = await self._resumed_limits(take)
-        if (exceeded := await self._exceeded(take, limits, Resources())) is not None:
+        if (exceeded := await self._exceeded(take, limits, NO_USAGE)) is not None:
             result = AttemptResult(take.job, JobState.FAILED, exceeded.line, finished_ms=self._clock.now_ms)
             await self._write(take, result, limits)
             raise exceeded
@@ -278,7 +281,7 @@ class AgentWork:
                 script = self._jobs.transitions.renew([item], lease_ms, keep_start)
             await self._store.write(script)
         except Refused:
-            raise _stale(take.job, claim_token) from None
+            raise stale_claim(take.job, claim_token) from None
         return TakenJob(take.job, take.attested.agent, lease_ms, sent_ms + lease_ms, take.job.core)
 
     async def progress(
@@ -287,13 +290,29 @@ class AgentWork:
         claim_token: int,
         fraction: float | None = None,
         message: str | None = None,
+        *,
+        usage: ReportedUsage | None = None,
     ) -> None:
-        """Report the completed fraction, from 0 to 1, and a message."""
+        """Report the completed fraction, from 0 to 1, a message, and tokens that were used since last time.
+
+        The tokens are charged at once, also if the attempt is lost later.
+        """
         if fraction is not None and not 0 <= fraction <= 1:
             raise BadValue(f"progress must be between 0 and 1, got {fraction}")
-        notebook = self._notebook((await self._held(reference, claim_token)).job)
+        used = usage_of(usage)
+        if used.resources is not NOTHING:
+            raise BadValue("progress must report tokens only", hint="report other usage at the end")
+        take = await self._held(reference, claim_token)
+        if used.tokens:
+            await self._charge(take, used.tokens)
+        notebook = self._notebook(take.job)
         notebook.progress(fraction, message)
         await notebook.close()
+
+    async def _charge(self, take: HeldTake, tokens: TokenUsage) -> None:
+        charge = AttemptCharge.of(take.job, take.attested.agent, tokens, self._clock.now_ms)
+        script = self._rhythm.tokens.charge_script(charge, self._takes.guard(take.job), is_held=True)
+        await self._store.write(script)
 
     async def checkpoint(self, reference: Reference, claim_token: int, value: Any) -> None:
         """Save a JSON value from which another attempt may resume."""
@@ -365,6 +384,8 @@ class AgentWork:
             may_retry=report.may_retry,
             delay_ms=_delay_of(take.job, report),
             question=report.question,
+            usage=report.usage.resources,
+            tokens=report.usage.tokens,
         )
         limits = await self._resumed_limits(take) if has_limits else None
         exceeded = await self._exceeded(take, limits, report.usage)
@@ -397,7 +418,7 @@ class AgentWork:
                 await limits.record_refused(result.end)
             self._known.pop(take.job.job_id, None)
             await self._held(take.job, take.job.claim_token)  # says why
-            raise _stale(take.job, take.job.claim_token)
+            raise stale_claim(take.job, take.job.claim_token)
         return written
 
     # --- the claim -------------------------------------------------------------------------------
@@ -411,13 +432,13 @@ class AgentWork:
         """Return a job that an agent holds through this node under this token. Raises if it does not."""
         job, take = await self._takes.find(await self._job_id(reference))
         if job.state not in HELD or job.claim_token != claim_token or take is None:
-            raise _stale(job, claim_token)
+            raise stale_claim(job, claim_token)
         if job.claimer != self._node_id:
             raise TakenElsewhere(
                 f"job {job.job_id} was taken through node {job.claimer}, not through {self._node_id}",
                 node_id=str(job.claimer),
             )
-        _refuse_others(take)
+        take.refuse_others()
         return take
 
     def _known_take(self, reference: Reference, claim_token: int) -> KnownTake | None:
@@ -426,7 +447,7 @@ class AgentWork:
         known = self._known.get(job_id)
         if known is None or known.take.job.claim_token != claim_token:
             return None
-        _refuse_others(known.take)
+        known.take.refuse_others()
         return known
 
     def _notebook(self, job: Job, logged: int = 0) -> Notebook:
@@ -442,9 +463,7 @@ class AgentWork:
             return None
         return await worker_limits.of(take.job, take.job.core, self._notebook(take.job), begun=begun)
 
-    async def _exceeded(
-        self, take: HeldTake, limits: AttemptLimits | None, used: Resources
-    ) -> MeshError | None:
+    async def _exceeded(self, take: HeldTake, limits: AttemptLimits | None, used: Usage) -> MeshError | None:
         """Return the limit that the attempt has exceeded, or `None`."""
         timeout_s, now_ms = take.job.core.get("timeout"), self._clock.now_ms
         if timeout_s and now_ms - (take.job.started_ms or now_ms) > timeout_s * 1_000:
@@ -468,24 +487,6 @@ def _lease_ms(lease: Duration) -> int:
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:
     return AttemptResult(job, JobState.PENDING, _GONE, delay_ms=0, agent=attested)
-
-
-def _stale(job: Job, claim_token: int) -> StaleClaim:
-    error = StaleClaim(StaleClaim.code, statement=0)
-    is_later = job.claim_token > claim_token
-    error.hint = (
-        f"job {job.job_id} is {job.state}"
-        + (", under a later claim token" if is_later else "")
-        + ": stop working on it, and take another"
-    )
-    return error
-
-
-def _refuse_others(take: HeldTake) -> None:
-    """Refuse the acting agent if another one has taken the job."""
-    agent = current_agent()
-    if agent is not None and agent != take.attested.agent:
-        raise NotItsAgent(f"job {take.job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
 
 
 def _delay_of(job: Job, report: Report) -> int | None:

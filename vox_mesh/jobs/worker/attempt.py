@@ -73,6 +73,7 @@ async def run_attempt(
             attested=context.attested,
             inferences=context.inferences,
             usage=context.meter.used,
+            tokens=context.meter.tokens,
         )
         tracing.record_outcome(run, result.state, result.reason)
     return result

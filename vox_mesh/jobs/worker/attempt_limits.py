@@ -20,6 +20,7 @@ from vox_mesh.jobs.worker.limit_services import (
     caps_of,
     hard_end_reason,
     outcome_of,
+    spend_error,
 )
 from vox_mesh.jobs.worker.limit_watch import FIRST_CHECK_MS
 from vox_mesh.jobs.worker.metering import Meter, Share
@@ -32,6 +33,7 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseBegin, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import DEFER, Score, Start
+from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_document, end_op, join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
@@ -202,7 +204,7 @@ class AttemptLimits:
             await self._record_begin()
         return why
 
-    async def exceeded(self, used: Resources) -> MeshError | None:
+    async def exceeded(self, used: Usage) -> MeshError | None:
         """Return the limit that an agent's attempt has exceeded by now, or `None`."""
         self.meter.report(used)
         now_ms = self._rhythm.times.now_ms
@@ -297,8 +299,7 @@ class AttemptLimits:
 
     def check(self, now_ms: int, standings: Mapping[str, BudgetStanding]) -> int:
         """Stop the attempt if a limit is exceeded. Return the time of the next check, in ms."""
-        share = self._join_shares()
-        timeline = self._rhythm.timeline
+        share, timeline = self._join_shares(), self._rhythm.timeline
         beat = timeline.beat_at(now_ms)
         moments = [beat.ends_ms]
         if (phrase := self.phrase) is not None:
@@ -315,8 +316,11 @@ class AttemptLimits:
                 self._stop(self._cap_error(phases))
         # The first check in a beat covers the previous beat, or several if none was checked in between.
         beats = max(1.0, timeline.beats_between(share.epoch_ms, beat.epoch_ms))
+        spent = self._worker_limits.budgets.tokens.bill(self.meter.tokens).amounts()
         for subject, standing in self._budgets_in_force(standings):
             moments += self._check_budget(subject, standing, now_ms)
+            if (error := spend_error(subject, standing, spent)) is not None:
+                self._stop(error)
             self._check_beat_ceiling(share, subject, standing.budget, beats)
         share.count_from(beat.epoch_ms)
         moments.append(now_ms + self._pause_ms)
@@ -362,9 +366,7 @@ class AttemptLimits:
 
     def _cap_error(self, phases: Mapping[str, float]) -> MeshError:
         ((phase, beats),) = phases.items()
-        subject = next(
-            subject for subject, each in self._budgets.items() if each.phase_caps.get(phase) == beats
-        )
+        subject = next(name for name, each in self._budgets.items() if each.phase_caps.get(phase) == beats)
         return OverBudget(f"the {beats:g} beats that the budget of {subject} has for {phase} are used")
 
     # --- recording -------------------------------------------------------------------------------
@@ -377,8 +379,7 @@ class AttemptLimits:
         if self._score is not None:
             defers = DEFER in self._score.escalation.on_overrun or self._stop_error is None
             may_retry = may_retry and defers and self._number < self._score.retry.max_phrases
-        budget = self._budget
-        if budget.max_bu is not None and verdict(self._own_standing.bu + self.beats, budget) in _EXHAUSTED:
+        if verdict(self._own_standing.bu + self.beats, self._budget) in _EXHAUSTED:
             may_retry = False
         return result._replace(may_retry=may_retry)
 

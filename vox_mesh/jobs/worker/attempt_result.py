@@ -13,6 +13,7 @@ from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation, sani
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
+from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 
 
 class AttemptEnd(NamedTuple):
@@ -67,6 +68,8 @@ class AttemptResult(NamedTuple):
     """The end of a metered attempt, which is recorded together with the result."""
     usage: Resources = NOTHING
     """The resources that the attempt has used, as far as they were measured."""
+    tokens: TokenUsage = NO_TOKENS
+    """The tokens of language models that it has used and was not charged for yet."""
     written: WrittenEnd | None = None
     """How it was written; `None` before."""
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation
+from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation, SpendLeft
 from vox_mesh.model.jobs.claim_history import ClaimHistory
-from vox_mesh.model.jobs.records import covers, most_specific
+from vox_mesh.model.jobs.records import Job, covers, most_specific
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.model.rhythm.budgets import account_of, agent_of
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.roles import NO_ROUTES, Roles, Routing
@@ -135,6 +136,36 @@ class Chooser:
         rules = self.rules_of(kind)
         is_routed = most_specific(self.routing.routes, kind) is not None
         return not is_routed and rules.max_running is None and rules.rate is None
+
+    def spend_left(self, agent: str | None) -> list[SpendLeft]:
+        """Return what is left of the budgets of tokens and money of all accounts, and of an agent."""
+        is_agents, own = agent_of(""), None if agent is None else agent_of(agent)
+        return [
+            each
+            for each in self._now.spend_left
+            if each.subject == own or not each.subject.startswith(is_agents)
+        ]
+
+    def has_budget(self, agent: str) -> bool:
+        """Return whether an agent has a budget of tokens or money."""
+        own = agent_of(agent)
+        return any(each.subject == own for each in self._now.spend_left)
+
+    def can_spend(self, agent: str) -> bool:
+        """Return whether an agent's budgets have left what an attempt reserves of them by default."""
+        own = agent_of(agent)
+        return all(
+            each.left >= each.reserve and each.left > 0
+            for each in self._now.spend_left
+            if each.subject == own
+        )
+
+    def is_any_charged(self, jobs: Iterable[Job], agent: str) -> bool:
+        """Return whether any of these jobs is charged to a budget of tokens or money."""
+        if not self._now.spend_left:  # the usual case
+            return False
+        subjects = {agent_of(agent), *(account_of(each.account) for each in jobs)}
+        return any(each.subject in subjects for each in self._now.spend_left)
 
     def choose(self, jobs: Sequence[Claimable], capacity: int, free: int, *, is_deep: bool) -> ClaimChoice:
         """Choose up to `free` jobs to claim now. All jobs must be of kinds that are open to this node.

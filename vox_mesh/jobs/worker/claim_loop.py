@@ -140,7 +140,7 @@ class ClaimLoop:
             await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
             return AFTER_CHANGE
         blocked = await self._limits.blocked_claims()
-        survey = await self._round.survey(kinds, free, blocked, self._executor.running)
+        survey = await self._round.survey(kinds, free, blocked, self._executor.running, self._limits.agent)
         choice = self._select(survey, free)
         claimed = await self._claim_and_start(choice.take) if choice.take else 0
         await self._chooser.refresh_membership()

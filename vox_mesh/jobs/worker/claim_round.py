@@ -89,9 +89,17 @@ class ClaimRound:
         return await self._chooser.read_situation(self._authorship.history)
 
     async def survey(
-        self, kinds: Sequence[str], free: int, blocked: ClaimBlock, running: Collection[str]
+        self,
+        kinds: Sequence[str],
+        free: int,
+        blocked: ClaimBlock,
+        running: Collection[str],
+        agent: str | None = None,
     ) -> Survey:
-        """Read the ready jobs of these kinds, as many as it takes to fill the free capacity of all nodes."""
+        """Read the ready jobs of these kinds, as many as it takes to fill the free capacity of all nodes.
+
+        `agent` is charged for all of them, if there is only one.
+        """
         kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
         unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
         window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
@@ -105,6 +113,7 @@ class ClaimRound:
             but_of=blocked.accounts,
             policy_roots=self._policy_roots,
             openings=openings,
+            spend_left=self._chooser.spend_left(agent),
         )
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:

@@ -101,12 +101,17 @@ class JobClaimer:
         node_id: str,
         monotonic: Callable[[], float],
         causes_of: Callable[[Job], Iterable[str]],
+        own_agent: Callable[[], str],
     ) -> None:
-        """`on_unknown` is called when jobs may have been claimed that this process does not know of."""
+        """`on_unknown` is called when jobs may have been claimed that this process does not know of.
+
+        `own_agent` is charged for jobs that are claimed on behalf of no other.
+        """
         self._store = store
         self._transitions = transitions
         self._chooser = chooser
         self._causes_of = causes_of
+        self._own_agent = own_agent
         self._on_unknown = on_unknown
         self._clock = clock
         self._node_id = node_id
@@ -147,7 +152,9 @@ class JobClaimer:
         attested: AgentAttestation | None,
         within: Opening | None,
     ) -> list[Claimed]:
-        if all(map(self._chooser.is_plain, {job.kind for job in jobs})):
+        agent = self._own_agent() if attested is None else attested.agent
+        is_charged = self._chooser.is_any_charged(jobs, agent)
+        if not is_charged and all(map(self._chooser.is_plain, {job.kind for job in jobs})):
             claimed = await self._try(jobs, lease_ms, attested, within, short=True)
             if claimed is not None:
                 return claimed
@@ -169,10 +176,18 @@ class JobClaimer:
         transitions = self._transitions
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
+        agent = self._own_agent() if attested is None else attested.agent
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within, started_ms)
+            scripts = transitions.take(
+                items, starts, lease_ms, routing, causes, attested, within, agent, started_ms
+            )
         else:
-            claim_script = transitions.claim(items, lease_ms, routing, causes, attested, within, started_ms)
+            reserves = self._chooser.is_any_charged(jobs, agent)
+            claim_script = transitions.claim(
+                *(items, lease_ms, routing, causes, attested, within, agent),
+                reserves=reserves,
+                at_ms=started_ms,
+            )
             scripts = claim_script, transitions.start(starts, [claim_script.key], started_ms)
         self.sent += 1
         try:

@@ -20,7 +20,7 @@ from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.proof import CommandAttestation
 from vox_mesh.model.jobs.records import INFERENCE, Job
-from vox_mesh.model.rhythm.costs import Resources
+from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
@@ -129,9 +129,22 @@ class JobContext:
         beats = self.phrase_beats
         return None if beats is None or self.limits is None else max(0.0, beats - self.limits.beats)
 
-    def charge(self, **amounts: float | Mapping[str, float]) -> None:
-        """Report usage that the worker does not measure, such as `gpu_sec={"A100": 3.2}`."""
-        self._call_in_loop(self.meter.report, Resources.of(amounts))
+    def charge(
+        self,
+        *,
+        model: str | None = None,
+        input_tokens: int | Mapping[str, int] | None = None,
+        output_tokens: int | Mapping[str, int] | None = None,
+        **amounts: float | Mapping[str, float],
+    ) -> None:
+        """Report usage that the worker does not measure, such as `gpu_sec={"A100": 3.2}`.
+
+        Tokens of language models are given with their `model`, or as maps of models to numbers. Each call
+        adds to the ones before.
+        """
+        tokens = {"model": model, "input_tokens": input_tokens, "output_tokens": output_tokens}
+        given = {name: value for name, value in tokens.items() if value is not None}
+        self._call_in_loop(self.meter.report, Usage.of({**given, **amounts}))
 
     # --- artifacts -------------------------------------------------------------------------------
 
@@ -155,9 +168,16 @@ class JobContext:
         inputs: Sequence[Any] = (),
         started_ms: int | None = None,
         finished_ms: int | None = None,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
     ) -> Artifact:
-        """Store a snapshot of one model call, with its prompt and output, and log it as an op."""
+        """Store a snapshot of one model call, with its prompt and output, and log it as an op.
+
+        Its tokens are charged.
+        """
         now_ms = self._clock.now_ms
+        if input_tokens or output_tokens:
+            self.charge(model=model, input_tokens=input_tokens, output_tokens=output_tokens)
         snapshot = inference_snapshot(
             self.job.job_id,
             model,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.tallies import CountedJob
 from vox_mesh.rhythm.budgets import Budgets
 from vox_mesh.rhythm.tallies import Tallies
+from vox_mesh.rhythm.token_ledger import AttemptCharge
 from vox_mesh.store.script import Statement
 
 
@@ -31,7 +33,23 @@ class EndRecorder:
         if counted:
             agent = results[0].agent  # they are all of one
             statements.append(self._tallies.count(counted, None if agent is None else agent.agent))
+        charges = [self._charge(each) for each in results if each.tokens]
+        if charges:
+            statements += self._budgets.tokens.charge(charges)
         return statements
+
+    def _charge(self, result: AttemptResult) -> AttemptCharge:
+        agent = self._budgets.own_agent if result.agent is None else result.agent.agent
+        return AttemptCharge.of(result.job, agent, result.tokens, result.finished_ms)
+
+    def logged(self, result: AttemptResult) -> Mapping[str, Any]:
+        """Return what the op of a result says about the end of its attempt: its phrase, and used tokens."""
+        logged: dict[str, Any] = {}
+        if result.end is not None and result.end.logged is not None:
+            logged["phrase"] = result.end.logged
+        if result.tokens:
+            logged["usage"] = self._budgets.tokens.bill(result.tokens).document()
+        return logged
 
 
 def _counted(result: AttemptResult) -> CountedJob:

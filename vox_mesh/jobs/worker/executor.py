@@ -28,7 +28,10 @@ from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
+from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 from vox_mesh.observability.log_context import job_context, job_scope
+from vox_mesh.rhythm.token_ledger import AttemptCharge
+from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -70,6 +73,11 @@ class Attempt:
     def limits(self) -> AttemptLimits | None:
         """Return the limits of the attempt, or `None` if it has none."""
         return None if self.context is None else self.context.limits
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Return the tokens of language models that the attempt has reported."""
+        return NO_TOKENS if self.context is None else self.context.meter.tokens
 
     def cancel(self) -> None:
         """Stop the attempt; its handler sees `context.is_cancelled` from now on."""
@@ -138,6 +146,8 @@ class Executor:
         """Run an attempt and complete its job with the result."""
         result = await self._run(attempt)
         written = await self._complete(result)
+        if written is None:
+            await self._charge_unwritten(attempt)
         if result.end is not None and attempt.limits is not None:
             if written is None:
                 await attempt.limits.record_refused(result.end)
@@ -154,12 +164,24 @@ class Executor:
             return await self._run_with_context(attempt)
         except asyncio.CancelledError:
             if not attempt.is_released:
+                charging = asyncio.create_task(self._charge_unwritten(attempt), name="vox-mesh-charge")
+                await to_the_end(charging)
                 raise
-            return self._stopped(attempt)
+            return self._stopped(attempt)._replace(tokens=attempt.tokens)
         except Exception as error:  # raised before the work; `run_attempt` handles the errors of the work
             return result_of_failed_start(job, error, self._jobs.authorship)
         finally:
             self.stats.ran.observe(self._leases.now - began)
+
+    async def _charge_unwritten(self, attempt: Attempt) -> None:
+        """Charge the tokens of an attempt whose result is not written, because its claim was lost."""
+        if not attempt.tokens:
+            return
+        charge = AttemptCharge.of(attempt.job, self._limits.agent, attempt.tokens, self._jobs.clock.now_ms)
+        try:
+            await self._store.write(self._limits.budgets.tokens.charge_script(charge, is_held=False))
+        except MeshError as error:
+            _log.error("job tokens not charged: job_id=%s: %s", attempt.job.job_id, error.line)
 
     def _stopped(self, attempt: Attempt) -> AttemptResult:
         """Return the result of an attempt that this worker has stopped because it stops itself."""

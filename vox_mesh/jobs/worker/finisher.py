@@ -210,7 +210,7 @@ class Finisher:
         if group[0].agent is not None:
             effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
-            yielded = [{**self._yield_item(each), **_logged_end(each)} for each in group]
+            yielded = [{**self._yield_item(each), **self._recorder.logged(each)} for each in group]
             node_id = self._writer.identity.node_id
             return self._transitions.yield_jobs(
                 yielded, *effects, claimer=node_id, can_spool=can_spool, causes=causes
@@ -271,7 +271,7 @@ class Finisher:
         if result.reason is not None:
             item["reason"] = proof.envelope["error"]
         signed = {"envelope": embedded(text), "signature": proof.signature}
-        return item, {"proof": signed, **_logged_end(result)}
+        return item, {"proof": signed, **self._recorder.logged(result)}
 
     async def close(self) -> None:
         """Wait until all results are written."""
@@ -293,10 +293,6 @@ def _fallback(result: AttemptResult, failure: MeshError) -> AttemptResult | None
 def _failed(result: AttemptResult, reason: str) -> AttemptResult:
     end = None if result.end is None else result.end.failed(reason)
     return result._replace(state=JobState.FAILED, reason=reason, end=end)
-
-
-def _logged_end(result: AttemptResult) -> Item:
-    return {} if result.end is None or result.end.logged is None else {"phrase": result.end.logged}
 
 
 def _settle(entry: _Entry, written_end: WrittenEnd | None, failure: MeshError | None) -> None:

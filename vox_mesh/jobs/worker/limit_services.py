@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from vox_mesh.errors import OverBudget
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.limit_watch import LimitWatch
 from vox_mesh.jobs.worker.metering import Shares
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import PhraseOutcome
-from vox_mesh.rhythm.budgets import Budgets
+from vox_mesh.rhythm.budgets import Budgets, BudgetStanding
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.phrases.spec import PhraseParts
 
@@ -46,6 +47,15 @@ class LimitServices(Protocol):
 def caps_of(budget: Budget) -> Budget:
     """Return the caps of a budget: its total is checked by the worker."""
     return budget.model_copy(update={"max_bu": None, "hard_end": None})
+
+
+def spend_error(subject: str, standing: BudgetStanding, used: Mapping[str, int]) -> OverBudget | None:
+    """Return why an attempt must stop because of the tokens and money it has used, or `None`."""
+    for name, limit in standing.budget.spend_limits.items():
+        spent = standing.spent.get(name, 0) + used.get(name, 0)
+        if used.get(name) and spent >= standing.budget.thresholds.work * limit.most:
+            return OverBudget(f"{spent} of {limit.most} {name} of the budget of {subject} are used")
+    return None
 
 
 def hard_end_reason(subject: str, budget: Budget) -> str:

@@ -16,6 +16,8 @@ from vox_mesh.errors import OverBudget
 from vox_mesh.jobs.exec.process_group import ProcessGroup, group_of
 from vox_mesh.model.rhythm.budgets import Budget, Excess
 from vox_mesh.model.rhythm.costs import NOTHING, Resources
+from vox_mesh.model.rhythm.tokens import NO_TOKENS
+from vox_mesh.model.rhythm.usage import Usage
 
 _GB: Final = 1e9
 _MB: Final = 1e6
@@ -101,6 +103,8 @@ class Meter:
         self._monotonic = monotonic
         self._process = process
         self._reported = NOTHING
+        self.tokens = NO_TOKENS
+        """The tokens of language models that were reported."""
         self._group: ProcessGroup | None = None
         self._thread_clock: int | None = None
         self._cpu_s: float | None = None
@@ -118,7 +122,7 @@ class Meter:
     @property
     def has_reports(self) -> bool:
         """Return whether usage was reported that is not measured here."""
-        return self._reported is not NOTHING
+        return self._reported is not NOTHING or bool(self.tokens)
 
     @property
     def used(self) -> Resources:
@@ -128,9 +132,10 @@ class Meter:
         measured = Resources(cpu_sec=self._cpu_s, mem_gbs=self._gb_s, disk_io_mb=self._io_mb)
         return measured + self._reported
 
-    def report(self, more: Resources) -> None:
+    def report(self, more: Usage) -> None:
         """Add usage that was measured elsewhere."""
-        self._reported += more
+        self._reported += more.resources
+        self.tokens += more.tokens
 
     # --- processes -------------------------------------------------------------------------------
 

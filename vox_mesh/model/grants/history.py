@@ -186,22 +186,30 @@ class GrantHistory:
 
     def grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
         """Return a grant of an agent in force that covers all of these acts, or `None`."""
-        return self._covering(agent, list(acts), time_ms, may_ask=False)
+        return next(self.grants_for(agent, acts, time_ms), None)
 
     def asking_grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
         """Return a grant of an agent in force that covers all of these acts, some after an approval."""
-        return self._covering(agent, list(acts), time_ms, may_ask=True)
+        return next(self.grants_for(agent, acts, time_ms, may_ask=True), None)
 
-    def _covering(self, agent: str, acts: Sequence[Act], time_ms: int, *, may_ask: bool) -> Grant | None:
+    def grants_for(
+        self, agent: str, acts: Iterable[Act], time_ms: int, *, may_ask: bool = False
+    ) -> Iterator[Grant]:
+        """Yield the grants of an agent in force that cover all of these acts, with `may_ask` by approval."""
+        wanted = list(acts)
         for record in self._records.values():
             if record.grant.agent == agent and record.is_live_at(_NEVER - 1, time_ms):
-                found = [record.grant.terms.find(act) for act in acts]
+                found = [record.grant.terms.find(act) for act in wanted]
                 if all(each is not None and each.asks <= may_ask for each in found):
-                    return record.grant
-        return None
+                    yield record.grant
 
-    def fault_of(self, entry: LogEntry, acts: Sequence[Act], time_ms: int) -> str | None:
-        """Return why an entry, which did these acts, was not allowed; or `None`."""
+    def fault_of(
+        self, entry: LogEntry, acts: Sequence[Act], time_ms: int, *, may_ask: bool = False
+    ) -> str | None:
+        """Return why an entry, which did these acts, was not allowed; or `None`.
+
+        `may_ask`: a grant that allows them after an approval will do.
+        """
         agent = entry.agent or entry.node_id.partition("/")[0]
         if entry.grant is None:
             needs = self.needs_grant(agent, entry.node_id, entry.id)
@@ -213,6 +221,6 @@ class GrantHistory:
             return f"its grant {entry.grant} was not in force"
         for act in acts:
             found = record.grant.terms.find(act)
-            if found is None or found.asks:
+            if found is None or found.asks > may_ask:
                 return f"its grant {entry.grant} does not allow `{act}`"
         return None

@@ -175,6 +175,12 @@ class Job(NamedTuple):
         return core
 
     @property
+    def account(self) -> str:
+        """Return the account that pays for the job, empty if none does."""
+        budget = self.core.get("budget")
+        return str(budget.get("charge_to", "")) if isinstance(budget, dict) else ""
+
+    @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
         if _JOB_ID.fullmatch(str(self.job_id)) is None:

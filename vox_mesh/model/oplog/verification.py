@@ -39,6 +39,12 @@ DELEGATE: Final = "Delegate"
 REVOKE: Final = "Revoke"
 STRICT: Final = "SetStrict"
 
+REQUEST: Final = "RequestApproval"
+"""The op by which an agent asks for an approval. Its id is that of the approval."""
+
+APPROVE: Final = "Approve"
+DENY: Final = "Deny"
+
 OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT)
 """Ops of the owner about agents and their grants."""
 

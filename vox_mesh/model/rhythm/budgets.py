@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints, model_validator
@@ -16,11 +16,15 @@ from vox_mesh.model.documents.validation import build_model, flaw, read_model, s
 from vox_mesh.model.rhythm.costs import CLASSED, PRIMITIVES, Amount, Resources
 from vox_mesh.model.rhythm.policy import PHASES, STRICT
 from vox_mesh.model.rhythm.tempo import Timeline
+from vox_mesh.model.rhythm.tokens import INPUT, MAX_TOKENS, MONEY, OUTPUT, TOKENS, Money
 
 BAR_DIGITS: Final = 4
 
 WAITS: Final = ("help", "io")
 """The wait budgets of a score."""
+
+DEFAULT_SHARE: Final = 10
+"""A job without a limit of its own reserves this part of a budget: a tenth."""
 
 _BARS: Final = re.compile(rf"bar\+(\d{{1,{BAR_DIGITS}}})", re.ASCII)
 _SUBJECT: Final = re.compile(r"(agent|account):\S{1,200}")
@@ -87,6 +91,28 @@ def _check_names(caps: dict[str, float], what: str, names: tuple[str, ...]) -> d
     return caps
 
 
+def _check_money(value: Any) -> str:
+    try:
+        Money.of(value)
+    except (BadValue, TypeError):
+        raise flaw(f"{shown(value)} is no amount of money") from None
+    return str(value)
+
+
+def _check_reserve(value: dict[str, Any]) -> dict[str, Any]:
+    for name, amount in value.items():
+        if name == _MONEY:
+            _check_money(amount)
+        elif name not in (TOKENS, INPUT, OUTPUT):
+            raise flaw(f"can't be reserved; one of {TOKENS}, {INPUT}, {OUTPUT}, {_MONEY}", name)
+        elif type(amount) is not int or not 0 <= amount <= MAX_TOKENS:
+            raise flaw(f"must be an integer from 0 to {MAX_TOKENS}, not {shown(amount)}", name)
+    return value
+
+
+_MONEY: Final = MONEY.rstrip(":")
+_TokenLimit = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+_TOKENS_TEXT: Final = "a number of tokens, an integer from 0 to 1e12"
 _PhaseCaps = Annotated[dict[str, Amount], AfterValidator(partial(_check_names, what="phase", names=PHASES))]
 _WaitCaps = Annotated[
     dict[str, Amount], AfterValidator(partial(_check_names, what="wait budget", names=WAITS))
@@ -113,6 +139,13 @@ class Thresholds(BaseModel):
         return self
 
 
+class SpendLimit(NamedTuple):
+    """How much of a resource may be spent, and how much an attempt reserves of it."""
+
+    most: int
+    reserve: int
+
+
 class Budget(BaseModel):
     """The limits of a job, an agent or an account. An absent limit is unbounded."""
 
@@ -130,6 +163,15 @@ class Budget(BaseModel):
     per_beat: Annotated[dict[str, Any], AfterValidator(_check_ceilings)] = Field(
         default={}, description="a map of resources to how much of each a beat may use"
     )
+    max_tokens: _TokenLimit | None = Field(None, description=_TOKENS_TEXT)
+    max_input_tokens: _TokenLimit | None = Field(None, description=_TOKENS_TEXT)
+    max_output_tokens: _TokenLimit | None = Field(None, description=_TOKENS_TEXT)
+    max_money: Annotated[str, PlainValidator(_check_money)] | None = Field(
+        None, description="an amount and a currency, such as 20.00 USD"
+    )
+    reserve: Annotated[dict[str, Any], AfterValidator(_check_reserve)] = Field(
+        default={}, description="a map of tokens, input_tokens, output_tokens and money to amounts"
+    )
     thresholds: Thresholds = Field(
         default_factory=Thresholds, description="a map of warn, claims and work to shares"
     )
@@ -143,6 +185,14 @@ class Budget(BaseModel):
                 raise flaw("must not be empty or null; leave it out", name)
         return fields
 
+    @model_validator(mode="after")
+    def _check_currency(self) -> Self:
+        if self.max_money is not None and _MONEY in self.reserve:
+            most, reserve = Money.of(self.max_money), Money.of(self.reserve[_MONEY])
+            if most.currency != reserve.currency:
+                raise flaw(f"money must be in {most.currency}, got {reserve}", "reserve", _MONEY)
+        return self
+
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the budget of a stored document, a manifest or fields made in code."""
@@ -151,6 +201,20 @@ class Budget(BaseModel):
     def document(self) -> dict[str, Any]:
         """Return the budget as it was written."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+    @cached_property
+    def spend_limits(self) -> Mapping[str, SpendLimit]:
+        """The limits of tokens and money, by resource; money is counted in millionths of its currency."""
+        limits: dict[str, SpendLimit] = {}
+        for name in (TOKENS, INPUT, OUTPUT):
+            if (most := getattr(self, f"max_{name}")) is not None:
+                limits[name] = SpendLimit(most, self.reserve.get(name, -(-most // DEFAULT_SHARE)))
+        if self.max_money is not None:
+            money = Money.of(self.max_money)
+            given = Money.of(self.reserve[_MONEY]).micros if _MONEY in self.reserve else None
+            reserve = -(-money.micros // DEFAULT_SHARE) if given is None else given
+            limits[money.resource] = SpendLimit(money.micros, reserve)
+        return limits
 
     # --- consequences --------------------------------------------------------------------------------------
 
@@ -207,13 +271,31 @@ def _lowest_caps(beats: Mapping[str, float], caps: list[dict[str, float]]) -> di
 
 def verdict(spent_bu: float, budget: Budget) -> Verdict:
     """Return the verdict on an amount of spent beats."""
-    if budget.max_bu is None:
-        return Verdict.OK
-    at = budget.thresholds
+    return Verdict.OK if budget.max_bu is None else _verdict(spent_bu, budget.max_bu, budget.thresholds)
+
+
+def verdict_on_spend(spent: Mapping[str, int], budget: Budget) -> Verdict:
+    """Return the strictest verdict on spent tokens and money."""
+    found = (
+        _verdict(spent.get(name, 0), limit.most, budget.thresholds)
+        for name, limit in budget.spend_limits.items()
+    )
+    return max(found, key=_STRICTNESS.index, default=Verdict.OK)
+
+
+def stricter(one: Verdict, other: Verdict) -> Verdict:
+    """Return the stricter of two verdicts."""
+    return max(one, other, key=_STRICTNESS.index)
+
+
+def _verdict(spent: float, most: float, at: Thresholds) -> Verdict:
     for share, what in ((at.work, Verdict.STOP), (at.claims, Verdict.NO_CLAIMS), (at.warn, Verdict.WARN)):
-        if spent_bu >= share * budget.max_bu:
+        if spent >= share * most:
             return what
     return Verdict.OK
+
+
+_STRICTNESS: Final = tuple(Verdict)
 
 
 def parse_budget(text: str | bytes, name: str = "budget") -> Budget:

@@ -1,4 +1,4 @@
-"""The cost of work: beats and measured resources, at rates. Tokens are not counted."""
+"""The cost of work: beats, measured resources and tokens, at rates."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, model_validator
 
 from vox_mesh.errors import BadBudget, BadValue
-from vox_mesh.model.documents.validation import read_model
+from vox_mesh.model.documents.validation import flaw, read_model
 from vox_mesh.model.rhythm.policy import STRICT
+from vox_mesh.model.rhythm.tokens import ModelCharge, ModelPrice, TokenBill, TokenUsage
 
 MOST: Final = 1e12
 """The largest amount accepted; a larger one is a mistake, and can be neither summed nor shown."""
@@ -146,6 +147,8 @@ Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 """A number that can be spent."""
 
 _RateMap = Annotated[dict[str, Amount], BeforeValidator(_expand_single_rate)]
+_Currency = Annotated[str, StringConstraints(pattern="^[A-Z]{3}$")]
+_ModelName = Annotated[str, StringConstraints(pattern="^[!-~]{1,128}$")]
 _CLASSES: Final = "a map of classes of devices, or default, to numbers from 0; or one number for all"
 
 
@@ -165,7 +168,10 @@ class ComputeUnits(BaseModel):
 
 
 class Rates(BaseModel):
-    """The price of each unit, in any currency. By default a beat costs 1 and everything else nothing."""
+    """The price of each unit, in any currency. By default a beat costs 1 and everything else nothing.
+
+    Tokens are charged apart from all else, in `currency`.
+    """
 
     model_config = STRICT
 
@@ -183,6 +189,31 @@ class Rates(BaseModel):
     ecu: ComputeUnits | None = Field(
         None, description="a map of cpu_sec, gpu_sec and accel_sec to effective compute units per second"
     )
+    currency: _Currency | None = Field(None, description="three capital letters, such as USD")
+    models: dict[_ModelName, ModelPrice] = Field(
+        default={},
+        description="a map of models, prefixes such as gpt-*, or default, to prices of input and output",
+    )
+
+    @model_validator(mode="after")
+    def _check_currency(self) -> Self:
+        if bool(self.models) != (self.currency is not None):
+            raise flaw("models and currency must be given together", "models" if self.models else "currency")
+        return self
+
+    def price_of(self, model: str) -> ModelPrice | None:
+        """Return the price of a model: its own, that of its longest prefix, or the default."""
+        prefixes = (name for name in self.models if name[-1] == "*" and model.startswith(name[:-1]))
+        return self.models.get(model) or self.models.get(max(prefixes, key=len, default=DEFAULT))
+
+    def bill(self, tokens: TokenUsage) -> TokenBill:
+        """Return what tokens cost. Those of a model without a price are counted as unpriced."""
+        charges = []
+        for model, count in tokens.by_model.items():
+            price = self.price_of(model)
+            micros, unpriced = (0, sum(count)) if price is None else (price.micros(count), 0)
+            charges.append(ModelCharge(model, *count, micros, unpriced))
+        return TokenBill(self.currency or "", charges)
 
     @cached_property
     def prices_resources(self) -> bool:

@@ -15,6 +15,7 @@ from vox_mesh.model.rhythm.control import Readings, suggest_phases
 from vox_mesh.model.rhythm.kpis import Kpis
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.tempo import Timeline, Window, window_id
+from vox_mesh.model.rhythm.tokens import TokenTotal
 
 PROMISE_MISS_RATE: Final = 0.5
 """The share of missed promises in a bar above which an alarm is raised."""
@@ -161,6 +162,8 @@ class BarReport:
     kpis: Kpis = field(default_factory=Kpis)
     node_id: str = ""
     hlc: str = ""
+    tokens: Mapping[str, TokenTotal] = field(default_factory=dict)
+    """The tokens charged in it and their price, by currency. They are summed when the report is read."""
 
     # --- constructors ------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.grants.needs import CHECKED_OPS, acts_of
 from vox_mesh.model.messages.records import MESH_AGENT
@@ -51,23 +52,36 @@ class GrantLog:
         found: list[ChainFinding] = []
         if history.is_in_use:
             pace = Pace()
+            approvals = await self._approvals(history, pace)
             async for page in read(node_id, last_id):
                 for entry in page:
-                    fault = _fault(history, entry)
+                    fault = _fault(history, approvals, entry)
                     if fault is not None:
                         found.append(ChainFinding(entry.node_id, entry.seq, entry.op_id, fault))
                     await pace.keep(entry.payload)
         return found
+
+    async def _approvals(self, history: GrantHistory, pace: Pace) -> ApprovalHistory:
+        owners = self._owners
+        approvals = ApprovalHistory(history, _signed_by_none if owners is None else owners.signer)
+        async for entry in self._pages.about_approvals():
+            approvals.hear(entry)
+            await pace.keep(entry.payload)
+        return approvals
 
 
 def _signed_by_none(_: LogEntry) -> None:
     return None
 
 
-def _fault(history: GrantHistory, entry: LogEntry) -> str | None:
+def _fault(history: GrantHistory, approvals: ApprovalHistory, entry: LogEntry) -> str | None:
     if entry.kind not in CHECKED_OPS or entry.accepted != 1 or entry.agent == MESH_AGENT:
         return None
     try:
-        return history.fault_of(entry, acts_of(entry), Hlc.parse(entry.hlc).wall_ms)
+        acts, time_ms = acts_of(entry), Hlc.parse(entry.hlc).wall_ms
+        fault = history.fault_of(entry, acts, time_ms)
+        if fault is None or history.fault_of(entry, acts, time_ms, may_ask=True) is not None:
+            return fault
+        return approvals.fault_of(entry)
     except READ_ERRORS:
         return None  # the check of its chain reports it

@@ -9,15 +9,17 @@ and a function that builds the script by the permit.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, NotGranted
+from vox_mesh.errors import ApprovalNeeded, DatabaseUnavailable, MeshError, NotGranted, NotStrict
 from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement, guard
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
@@ -34,18 +36,47 @@ FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
 
+Ask = Callable[[Op, ApprovalNeeded], Awaitable[MeshError]]
+"""Records what an agent asks for, and returns the error that says so."""
+
+
+class ApprovalStep(Protocol):
+    """What an approval adds to an op: it is asked for, or applied exactly as it was asked."""
+
+    @property
+    def guards(self) -> tuple[Statement, ...]:
+        """Return the first statements of its script, after the guard of the grant."""
+
+    @property
+    def key(self) -> str | None:
+        """Return the id of its op, if that is given."""
+
+    def bind(self, op: Op) -> Op:
+        """Return the op as the approval has it."""
+
+
 class Permit(NamedTuple):
-    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts."""
+    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts.
+
+    `approval`: the grant allows it after an approval only.
+    """
 
     agent: str
     node_id: str
     grant_id: str | None
     mesh: tuple[str, str] | None
+    approval: ApprovalStep | None = None
 
     @property
     def guards(self) -> tuple[Statement, ...]:
         """Return the first statements of each script that is written by it."""
-        return () if self.mesh is None else (grant_guard(self.mesh, *self[:3]),)
+        own = () if self.mesh is None else (grant_guard(self.mesh, *self[:3]),)
+        return own if self.approval is None else (*own, *self.approval.guards)
+
+    @property
+    def key(self) -> str | None:
+        """Return the key of the script that is written by it, if that is given."""
+        return None if self.approval is None else self.approval.key
 
     def script(
         self,
@@ -55,19 +86,54 @@ class Permit(NamedTuple):
         key: str | None = None,
         appendable: bool = False,
     ) -> Script:
-        """Return a script that is written by this permit, and whose op names it."""
+        """Return a script that is written by this permit, and whose op names it.
+
+        Its key is that of the permit, if it has one.
+        """
         return Script(
             *self.guards,
             *statements,
             answer=answer,
-            key=key,
+            key=self.key or key,
             appendable=appendable,
             op=self.named_in(op),
         )
 
     def named_in(self, op: Op) -> Op:
         """Return the op with the agent that acts, and its grant."""
-        return op._replace(agent=self.agent, grant=self.grant_id)
+        named = op._replace(agent=self.agent, grant=self.grant_id)
+        return named if self.approval is None else self.approval.bind(named)
+
+
+_approved: Final = ContextVar[Permit | None]("vox_mesh_approved", default=None)
+
+
+@contextmanager
+def applying(permit: Permit) -> Iterator[None]:
+    """Act by the permit of an approval within the block."""
+    token = _approved.set(permit)
+    try:
+        yield
+    finally:
+        _approved.reset(token)
+
+
+class _OperationAsked(Exception):
+    """An op that is not written: its agent asks for it."""
+
+    def __init__(self, op: Op) -> None:
+        super().__init__(op.kind)
+        self.op = op
+
+
+class _Asking:
+    """Catch the op that an agent wants to write."""
+
+    key = None
+    guards = (guard("0", refusal=ApprovalNeeded.code),)
+
+    def bind(self, op: Op) -> Op:
+        raise _OperationAsked(op)
 
 
 OF_MESH: Final = Permit(MESH_AGENT, "", None, None)
@@ -84,7 +150,10 @@ class Permits:
         clock: MeshClock,
         writer: OpLogWriter,
         monotonic: Callable[[], float],
+        *,
+        must_be_strict: bool = False,
     ) -> None:
+        """`must_be_strict`: refuse everything to agents unless the owner has made the mesh strict."""
         self._store = store
         self._log = log
         self._clock = clock
@@ -93,6 +162,10 @@ class Permits:
         self._need_grants: set[str] = set()
         self._are_in_use = False
         self._looked_at: float | None = None
+        self._must_be_strict = must_be_strict
+        self._was_strict = False
+        self.ask: Ask | None = None
+        """How an agent asks for what its grant allows after an approval only."""
 
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
@@ -105,8 +178,8 @@ class Permits:
         If the permit was out of date, another one is looked for, and `make` is called again.
 
         Raises:
-            NotGranted: The agent needs a grant, and has none that allows these acts. It is `ApprovalNeeded`
-                if it has one that allows them after an approval.
+            NotGranted: The agent needs a grant, and has none that allows these acts.
+            ApprovalPending: It has one that allows them after an approval, for which it has asked now.
         """
         return await self.attempt(acts, lambda permit: self._store.write(make(permit)))
 
@@ -120,9 +193,26 @@ class Permits:
     ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
-        `is_logged`: refused attempts are in the log. Others are tried without looking for a grant first.
+        `is_logged`: it is an op, and refused attempts are in the log. Others are tried without looking for a
+        grant first, and can't be asked for.
         """
-        agent = agent or self._writer.acting_agent
+        if (approved := _approved.get()) is not None:
+            return await act(approved)
+        try:
+            return await self._attempt(acts, act, agent or self._writer.acting_agent, is_logged=is_logged)
+        except ApprovalNeeded as needed:
+            if self.ask is None or not is_logged:
+                raise
+            permit = self.by(needed.agent, needed.grant_id)._replace(approval=_Asking())
+            try:
+                await act(permit)
+            except _OperationAsked as asked:
+                raise await self.ask(asked.op, needed) from None
+            raise
+
+    async def _attempt(
+        self, acts: FindActs, act: Callable[[Permit], Awaitable[Acted]], agent: str, *, is_logged: bool
+    ) -> Acted:
         permit = await self._first_permit(agent, acts, is_logged=is_logged)
         try:
             return await act(permit)
@@ -133,20 +223,38 @@ class Permits:
                 raise
         return await act(newer)
 
+    async def refuse_unless_strict(self) -> None:
+        """Raise `NotStrict` if this process requires a strict mesh, and the owner has not made it so.
+
+        While the database is unreachable, the last answer counts.
+        """
+        if not self._must_be_strict:
+            return
+        try:
+            self._was_strict = (await self._log().history()).is_strict()
+        except DatabaseUnavailable:
+            if not self._was_strict:
+                raise
+        if not self._was_strict:
+            raise NotStrict
+
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
         if is_logged or agent in self._need_grants:
             return await self.permit(agent, acts)
-        return self._permit(agent, None)
+        await self.refuse_unless_strict()
+        return self.by(agent, None)
 
     async def permit(self, agent: str, acts: FindActs) -> Permit:
         """Return the permit of an agent for acts; they are worked out only if grants are in use.
 
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
+        await self.refuse_unless_strict()
         needs_grant = agent in self._need_grants or await self._is_in_use()
-        return self._permit(agent, await self.grant_for(agent, acts()) if needs_grant else None)
+        return self.by(agent, await self.grant_for(agent, acts()) if needs_grant else None)
 
-    def _permit(self, agent: str, grant_id: str | None) -> Permit:
+    def by(self, agent: str, grant_id: str | None) -> Permit:
+        """Return the permit of an agent that acts by a grant, or without one."""
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
 
     async def grant_for(self, agent: str, acts: Sequence[Act]) -> str | None:

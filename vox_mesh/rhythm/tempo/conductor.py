@@ -44,6 +44,7 @@ RETENTION_MS: Final = {
     "tempo_policies": 400 * _DAY_MS,
     "phrase_ends": 400 * _DAY_MS,  # more than a year, so that a year's costs can be reported
     "job_tallies": 400 * _DAY_MS,
+    "token_spend": 400 * _DAY_MS,
 }
 
 _PRUNE_INTERVAL_MS: Final = 3_600_000
